@@ -1,0 +1,187 @@
+"""The universal factor: minus the einsum of all its operands."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unn import Factor
+from unn.arrays import Parameter, Reference, Variable
+from unn.errors import DeclarationError, suggest
+from unn.factor import Values
+from unn.sizes import LetterSizes, letter_sizes
+
+from .contraction import BATCH, Contraction, contraction
+from .views import adjoint, starts_of, view
+
+_RELATIONS = {"!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|<|>)\s*(\w+)\s*")
+
+
+class Multilinear(Factor):
+    """E = -sum over all letters of the product of all operands (undirected-network paper, eq. 3).
+
+    Dense layers, biases, attention, biaffine scores and potential tables are all of this form. The message to a variable is
+    the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term for each place.
+
+    Args:
+        references: variables, parameters and constants, each with a pattern.
+        where: a condition between two letters that keeps only some terms, such as ``"i != j"`` or ``"i < j"``.
+        name: unique in the graph.
+
+    Example:
+        ``Multilinear(H["h"], W["h x"], X["x"])`` is E = -<H, W X>.
+    """
+
+    multilinear = True
+
+    def __init__(self, *references: Reference, where: str | None = None, name: str | None = None) -> None:
+        super().__init__(*references, name=name)
+        if not self.variables:
+            raise DeclarationError(f"factor {self.name!r} has no variable among its references {', '.join(map(str, references))}.")
+        self.where = where
+        self._condition = None if where is None else self._parse_condition(where)
+        self._plain = all(reference.pattern.plain for reference in references)
+        shifted = {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+        self._direct = [r.pattern.plain and not shifted & set(r.letters) for r in references]
+        self._starts = starts_of(references)
+        self._places = {name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables}
+        self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
+        self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
+
+    def energy(self, values: Values) -> Tensor:
+        sizes = self._letter_sizes(values, None, None)
+        operands = [self._operand(k, values, sizes) for k in range(len(self.references))]
+        run = self._contraction(None, tuple(self._batched(r, values) for r in self.references))
+        return -run(self._with_condition(operands, sizes))
+
+    def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
+        places = self._places[target]
+        if shape is None and target in values:
+            shape = tuple(values[target].shape[1:])
+        sizes = self._letter_sizes(values, target, shape)
+        total = self._message(places[0], values, sizes, shape)
+        for place in places[1:]:
+            total = total + self._message(place, values, sizes, shape)
+        return total
+
+    def affine_in(self, target: str) -> bool:
+        return len(self._places[target]) == 1
+
+    def degree(self, names: Collection[str]) -> int:
+        return sum(len(self._places[name]) for name in names if name in self._places)
+
+    def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
+        if self._condition is None:
+            return None
+        left, relation, right = self._condition
+        if left not in index or right not in index:
+            return None
+        kept: NDArray[np.bool_] = _RELATIONS[relation](index[left], index[right])
+        return kept
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Find all contraction paths now, for typical sizes of axes, so that nothing is left to do in the first run."""
+        typical = {
+            dim.letters[0]: sizes[axis]
+            for r in self.references
+            for axis, dim in zip(r.array.axes, r.pattern.dimensions, strict=True)
+            if axis in sizes and len(dim.letters) == 1
+        }
+        batched = tuple(isinstance(r.array, Variable) for r in self.references)
+        for place in (None, *range(len(self.references))):
+            if place is None or len(self.references) > 1 or self._condition is not None:
+                self._contraction(place, batched, typical)
+
+    def formula(self) -> str:
+        condition = f", {self.where}" if self.where else ""
+        return f"-sum {' '.join(map(str, self.references))}{condition}"
+
+    def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
+        others = [k for k in range(len(self.references)) if k != place]
+        operands = [self._operand(k, values, sizes) for k in others]
+        batched = tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
+        operands = self._with_condition(operands, sizes)
+        pattern = self.references[place].pattern
+        if operands:
+            message = self._contraction(place, batched)(operands)
+        else:
+            message = next(iter(values.values())).new_ones([1] * (1 + len(pattern.letters)))
+        if self._direct[place]:
+            return message
+        if shape is None:
+            raise DeclarationError(f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape.")
+        return adjoint(message, pattern, sizes, self._starts, shape)
+
+    def _contraction(
+        self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None
+    ) -> Contraction:
+        key = (place, batched)
+        found = self._contractions.get(key)
+        if found is None:
+            operands = tuple(
+                ((BATCH,) if flag else ()) + r.letters
+                for k, (r, flag) in enumerate(zip(self.references, batched, strict=True))
+                if k != place
+            )
+            if self._condition is not None:
+                operands += ((self._condition[0], self._condition[2]),)
+            result = (BATCH,) if place is None else (BATCH, *self.references[place].letters)
+            found = contraction(operands, result, typical)
+            self._contractions[key] = found
+        return found
+
+    def _operand(self, place: int, values: Values, sizes: LetterSizes) -> Tensor:
+        reference = self.references[place]
+        x = values[reference.array.name]
+        if self._direct[place]:
+            return x
+        return view(x, reference.pattern, sizes, self._starts)
+
+    def _batched(self, reference: Reference, values: Values) -> bool:
+        return isinstance(reference.array, Variable) or (
+            not isinstance(reference.array, Parameter) and values[reference.array.name].ndim > len(reference.array.axes)
+        )
+
+    def _letter_sizes(self, values: Values, target: str | None, shape: tuple[int, ...] | None) -> LetterSizes:
+        if self._plain and self._condition is None:
+            return {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for reference in self.references:
+            name = reference.array.name
+            if name == target and shape is not None:
+                shapes[name] = shape
+            elif name in values:
+                x = values[name]
+                shapes[name] = tuple(x.shape[x.ndim - len(reference.array.axes) :])
+        return letter_sizes(self.references, shapes)
+
+    def _with_condition(self, operands: list[Tensor], sizes: LetterSizes) -> list[Tensor]:
+        if self._condition is None:
+            return operands
+        left, relation, right = self._condition
+        like = operands[0] if operands else torch.empty(())
+        key = (sizes[left], sizes[right], like.dtype, like.device)
+        if key not in self._masks:
+            rows = torch.arange(sizes[left], device=like.device) + self._starts.get(left, 0)
+            columns = torch.arange(sizes[right], device=like.device) + self._starts.get(right, 0)
+            self._masks[key] = _RELATIONS[relation](rows[:, None], columns[None, :]).to(like.dtype)
+        return [*operands, self._masks[key]]
+
+    def _parse_condition(self, where: str) -> tuple[str, str, str]:
+        match = _CONDITION.fullmatch(where)
+        letters = {letter for reference in self.references for letter in reference.letters}
+        if match is None:
+            raise DeclarationError(f"factor {self.name!r}: where={where!r} is not a condition between two letters such as 'i != j'.")
+        left, relation, right = match.groups()
+        for letter in (left, right):
+            if letter not in letters:
+                raise DeclarationError(f"factor {self.name!r}: where={where!r} names no letter of the factor.{suggest(letter, letters)}")
+        return left, relation, right
+

@@ -1,0 +1,95 @@
+"""Arrays seen through patterns: shifts, splits and diagonals, and their adjoints."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unn.arrays import Reference
+from unn.patterns import Pattern
+from unn.sizes import LetterSizes
+
+
+def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int]) -> Tensor:
+    """``x`` with one dimension for each letter of the pattern, behind its leading batch dimensions.
+
+    Args:
+        x: shape ``(*batch, *axes)``.
+        pattern: of the reference, one dimension for each axis.
+        sizes: the extent of each letter.
+        starts: the first index of each shifted letter; 0 where absent.
+    """
+    lead = x.ndim - len(pattern.dimensions)
+    for axis, dim in enumerate(pattern.dimensions):
+        if len(dim.letters) == 1:
+            letter = dim.letters[0]
+            start = starts.get(letter, 0) + dim.shift
+            if start or x.shape[lead + axis] != sizes[letter]:
+                x = x.narrow(lead + axis, min(start, x.shape[lead + axis]), sizes[letter])
+    for axis in reversed(range(len(pattern.dimensions))):
+        letters = pattern.dimensions[axis].letters
+        if len(letters) > 1:
+            x = x.unflatten(lead + axis, [sizes[letter] for letter in letters])
+    flat = [letter for dim in pattern.dimensions for letter in dim.letters]
+    while len(set(flat)) < len(flat):
+        second = next(k for k in range(len(flat)) if flat[k] in flat[:k])
+        first = flat.index(flat[second])
+        x = x.diagonal(dim1=lead + first, dim2=lead + second).movedim(-1, lead + first)
+        del flat[second]
+    return x
+
+
+def adjoint(m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], shape: tuple[int, ...]) -> Tensor:
+    """The adjoint of ``view``: spreads a message over the array's own axes, zero where the view does not look.
+
+    Dimensions of size 1 stay so where the pattern lets the message be broadcast.
+
+    Args:
+        m: shape ``(*batch, *letters)``, the letters in the order of ``pattern.letters``; 1 where broadcast.
+        pattern: of the reference.
+        sizes: the extent of each letter.
+        starts: the first index of each shifted letter.
+        shape: of the array, without batch dimensions.
+    """
+    flat = [letter for dim in pattern.dimensions for letter in dim.letters]
+    letters = list(pattern.letters)
+    lead = m.ndim - len(letters)
+    for second in range(len(flat)):
+        first = flat.index(flat[second])
+        if first != second:
+            m = _widen(m, lead + first, sizes[flat[second]])
+            m = torch.diag_embed(m.movedim(lead + first, -1), dim1=lead + first, dim2=lead + second)
+    position = lead
+    for dim in pattern.dimensions:
+        count = len(dim.letters)
+        if count > 1:
+            if any(m.shape[position + k] != 1 for k in range(count)):
+                for k, letter in enumerate(dim.letters):
+                    m = _widen(m, position + k, sizes[letter])
+            m = m.flatten(position, position + count - 1)
+        position += 1
+    for axis, dim in enumerate(pattern.dimensions):
+        if len(dim.letters) == 1:
+            letter = dim.letters[0]
+            start = starts.get(letter, 0) + dim.shift
+            rest = shape[axis] - start - sizes[letter]
+            if start or rest:
+                m = _widen(m, lead + axis, sizes[letter])
+                after = m.ndim - 1 - (lead + axis)
+                m = F.pad(m, [0, 0] * after + [start, rest])
+    return m
+
+
+def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
+    """The first index of each letter that is shifted somewhere: large enough for every negative shift."""
+    starts: dict[str, int] = {}
+    for reference in references:
+        for dim in reference.pattern.dimensions:
+            if dim.shift < 0:
+                starts[dim.letters[0]] = max(starts.get(dim.letters[0], 0), -dim.shift)
+    return starts
+
+
+def _widen(m: Tensor, axis: int, size: int) -> Tensor:
+    return m if m.shape[axis] == size else m.expand([size if k == axis else -1 for k in range(m.ndim)])

@@ -1,0 +1,1 @@
+"""Block coordinate descent on a declared graph."""

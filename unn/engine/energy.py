@@ -1,0 +1,98 @@
+"""Energies: of given values, and along a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import InferenceError, ObservationError
+from ..graph import FactorGraph
+from ..regularizers.base import batch_sum
+from .observe import observe
+from .plan import Step
+from .state import State
+
+
+def energy_terms(
+    graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The share of each regularizer and each factor, shape ``(batch,)`` each.
+
+    Raises:
+        ObservationError: if a variable is missing or a value does not fit.
+        InferenceError: if a factor has no energy.
+    """
+    for name in graph.variables:
+        if name not in values:
+            raise ObservationError(f"energy: variable {name!r} has no value; pass all of {', '.join(graph.variables)}.")
+    known = {n: x for n, x in values.items() if n not in graph._parameters and n not in graph._buffers}
+    graph.require_parameters()
+    setting = observe(graph, known, lengths=lengths, check_values=False)
+    terms = {name: setting.regularizers[name].value(setting.values[name], setting.masks.get(name)) for name in graph.variables}
+    for factor in graph.factors.values():
+        if not factor.inferable():
+            raise InferenceError(f"graph {graph.name!r}: {factor.refusal()}")
+        terms[factor.name] = factor.energy(setting.values)
+    return terms
+
+
+class Trace:
+    """The energy after each update, kept by differences: only the block that changed is evaluated.
+
+    Regularizers of absent variables count with Psi(0), which is +inf where 0 lies outside the domain (simplex).
+
+    Args:
+        state: before its first update.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        setting = state.setting
+        self._regularizers: dict[str, Tensor] = {}
+        self._energies: list[Tensor] = []
+        with torch.no_grad():
+            for name in state.plan.graph.variables:
+                x = state.values.get(name)
+                if x is None:
+                    x = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+                self._regularizers[name] = setting.regularizers[name].value(x, setting.masks.get(name))
+            self._factors = setting.like.new_zeros(setting.batch)
+            for factor in state.plan.graph.factors.values():
+                if all(name in state.values for name in factor.variables):
+                    self._factors = self._factors + factor.energy(state.values)
+
+    @torch.no_grad()
+    def record(self, step: Step, old: Tensor | None) -> None:
+        """Note the energy after an update.
+
+        Args:
+            step: that was run.
+            old: the value of its variable before; None if it was absent.
+        """
+        name = step.name
+        state, setting = self._state, self._state.setting
+        new = state.values[name]
+        if state.closed_form(step):
+            # the energy of the factors is affine in the block, with slope -t
+            change = new if old is None else new - old
+            self._factors = self._factors - batch_sum(state.preactivations[name] * change)
+        else:
+            assert old is not None
+            self._factors = self._factors + self._touching(name, new) - self._touching(name, old)
+        self._regularizers[name] = setting.regularizers[name].value(new, setting.masks.get(name))
+        self._energies.append(torch.stack(list(self._regularizers.values())).sum(0) + self._factors)
+
+    def _touching(self, name: str, x: Tensor) -> Tensor:
+        values = {**self._state.values, name: x}
+        total = self._state.setting.like.new_zeros(self._state.setting.batch)
+        for factor in self._state.plan.factors_of(name):
+            total = total + factor.energy(values)
+        return total
+
+    def energies(self) -> Tensor:
+        """Shape ``(updates, batch)``."""
+        if not self._energies:
+            return self._state.setting.like.new_zeros(0, self._state.setting.batch)
+        return torch.stack(self._energies)

@@ -1,0 +1,178 @@
+"""Block coordinate descent: any variables from any others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import InferenceError
+from ..graph import FactorGraph
+from .energy import Trace
+from .observe import Given, Initial, Partial, observe
+from .orders import Item, Order, as_order
+from .plan import Plan, Step, check_order, check_reach, default_order
+from .solution import Solution, Status
+from .state import State
+
+ROUND_CAP = 1000
+
+
+def infer(
+    graph: FactorGraph,
+    given: Given,
+    *,
+    order: Order | Sequence[Item] | str | None = None,
+    iterations: int | range | None = None,
+    until: float | None = None,
+    initial: Initial | None = None,
+    lengths: Mapping[str, Tensor] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    dropout: Mapping[str, float | Tensor] | None = None,
+    want: str | Collection[str] | None = None,
+    trace: bool = True,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """Minimise the energy over everything that is not given, one exact block update after another.
+
+    Args:
+        graph: the declaration.
+        given: observed variables (and constants without a value) by name, shape ``(batch, *axes)``; ``Partial`` for some entries.
+        order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``. By distance from what is given if left out.
+        iterations: how many rounds; a range draws the number. 1 by default, or 1000 with ``until``.
+        until: stop after the round in which no entry changed by more than this.
+        initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its messages cost nothing).
+        lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is left out exactly.
+        sizes: of axes that follow neither from the declaration nor from what is given.
+        dropout: by variable, a probability or a mask of shape ``(batch, *axes)``, held fixed over the run as part of the energy.
+        want: check that these variables can be reached from what is given.
+        trace: record the energy after each update.
+        generator: of random orders, initial values and dropout.
+
+    Returns:
+        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values.
+
+    Raises:
+        ObservationError: for values that do not fit the declaration.
+        InferenceError: for an order, a number of iterations or a want that makes no sense, and for factors without an energy.
+
+    Example:
+        >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
+        >>> out["Y"], out.energy, out.converged
+    """
+    limit = round_limit(iterations, until, generator)
+    partial = [name for name, value in given.items() if isinstance(value, Partial)]
+    fixed = [name for name in given if name not in partial]
+    if want is not None:
+        check_reach(graph, given, [want] if isinstance(want, str) else want)
+    setting = observe(graph, given, initial, lengths, sizes, dropout, generator)
+    chosen = as_order(default_order(graph, given, fixed) if order is None else order)
+    check_order(graph, chosen, fixed, [*partial, *(initial or {})])
+    state = State(Plan.of(graph, fixed), setting)
+    record = Trace(state) if trace else None
+
+    schedule: list[Step] = []
+    status, message, rounds = Status.LIMIT, "", 0
+    while rounds < limit and status is Status.LIMIT:
+        before = dict(state.values)
+        steps = state.plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
+        for step in steps:
+            old = state.update(step)
+            if record is not None:
+                record.record(step, old)
+        schedule += steps
+        rounds += 1
+        status, message = _judge(state, before, steps, rounds, until)
+
+    values = {name: state.values[name] for name in graph.variables if name in state.values}
+    for name in graph.variables:
+        if name not in values:
+            values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+    return Solution(
+        values={name: values[name] for name in graph.variables},
+        preactivations={name: t.expand(values[name].shape) for name, t in state.preactivations.items()},
+        energy=None if record is None else record.energies(),
+        schedule=tuple(map(str, schedule)),
+        rounds=rounds,
+        status=status,
+        message=message or _limit_message(rounds, until),
+    )
+
+
+def round_limit(iterations: int | range | None, until: float | None, generator: torch.Generator | None) -> int:
+    """The number of rounds to run.
+
+    Raises:
+        InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
+    """
+    if until is not None and not until > 0:
+        raise InferenceError(f"until: the tolerance must be a number > 0, got {until!r}.")
+    if iterations is None:
+        return 1 if until is None else ROUND_CAP
+    if isinstance(iterations, range):
+        if not len(iterations) or min(iterations) < 1:
+            raise InferenceError(f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5.")
+        return iterations[int(torch.randint(len(iterations), (), generator=generator))]
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
+    return iterations
+
+
+@torch.no_grad()
+def _judge(
+    state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int, until: float | None
+) -> tuple[Status, str]:
+    """Judge a round: diverged (the state goes back to the values before it), converged, or neither."""
+    names = list(dict.fromkeys(step.name for step in steps))
+    largest = torch.stack([state.values[name].abs().amax() for name in names])
+    if not bool((largest <= _huge(largest.dtype)).all()):
+        return _diverged(state, before, steps, rounds)
+    if until is None or any(name not in before for name in names):
+        return Status.LIMIT, ""
+    change = float(torch.stack([(state.values[name] - before[name]).abs().amax() for name in names]).max())
+    if change <= until:
+        return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
+    return Status.LIMIT, ""
+
+
+def _diverged(state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int) -> tuple[Status, str]:
+    """Run the round once more to find the update at which it diverged; leave the state as it was before the round."""
+    state.restore(before)
+    found = steps[-1]
+    number = len(steps)
+    bad = torch.ones(state.setting.batch, dtype=torch.bool)
+    largest = 0.0
+    for k, step in enumerate(steps):
+        peaks = [x.abs().amax().item() for name, x in state.values.items() if name in state.plan.free]
+        largest = max([largest, *peaks])
+        state.update(step)
+        x = state.values[step.name].flatten(1).abs().amax(1)
+        bad = ~(x <= _huge(x.dtype))
+        if bool(bad.any()):
+            found, number = step, k + 1
+            break
+    overflow = not bool(state.values[found.name].isnan().any()) or largest > _huge(state.setting.like.dtype) ** 0.5
+    state.restore(before)
+    place = f"at update {number} of round {rounds} ({found}), in {int(bad.sum())} of {state.setting.batch} batch elements"
+    kept = "The values are those before that round." if rounds > 1 else "The values are those before the first round."
+    if overflow:
+        verdict = state.plan.graph.boundedness(given=[n for n in state.plan.graph.variables if n not in state.plan.free])
+        return Status.UNBOUNDED, f"unbounded: values grew without limit {place}; the energy is {verdict} {kept}"
+    return Status.NOT_A_NUMBER, (
+        f"not a number: NaN {place}. {kept} Check the parameters of the factors of {found.name} for NaN or infinite entries."
+    )
+
+
+def _limit_message(rounds: int, until: float | None) -> str:
+    if until is None:
+        return f"reached its limit: {rounds} rounds, as asked; use until=1e-6 to iterate to convergence."
+    return (
+        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise iterations, or check "
+        "graph.boundedness() for whether the energy has a minimum."
+    )
+
+
+def _huge(dtype: torch.dtype) -> float:
+    """Values beyond this overflow when two of them are multiplied."""
+    return float(torch.finfo(dtype).max) ** 0.5

@@ -1,0 +1,61 @@
+"""What inference returns: values by name, a status with a remedy, the trace of energies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+from ..errors import unknown
+
+
+class Status(Enum):
+    """How a run ended."""
+
+    CONVERGED = "converged"
+    LIMIT = "reached its limit"
+    UNBOUNDED = "unbounded"
+    NOT_A_NUMBER = "not a number"
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The result of a run of coordinate descent.
+
+    Attributes:
+        values: every variable by name, shape ``(batch, *axes)``; after divergence, those of the last finite round.
+        preactivations: for every updated variable, the sum of messages at its last update (logits, for ``Entropy``).
+        energy: the energy after each update, shape ``(updates, batch)``; None if it was not traced.
+        schedule: the blocks updated, in order.
+        rounds: how many passes over the order were run.
+        status: how the run ended.
+        message: the status in words, with a remedy.
+    """
+
+    values: dict[str, Tensor]
+    preactivations: dict[str, Tensor]
+    energy: Tensor | None
+    schedule: tuple[str, ...]
+    rounds: int
+    status: Status
+    message: str
+
+    @property
+    def converged(self) -> bool:
+        """Did the largest change in a round fall below the tolerance?"""
+        return self.status is Status.CONVERGED
+
+    @property
+    def updates(self) -> int:
+        """How many block updates were run."""
+        return len(self.schedule)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            raise KeyError(unknown("variable", name, self.values))
+        return self.values[name]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in self.values.items())
+        return f"Solution({self.message} {self.updates} updates in {self.rounds} rounds; {shapes})"

@@ -1,0 +1,110 @@
+"""The running state of coordinate descent: values, messages that are still valid, and the exact block update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .inner import minimise_block
+from .observe import Setting
+from .plan import Inlet, Plan, Step
+
+
+class State:
+    """Values of all arrays and the messages between them.
+
+    A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
+    is kept until one of its operands changes; the sum of those that never change is computed once.
+
+    Args:
+        plan: which messages reach which variable.
+        setting: what is fixed.
+    """
+
+    def __init__(self, plan: Plan, setting: Setting) -> None:
+        self.plan = plan
+        self.setting = setting
+        self.values = dict(setting.values)
+        self.preactivations: dict[str, Tensor] = {}
+        self._version = dict.fromkeys(plan.free, 0)
+        self._static: dict[str, Tensor | None] = {}
+        self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
+        for name in plan.free:
+            if name in self.values:
+                continue
+            regularizer = setting.regularizers[name]
+            if name in plan.curved_neighbours or plan.how[name] == "inner solver":
+                zero = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+                self.values[name] = regularizer.mirror(zero, setting.masks.get(name))
+            elif plan.how[name] == "coloured":
+                self.values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+
+    def update(self, step: Step) -> Tensor | None:
+        """Minimise the energy exactly in one block: x <- grad Psi*(sum of messages). Returns the value before."""
+        name = step.name
+        old = self.values.get(name)
+        if self.closed_form(step):
+            t = self.preactivations[name] = self.preactivation(name)
+            x = self.setting.regularizers[name].mirror(t, self.setting.masks.get(name))
+        else:
+            x = minimise_block(self, step)
+        shape = (self.setting.batch, *self.setting.shapes[name])
+        if x.shape != shape:
+            x = x.expand(shape)
+        self.values[name] = self.hold(step, x)
+        self._version[name] += 1
+        return old
+
+    def restore(self, values: dict[str, Tensor]) -> None:
+        """Go back to earlier values; kept messages are dropped."""
+        self.values = dict(values)
+        self._kept.clear()
+
+    def closed_form(self, step: Step) -> bool:
+        """Is the energy of the factors affine in this block?"""
+        how = self.plan.how[step.name]
+        return how == "closed form" or (how == "coloured" and step.nodes is not None)
+
+    def preactivation(self, name: str) -> Tensor:
+        """The sum of all messages to a variable, broadcastable to its shape."""
+        if name in self._static:
+            total = self._static[name]
+        else:
+            total = None
+            for inlet in self.plan.static[name]:
+                message = self._compute(inlet, name)
+                total = message if total is None else total + message
+            self._static[name] = total
+        for inlet in self.plan.changing[name]:
+            received = self._receive(inlet, name)
+            if received is not None:
+                total = received if total is None else total + received
+        if total is None:
+            total = self.setting.like.new_zeros(1, *self.setting.shapes[name])
+        return total
+
+    def _receive(self, inlet: Inlet, name: str) -> Tensor | None:
+        """A message: None if an operand is absent, the kept one if its operands have not changed."""
+        for source in inlet.sources:
+            if source not in self.values:
+                return None
+        stamp = tuple([self._version[source] for source in inlet.sources])
+        kept = self._kept.get(inlet.key)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
+        message = self._compute(inlet, name)
+        self._kept[inlet.key] = (stamp, message)
+        return message
+
+    def _compute(self, inlet: Inlet, name: str) -> Tensor:
+        return inlet.factor.message(name, self.values, self.setting.shapes[name])
+
+    def hold(self, step: Step, x: Tensor) -> Tensor:
+        """Keep what this step must not touch: other nodes, and observed entries."""
+        if step.nodes is not None:
+            old = self.values.get(step.name)
+            x = torch.where(step.nodes, x, 0 if old is None else old)
+        if step.name in self.setting.observed:
+            value, where = self.setting.observed[step.name]
+            x = torch.where(where, value, x)
+        return x

@@ -1,0 +1,157 @@
+"""Unrolled inference as a module to train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InferenceError
+from ..graph import FactorGraph
+from .infer import round_limit
+from .observe import Initial, Partial, observe
+from .orders import Item, Listed, Order, as_order
+from .plan import Plan, check_order, check_reach, default_order, live_steps
+from .state import State
+
+
+class Unrolled(nn.Module):
+    """Coordinate descent on a graph as a feed-forward module with tied weights (undirected-network paper, Lemma 1).
+
+    Gradients are exact: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
+
+    Args:
+        graph: the declaration; its parameters become those of this module.
+        given: the observed variable, or several in the order of the call's arguments.
+        want: the variable to return, or several.
+        order: as in ``infer``.
+        iterations: rounds; a range draws the number anew for each call in training, and takes its middle in evaluation.
+        initial: first values by name ("uniform", "random", or a tensor); absent by default.
+        dropout: by variable, a probability; masks are drawn once a call, in training only.
+        check_values: check observations for NaN and for their domain in each call (never inside ``torch.compile``).
+
+    Raises:
+        InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
+
+    Example:
+        >>> net = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], iterations=3)
+        >>> net(x).shape
+        torch.Size([64, 10])
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        given: str | Sequence[str],
+        want: str | Sequence[str],
+        order: Order | Sequence[Item] | str | None = None,
+        iterations: int | range = 1,
+        initial: Initial | None = None,
+        dropout: Mapping[str, float] | None = None,
+        check_values: bool = True,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.given = (given,) if isinstance(given, str) else tuple(given)
+        self.want = (want,) if isinstance(want, str) else tuple(want)
+        self._single = isinstance(want, str)
+        check_reach(graph, self.given, self.want)
+        self.order = as_order(default_order(graph, self.given, self.given) if order is None else order)
+        check_order(graph, self.order, [n for n in self.given if n not in self.order.names], list(initial or {}))
+        for name in self.want:
+            if name not in self.order.names:
+                raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
+        round_limit(iterations, None, None)
+        self.iterations = iterations
+        self.initial = dict(initial or {})
+        self.dropout = dict(dropout or {})
+        self.check_values = check_values
+        self._live: dict[object, object] = {}
+        Plan.of(graph, [name for name in self.given if name not in self.order.names]).prepare()
+
+    def forward(
+        self,
+        *inputs: Tensor | Partial,
+        lengths: Mapping[str, Tensor] | None = None,
+        iterations: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The wanted values, shape ``(batch, *axes)`` each.
+
+        Args:
+            inputs: the observed variables, in the order of ``given``.
+            lengths: for ragged axes by name, shape ``(batch,)``.
+            iterations: another number of rounds for this call.
+            generator: of random orders, numbers of rounds, initial values and dropout.
+
+        Raises:
+            ObservationError: for values that do not fit the declaration.
+        """
+        state = self._run(inputs, lengths, iterations, generator)
+        found = tuple(state.values[name] for name in self.want)
+        return found[0] if self._single else found
+
+    def preactivations(
+        self,
+        *inputs: Tensor | Partial,
+        lengths: Mapping[str, Tensor] | None = None,
+        iterations: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
+        state = self._run(inputs, lengths, iterations, generator)
+        found = tuple(
+            state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want
+        )
+        return found[0] if self._single else found
+
+    def _run(
+        self,
+        inputs: Sequence[Tensor | Partial],
+        lengths: Mapping[str, Tensor] | None,
+        iterations: int | None,
+        generator: torch.Generator | None,
+    ) -> State:
+        if len(inputs) != len(self.given):
+            raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
+        given = dict(zip(self.given, inputs, strict=True))
+        fixed = [name for name, value in given.items() if not isinstance(value, Partial)]
+        setting = observe(
+            self.graph,
+            given,
+            self.initial,
+            lengths,
+            dropout=self.dropout if self.training else None,
+            generator=generator,
+            check_values=self.check_values and not torch.compiler.is_compiling(),
+        )
+        plan = Plan.of(self.graph, fixed)
+        state = State(plan, setting)
+        for step in self._steps(plan, state, self._rounds(iterations, generator), generator):
+            state.update(step)
+        return state
+
+    def _rounds(self, iterations: int | None, generator: torch.Generator | None) -> int:
+        if iterations is not None:
+            return round_limit(iterations, None, generator)
+        if isinstance(self.iterations, range) and not self.training:
+            return self.iterations[len(self.iterations) // 2]
+        if isinstance(self.iterations, int):
+            return self.iterations
+        return round_limit(self.iterations, None, generator)
+
+    def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list:
+        device, shapes = state.setting.like.device, state.setting.shapes
+        warm = {*state.setting.observed, *(name for name, how in plan.how.items() if how != "closed form")}
+        if not isinstance(self.order, Listed):
+            items = [item for _ in range(rounds) for item in self.order.round(generator)]
+            return live_steps(plan, plan.steps(items, shapes, device), self.want, warm)
+        coloured = "coloured" in plan.how.values()
+        key = (plan, rounds, frozenset(warm), (device, tuple(shapes.items())) if coloured else None)
+        if key not in self._live:
+            self._live[key] = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want, warm)
+        return self._live[key]  # type: ignore[return-value]
+
+    def extra_repr(self) -> str:
+        return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"

@@ -1,0 +1,42 @@
+"""Errors that a person can act on: what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnnError(Exception):
+    """Base class of every error raised by this package."""
+
+
+class DeclarationError(UnnError, ValueError):
+    """The declared graph is wrong: a name, a pattern, a size or a factor does not fit."""
+
+
+class ObservationError(UnnError, ValueError):
+    """A value passed at run time does not fit the declaration: name, shape, dtype, device, domain or NaN."""
+
+
+class InferenceError(UnnError, ValueError):
+    """What was asked of the engine cannot be done: order, iterations, an unreachable variable."""
+
+
+class DataError(UnnError, ValueError):
+    """A data file is missing, truncated or corrupt."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """' Did you mean ...?' with the closest known name, or the list of known names."""
+    options = sorted(known)
+    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    if options:
+        return f" Known names: {', '.join(options)}."
+    return " Nothing is declared yet."
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """A whole message for an unknown name of one kind ('variable', 'axis', ...)."""
+    return f"unknown {kind} {name!r}.{suggest(str(name), known)}"

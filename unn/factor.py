@@ -1,0 +1,123 @@
+"""Factors: how referenced arrays interact."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .arrays import Reference, Variable
+from .errors import DeclarationError, InferenceError
+from .sizes import SizeRule
+
+Values = Mapping[str, Tensor]
+
+
+class Factor(ABC):
+    """A term of the energy that couples some arrays.
+
+    A new factor needs only ``energy``; its messages then come from autograd, and its blocks are minimised by the monotone
+    inner solver. A factor that is affine in a variable says so in ``affine_in`` and is then solved in closed form.
+
+    Args:
+        references: the arrays, each seen through a pattern.
+        name: unique in the graph; made from the arrays by default.
+    """
+
+    multilinear: ClassVar[bool] = False
+    """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
+
+    module: nn.Module | None = None
+    """A module with parameters of its own; the graph registers it under the factor's name."""
+
+    def __init__(self, *references: Reference, name: str | None = None) -> None:
+        for reference in references:
+            if not isinstance(reference, Reference):
+                raise DeclarationError(
+                    f"{type(self).__name__} takes references such as X['i d'], got {reference!r}; "
+                    "index the array by a pattern with one letter for each axis."
+                )
+        if not references:
+            raise DeclarationError(f"{type(self).__name__} needs at least one reference such as X['i d'].")
+        self.references = references
+        self.name = name or f"{type(self).__name__}({', '.join(r.array.name for r in references)})"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables that this factor couples, each once."""
+        return tuple(dict.fromkeys(r.array.name for r in self.references if isinstance(r.array, Variable)))
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of all arrays of this factor, each once."""
+        return tuple(dict.fromkeys(r.array.name for r in self.references))
+
+    def energy(self, values: Values) -> Tensor:
+        """The energy, shape ``(batch,)``, from the values of all arrays by name.
+
+        Raises:
+            InferenceError: for factors that only say who interacts with whom.
+        """
+        raise InferenceError(self.refusal())
+
+    def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
+        """Minus the gradient of the energy with respect to ``target``, broadcastable to ``(batch, *shape)``.
+
+        Args:
+            target: the name of a variable of this factor.
+            values: all arrays by name; may lack the target if the energy is affine in it.
+            shape: the target's shape without its batch axis, needed where ``values`` lacks the target.
+        """
+        outer = torch.is_grad_enabled()
+        with torch.enable_grad():
+            x = values[target]
+            leaf = x if outer and x.requires_grad else x.detach().requires_grad_()
+            energy = self.energy({**values, target: leaf})
+            (gradient,) = torch.autograd.grad(energy.sum(), leaf, create_graph=outer, allow_unused=True)
+        return torch.zeros_like(x) if gradient is None else -gradient
+
+    def affine_in(self, target: str) -> bool:
+        """Does the message to ``target`` not depend on the target's own value?"""
+        return False
+
+    def degree(self, names: Collection[str]) -> int | None:
+        """The polynomial degree of the energy in these variables together; None if it is not known.
+
+        0 also stands for an energy that is bounded below whatever these variables are.
+        """
+        return None
+
+    def size_rules(self) -> list[SizeRule]:
+        """Rules between the sizes of this factor's letters, beyond equal letters."""
+        return []
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Do once-only work ahead of the first run, given the sizes of axes known from the declaration."""
+        return None
+
+    def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
+        """Which terms exist, given the index of each letter in each term; None if all do."""
+        return None
+
+    def inferable(self) -> bool:
+        """Has this factor an energy, so that coordinate descent can use it?"""
+        return type(self).energy is not Factor.energy
+
+    def refusal(self) -> str:
+        """Why coordinate descent cannot use this factor, and what to do."""
+        return (
+            f"factor {self.name!r} ({type(self).__name__}) says who interacts with whom but has no energy, so coordinate descent "
+            "cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
+        )
+
+    def formula(self) -> str:
+        """The energy in one line of text."""
+        return f"{type(self).__name__}({', '.join(map(str, self.references))})"
+
+    def __repr__(self) -> str:
+        return self.formula()

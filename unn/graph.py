@@ -1,0 +1,359 @@
+"""The declaration: a factor graph of named arrays."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from .arrays import Array, Constant, Parameter, Variable, parse_axes
+from .boundedness import Boundedness, boundedness_of
+from .errors import DeclarationError, suggest, unknown
+from .factor import Factor
+from .regularizers import Regularizer
+from .sizes import SizeTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
+
+
+class FactorGraph(nn.Module):
+    """A problem: variables with regularizers, parameters, constants, and the factors that couple them.
+
+    The graph is an ``nn.Module``: its parameters are learned, moved and saved as those of any module.
+
+    Args:
+        name: for messages and pictures.
+        sizes: static sizes of axes by name; axes without a size are dynamic, found from the values of each call.
+
+    Example:
+        >>> import unn
+        >>> from factors import Multilinear
+        >>> g = unn.FactorGraph("toy", pixel=4, label=3)
+        >>> X = g.variable("X", "pixel", unn.SquaredNorm())
+        >>> Y = g.variable("Y", "label", unn.Entropy())
+        >>> W = g.parameter("W", "label pixel")
+        >>> g.factor(Multilinear(Y["c"], W["c x"], X["x"]))
+        >>> g
+        FactorGraph 'toy': 2 variables (X, Y), 1 factor, 12 parameters
+    """
+
+    def __init__(self, name: str = "graph", **sizes: int) -> None:
+        super().__init__()
+        for axis, size in sizes.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise DeclarationError(f"axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+        self.name = name
+        self.sizes = dict(sizes)
+        self.arrays: dict[str, Array] = {}
+        self.factors: dict[str, Factor] = {}
+        self._pending: dict[str, Initializer] = {}
+        self._name_counts: dict[str, int] = {}
+        self._table = SizeTable(self.sizes)
+        self._plans: dict[object, object] = {}
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def variable(self, name: str, axes: str, regularizer: Regularizer) -> Variable:
+        """Declare an array that can be observed or inferred.
+
+        Args:
+            name: unique in the graph.
+            axes: names separated by spaces; axes left of a bar index separate nodes: ``"row col | digit"``.
+            regularizer: says the domain and the activation.
+
+        Raises:
+            DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
+        """
+        names, node_axes = parse_axes("variable", name, axes)
+        if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
+            raise DeclarationError(
+                f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}."
+            )
+        bound = regularizer.bind(names, name)
+        for axis in bound.over_axes(names):
+            if axis in names[:node_axes] and axis not in names[node_axes:]:
+                raise DeclarationError(
+                    f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature axes, right of the "
+                    "bar, can depend on one another. Move the bar, or choose another axis with over=."
+                )
+        variable = Variable(name, names, bound, node_axes)
+        self._declare(variable)
+        return variable
+
+    def parameter(self, name: str, axes: str, init: Initializer | None = None) -> Parameter:
+        """Declare a learned array.
+
+        Args:
+            name: unique in the graph; also its name in ``state_dict()``.
+            axes: names separated by spaces.
+            init: ``"fan_in"`` (uniform in +-1/sqrt(product of all sizes but the first), as ``torch.nn.Linear``; the default from
+                two axes on), ``"zeros"`` (the default with one axis), ``"ones"``, ``"normal"`` (standard deviation 0.01), a number
+                (standard deviation), a tensor of values, or a function that fills a tensor in place.
+
+        Raises:
+            DeclarationError: for a name in use, or values that do not fit the axes.
+        """
+        names, _ = parse_axes("parameter", name, axes)
+        if init is None:
+            init = "fan_in" if len(names) > 1 else "zeros"
+        if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
+            raise DeclarationError(
+                f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}"
+            )
+        parameter = Parameter(name, names)
+        self._declare(parameter)
+        self._pending[name] = init
+        if isinstance(init, Tensor):
+            self._adopt_sizes(parameter, init)
+        self._materialise()
+        return parameter
+
+    def constant(self, name: str, axes: str, value: Tensor | None = None) -> Constant:
+        """Declare a fixed array, given here or with the observations of each call.
+
+        Args:
+            name: unique in the graph.
+            axes: names separated by spaces.
+            value: shape ``(*axes)``; saved and moved with the module. None: passed to each call, with or without a batch axis.
+
+        Raises:
+            DeclarationError: for a name in use, or a value that does not fit the axes.
+        """
+        names, _ = parse_axes("constant", name, axes)
+        constant = Constant(name, names)
+        self._declare(constant)
+        if value is not None:
+            value = torch.as_tensor(value)
+            self._adopt_sizes(constant, value)
+            self.register_buffer(name, value)
+        return constant
+
+    def factor(self, factor: Factor) -> None:
+        """Add a factor.
+
+        Raises:
+            DeclarationError: if it refers to arrays of another graph, or ties axes of different sizes.
+        """
+        if not isinstance(factor, Factor):
+            raise DeclarationError(f"factor() takes a factor such as Multilinear(H['h'], W['h x'], X['x']), got {factor!r}.")
+        for reference in factor.references:
+            known = self.arrays.get(reference.array.name)
+            if known is not reference.array:
+                raise DeclarationError(
+                    f"factor {factor.name!r} refers to {reference.array.kind} {reference.array.name!r}, which "
+                    f"{'belongs to another graph' if known is None else 'is not the one declared in this graph'} ({self.name!r})."
+                    f"{suggest(reference.array.name, self.arrays)}"
+                )
+        if self.factors.get(factor.name) is factor:
+            raise DeclarationError(f"factor {factor.name!r} was added already.")
+        base = factor.name
+        while factor.name in self.factors:
+            self._name_counts[base] = self._name_counts.get(base, 1) + 1
+            factor.name = f"{base}#{self._name_counts[base]}"
+        try:
+            self._table.add_factor(factor)
+            _ = self._table.static if self._table.has_rules else None
+        except DeclarationError:
+            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            raise
+        self.factors[factor.name] = factor
+        self._plans.clear()
+        self._materialise()
+        if factor.module is not None:
+            self.add_module(factor.name.replace(".", "_"), factor.module)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The variables by name, in the order of declaration."""
+        return {name: array for name, array in self.arrays.items() if isinstance(array, Variable)}
+
+    @property
+    def size_table(self) -> SizeTable:
+        """The unified sizes of all axes."""
+        return self._table
+
+    def variable_named(self, name: str) -> Variable:
+        """The variable with this name.
+
+        Raises:
+            DeclarationError: if there is none; suggests the closest.
+        """
+        array = self.arrays.get(name) if isinstance(name, str) else None
+        if not isinstance(array, Variable):
+            if array is not None:
+                raise DeclarationError(f"{name!r} is a {array.kind}, not a variable.{suggest('', self.variables)}")
+            raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+        return array
+
+    def energy(
+        self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
+
+        Args:
+            values: every variable, shape ``(batch, *axes)``, and every constant that has no value of its own.
+            by_factor: return the share of each regularizer (by the name of its variable) and each factor (by its own name).
+            lengths: for ragged axes, the length of each batch element, shape ``(batch,)``.
+
+        Returns:
+            Shape ``(batch,)``; +inf where a value lies outside its domain.
+
+        Raises:
+            ObservationError: if a value is missing or has the wrong shape.
+        """
+        from .engine.energy import energy_terms
+
+        terms = energy_terms(self, values, lengths)
+        if by_factor:
+            return terms
+        return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
+
+    def boundedness(self, given: Collection[str] = ()) -> Boundedness:
+        """Is the energy bounded below, by the degree of its factors in unbounded variables, when ``given`` are observed?"""
+        for name in given:
+            if name not in self.arrays:
+                raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+        return boundedness_of(self, given)
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """The graph in words and formulas: arrays, energy, updates, boundedness."""
+        from .describe import explain
+
+        return explain(self)
+
+    def to_mermaid(self) -> str:
+        """The graph as Mermaid text."""
+        from .describe import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_dot(self) -> str:
+        """The graph as Graphviz text."""
+        from .describe import to_dot
+
+        return to_dot(self)
+
+    def draw(self, given: Collection[str] = ()) -> Figure:
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares."""
+        from .draw import draw_graph
+
+        return draw_graph(self, given)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.variables)
+        count = sum(p.numel() for p in nn.Module.parameters(self))
+        waiting = f", {len(self._pending)} of unknown size" if self._pending else ""
+        return (
+            f"FactorGraph {self.name!r}: {len(self.variables)} {_plural('variable', len(self.variables))} ({names}), "
+            f"{len(self.factors)} {_plural('factor', len(self.factors))}, {count} {_plural('parameter', count)}{waiting}"
+        )
+
+    # -- inner -------------------------------------------------------------------------------------------------------
+
+    def require_parameters(self) -> None:
+        """Check that every parameter has its sizes and values.
+
+        Raises:
+            DeclarationError: names the first parameter and the axes whose sizes are missing.
+        """
+        for name in self._pending:
+            array = self.arrays[name]
+            shape = self.size_table.shape(array, self.size_table.static)
+            missing = [axis for axis, size in zip(array.axes, shape, strict=True) if size is None]
+            axis = missing[0]
+            raise DeclarationError(
+                f"parameter {name!r} has no size for axis {', '.join(map(repr, missing))}; give it with the graph, "
+                f"FactorGraph({self.name!r}, {axis}=...), or tie it in a factor to an axis that has one."
+            )
+
+    def _declare(self, array: Array) -> None:
+        name = array.name
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise DeclarationError(f"{array.kind} needs a name that is a Python identifier, got {name!r}.")
+        if name in self.arrays:
+            raise DeclarationError(f"the name {name!r} is in use by a {self.arrays[name].kind} of graph {self.name!r}; choose another.")
+        if not isinstance(array, Variable) and hasattr(self, name):
+            raise DeclarationError(f"{array.kind} {name!r}: this name is an attribute of torch modules; choose another.")
+        self.arrays[name] = array
+        self._table.add_array(array)
+        self._plans.clear()
+
+    def _adopt_sizes(self, array: Array, value: Tensor) -> None:
+        """Take static sizes from a value given with its declaration."""
+        problem = ""
+        if value.ndim != len(array.axes):
+            problem = f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape {tuple(value.shape)}"
+        for axis, size in zip(array.axes, value.shape, strict=False):
+            known = self._table.static.get(self._table.root(axis))
+            if known is not None and known != size and not problem:
+                problem = f"has size {known} along axis {axis!r}, but its value has shape {tuple(value.shape)}"
+        if problem:
+            del self.arrays[array.name]
+            self._pending.pop(array.name, None)
+            raise DeclarationError(f"{array.kind} {array.name!r} {problem}.")
+        for axis, size in zip(array.axes, value.shape, strict=True):
+            self.sizes[axis] = size
+            self._table.declare(axis, size)
+
+    def _materialise(self) -> None:
+        """Create the pending parameters whose sizes are known by now."""
+        if not self._pending:
+            return
+        table = self._table
+        for name, init in list(self._pending.items()):
+            shape = table.shape(self.arrays[name], table.static)
+            if None not in shape:
+                self.register_parameter(name, nn.Parameter(_initial(init, [size or 0 for size in shape])))
+                del self._pending[name]
+
+    def fixed_values(self) -> dict[str, Tensor]:
+        """The current parameters and the constants given when declared, by name."""
+        return {name: x for group in (self._parameters, self._buffers) for name, x in group.items() if x is not None}
+
+    @overload
+    def __getitem__(self, name: str) -> Array: ...
+    @overload
+    def __getitem__(self, name: tuple[str, ...]) -> tuple[Array, ...]: ...
+    def __getitem__(self, name: str | tuple[str, ...]) -> Array | tuple[Array, ...]:
+        """The declared array with this name."""
+        if isinstance(name, tuple):
+            return tuple(self[one] for one in name)  # type: ignore[misc]
+        if name not in self.arrays:
+            raise DeclarationError(f"graph {self.name!r}: " + unknown("array", name, self.arrays))
+        return self.arrays[name]
+
+
+def _initial(init: Initializer, shape: list[int]) -> Tensor:
+    values = torch.zeros(shape)
+    if isinstance(init, Tensor):
+        return init.detach().clone()
+    if isinstance(init, str):
+        if init == "ones":
+            values.fill_(1.0)
+        elif init == "normal":
+            values.normal_(0, 0.01)
+        elif init == "fan_in":
+            bound = 1 / math.sqrt(max(1, math.prod(shape[1:])))
+            values.uniform_(-bound, bound)
+    elif callable(init):
+        with torch.no_grad():
+            init(values)
+    else:
+        values.normal_(0, float(init))
+    return values
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
+

@@ -1,0 +1,103 @@
+"""The interface of a regularizer Psi: value, conjugate, mirror, sample, contains."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import UnnError
+
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
+
+
+class Regularizer(ABC):
+    """A strictly convex function Psi over the values of one variable.
+
+    Values ``x`` and pre-activations ``t`` have shape ``(batch, *axes)``. A boolean ``mask``, broadcastable to them, is true
+    at the entries that exist: padded entries count for nothing and their activation is 0, also where a whole row is padded.
+
+    For all x, t: ``value(x) + conjugate(t) >= <x, t>``, with equality exactly at ``x = mirror(t)`` (Fenchel-Young).
+    """
+
+    bounded: ClassVar[bool]
+    """True if the domain is bounded, so that multilinear energies cannot fall without end in this variable."""
+
+    formula: ClassVar[str]
+    """Psi in one line of text, for explanations."""
+
+    activation: ClassVar[str]
+    """The usual name of the gradient of the conjugate."""
+
+    @abstractmethod
+    def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Psi(x), shape ``(batch,)``; +inf outside the domain."""
+
+    @abstractmethod
+    def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Psi*(t) = sup_x <x, t> - Psi(x), shape ``(batch,)``."""
+
+    @abstractmethod
+    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The activation grad Psi*(t) = argmax_x <x, t> - Psi(x), shape of ``t``."""
+
+    @abstractmethod
+    def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Is x in the domain, to a tolerance of its dtype? Shape ``(batch,)``, boolean; false for NaN."""
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """A draw from the exponential family with mean ``mirror(t)``, shape of ``t``.
+
+        Raises:
+            UnnError: where the regularizer is not the entropy of an exponential family with that mean.
+        """
+        raise UnnError(
+            f"{type(self).__name__} is not the entropy of an exponential family with mean mirror(t), so it has no sample(); "
+            "use Entropy, BinaryEntropy, SignedEntropy or SquaredNorm for variables to be sampled."
+        )
+
+    def loss(self, t: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The Fenchel-Young loss Psi(target) + Psi*(t) - <target, t>, shape ``(batch,)``: never negative, 0 at mirror(t).
+
+        For ``Entropy`` and a one-hot target it is the cross-entropy of softmax(t); for ``SignedEntropy`` the binary
+        cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
+        """
+        inner = target * t if mask is None else torch.where(mask, target * t, 0)
+        return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(inner)
+
+    def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes along which entries depend on one another; none for an elementwise regularizer."""
+        return ()
+
+    def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
+        """This regularizer for a variable with these axes.
+
+        Raises:
+            DeclarationError: if it normalises over an axis that the variable has not.
+        """
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def batch_sum(x: Tensor) -> Tensor:
+    """Sum over all axes but the first: ``(batch, *axes)`` to ``(batch,)``."""
+    return x if x.ndim < 2 else x.sum(tuple(range(1, x.ndim)))
+
+
+def batch_all(x: Tensor) -> Tensor:
+    """Conjunction over all axes but the first."""
+    return x if x.ndim < 2 else x.flatten(1).all(1)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far from its domain a value of this dtype may lie and still count as inside."""
+    return _TOLERANCE.get(dtype, 0.0)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Half precision as float32, so that sums and thresholds keep their meaning."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,0 +1,234 @@
+"""Regularizers that treat every entry alone (Table 1 of the undirected-network paper, and projections)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ..errors import DeclarationError
+from .base import Regularizer, batch_all, batch_sum, tolerance, widened
+
+
+class Elementwise(Regularizer):
+    """A sum of one convex function over all entries. Subclasses give the four functions of one entry."""
+
+    @abstractmethod
+    def entry_value(self, x: Tensor) -> Tensor:
+        """Psi of each entry; entries are inside the domain."""
+
+    @abstractmethod
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        """Psi* of each entry."""
+
+    @abstractmethod
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        """The activation of each entry."""
+
+    @abstractmethod
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        """Is each entry in the domain?"""
+
+    def interval(self) -> tuple[float, float]:
+        """The domain of one entry."""
+        return -math.inf, math.inf
+
+    def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        wide = widened(x)
+        low, high = self.interval()
+        inside = self.entry_contains(x, tolerance(x.dtype))
+        entries = self.entry_value(wide if low == -math.inf and high == math.inf else wide.clamp(low, high))
+        if mask is not None:
+            inside = inside | ~mask
+            entries = torch.where(mask, entries, 0)
+        return torch.where(batch_all(inside), batch_sum(entries), torch.inf).to(x.dtype)
+
+    def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        entries = self.entry_conjugate(widened(t))
+        if mask is not None:
+            entries = torch.where(mask, entries, 0)
+        return batch_sum(entries).to(t.dtype)
+
+    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.entry_mirror(t)
+        return x if mask is None else torch.where(mask, x, 0)
+
+    def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        inside = self.entry_contains(x, tolerance(x.dtype))
+        return batch_all(inside if mask is None else inside | ~mask)
+
+
+class SquaredNorm(Elementwise):
+    """Psi(x) = ||x||^2 / 2: the identity activation. Samples are Gaussian with unit variance."""
+
+    bounded = False
+    formula = "1/2 ||x||^2"
+    activation = "identity"
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return 0.5 * x * x
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        return 0.5 * t * t
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        return t
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return x.isfinite()
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
+        return self.mirror(t + noise, mask)
+
+
+class NonNegative(Elementwise):
+    """Psi(x) = ||x||^2 / 2 for x >= 0: the relu activation."""
+
+    bounded = False
+    formula = "1/2 ||x||^2, x >= 0"
+    activation = "relu"
+
+    def interval(self) -> tuple[float, float]:
+        return 0.0, math.inf
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return 0.5 * x * x
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        positive = t.relu()
+        return 0.5 * positive * positive
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        return t.relu()
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return (x >= -tolerance) & x.isfinite()
+
+
+class BinaryEntropy(Elementwise):
+    """Psi(x) = x log x + (1-x) log(1-x) on [0, 1]: the sigmoid activation. Samples are 0 or 1."""
+
+    bounded = True
+    formula = "sum x log x + (1-x) log(1-x), 0 <= x <= 1"
+    activation = "sigmoid"
+
+    def interval(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return -torch.special.entr(x) - torch.special.entr(1 - x)
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        # softplus switches to the identity at 20, which costs 2e-9 in float64
+        return torch.logaddexp(t, torch.zeros_like(t))
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        return t.sigmoid()
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return (x >= -tolerance) & (x <= 1 + tolerance)
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        uniform = torch.rand(t.shape, generator=generator, dtype=t.dtype, device=t.device)
+        x = (uniform < self.mirror(t)).to(t.dtype)
+        return x if mask is None else torch.where(mask, x, 0)
+
+
+class SignedEntropy(Elementwise):
+    """Psi(x) = phi((1+x)/2) + phi((1-x)/2) on [-1, 1], phi(p) = p log p: the tanh activation. Samples are -1 or 1."""
+
+    bounded = True
+    formula = "sum phi((1+x)/2) + phi((1-x)/2), -1 <= x <= 1, phi(p) = p log p"
+    activation = "tanh"
+
+    def interval(self) -> tuple[float, float]:
+        return -1.0, 1.0
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return -torch.special.entr((1 + x) / 2) - torch.special.entr((1 - x) / 2)
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0
+        return torch.logaddexp(t, -t)
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        return t.tanh()
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return x.abs() <= 1 + tolerance
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        uniform = torch.rand(t.shape, generator=generator, dtype=t.dtype, device=t.device)
+        x = torch.where(uniform < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
+        return x if mask is None else torch.where(mask, x, 0)
+
+
+class Box(Elementwise):
+    """Psi(x) = ||x||^2 / 2 for low <= x <= high: the activation clips (hard tanh, relu6)."""
+
+    bounded = True
+    formula = "1/2 ||x||^2, low <= x <= high"
+    activation = "clip"
+
+    def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise DeclarationError(f"Box needs finite low < high, got low={low}, high={high}.")
+        self.low, self.high = float(low), float(high)
+
+    def interval(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return 0.5 * x * x
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        # on each side of the box Psi* is affine; inf * low would be nan for low = 0, hence the separate excess
+        x = t.clamp(self.low, self.high)
+        above, below = (t - self.high).relu(), (self.low - t).relu()
+        return 0.5 * x * x + _scaled(above, self.high) - _scaled(below, self.low)
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        return t.clamp(self.low, self.high)
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return (x >= self.low - tolerance) & (x <= self.high + tolerance)
+
+    def __repr__(self) -> str:
+        return f"Box({self.low:g}, {self.high:g})"
+
+
+class L1(Elementwise):
+    """Psi(x) = ||x||^2 / 2 + strength ||x||_1: the activation is the soft threshold."""
+
+    bounded = False
+    formula = "1/2 ||x||^2 + strength ||x||_1"
+    activation = "soft threshold"
+
+    def __init__(self, strength: float = 1.0) -> None:
+        if not (math.isfinite(strength) and strength >= 0):
+            raise DeclarationError(f"L1 needs a finite strength >= 0, got {strength}.")
+        self.strength = float(strength)
+
+    def entry_value(self, x: Tensor) -> Tensor:
+        return 0.5 * x * x + self.strength * x.abs()
+
+    def entry_conjugate(self, t: Tensor) -> Tensor:
+        excess = (t.abs() - self.strength).relu()
+        return 0.5 * excess * excess
+
+    def entry_mirror(self, t: Tensor) -> Tensor:
+        # two relus rather than t - clamp(t), which is nan at infinity
+        return (t - self.strength).relu() - (-t - self.strength).relu()
+
+    def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
+        return x.isfinite()
+
+    def __repr__(self) -> str:
+        return f"L1({self.strength:g})"
+
+
+def _scaled(excess: Tensor, bound: float) -> Tensor:
+    return excess * bound if bound else torch.zeros_like(excess)

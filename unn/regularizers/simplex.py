@@ -1,0 +1,232 @@
+"""Regularizers over the probability simplex: softmax, sparsemax, entmax."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ..errors import DeclarationError, suggest
+from .base import Regularizer, batch_all, batch_sum, tolerance, widened
+
+
+class AlongAxis(Regularizer):
+    """A regularizer whose entries depend on one another along one axis: the last, or the one named ``over``."""
+
+    def __init__(self, over: str | None = None) -> None:
+        self.over = over
+        self.dim = -1
+
+    def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return (axes[self.dim],)
+
+    def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
+        if not axes:
+            raise DeclarationError(f"variable {name!r} has no axes, but {self!r} needs one to act along.")
+        if self.over is None:
+            return self
+        if self.over not in axes:
+            raise DeclarationError(
+                f"variable {name!r} has no axis {self.over!r} for {self!r}.{suggest(self.over, axes)}"
+            )
+        bound = copy.copy(self)
+        bound.dim = axes.index(self.over) - len(axes)
+        return bound
+
+    def _options(self) -> list[str]:
+        return [] if self.over is None else [f"over={self.over!r}"]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._options())})"
+
+
+class Simplex(AlongAxis):
+    """A regularizer over the simplex. Padded entries have probability 0; rows without entries are all 0."""
+
+    bounded = True
+
+    @abstractmethod
+    def row_value(self, x: Tensor) -> Tensor:
+        """Psi of each row, the simplex axis reduced; entries are not negative."""
+
+    @abstractmethod
+    def row_conjugate(self, t: Tensor) -> Tensor:
+        """Psi* of each row; entries may be -inf, but not all of a row."""
+
+    @abstractmethod
+    def row_mirror(self, t: Tensor) -> Tensor:
+        """The probabilities of each row; entries may be -inf, but not all of a row."""
+
+    def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        wide = widened(x).clamp(min=0)
+        if mask is not None:
+            wide = torch.where(mask, wide, 0)
+        rows = self.row_value(wide)
+        if mask is not None:
+            rows = torch.where(mask.expand(x.shape).any(self.dim), rows, 0)
+        # a value on one axis has no batch axis left once its row is reduced
+        total = batch_sum(rows)
+        return torch.where(self.contains(x, mask), total, torch.inf).to(x.dtype)
+
+    def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        wide, empty = self._rows(widened(t), mask)
+        return batch_sum(torch.where(empty.squeeze(self.dim), 0, self.row_conjugate(wide))).to(t.dtype)
+
+    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        rows, empty = self._rows(t, mask)
+        return self.row_mirror(rows).masked_fill(empty, 0)
+
+    def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        slack = tolerance(x.dtype)
+        wide = widened(x)
+        if mask is not None:
+            wide = torch.where(mask, wide, 0)
+        full = (wide.sum(self.dim) - 1).abs() <= slack * max(1.0, math.sqrt(x.shape[self.dim]) / 8)
+        if mask is not None:
+            full = full | ~mask.expand(x.shape).any(self.dim)
+        return batch_all(full) & batch_all((wide >= -slack).all(self.dim))
+
+    def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scores with -inf where padded, and which rows have no entry (their scores are then 0, against nan)."""
+        if mask is not None:
+            t = t.masked_fill(~mask, -torch.inf)
+        if t.shape[self.dim] == 0:
+            return t, torch.ones_like(t.sum(self.dim, keepdim=True), dtype=torch.bool)
+        empty = t.detach().amax(self.dim, keepdim=True) == -torch.inf
+        return t.masked_fill(empty, 0), empty
+
+
+class Entropy(Simplex):
+    """Psi(x) = -temperature * H(x) on the simplex: the softmax activation. Samples are one-hot.
+
+    Args:
+        temperature: the mirror is softmax(t / temperature). Undirected attention takes sqrt(d).
+        over: the axis along which entries sum to one; the last by default.
+    """
+
+    formula = "-temperature H(x) on the simplex"
+    activation = "softmax"
+
+    def __init__(self, temperature: float = 1.0, over: str | None = None) -> None:
+        super().__init__(over)
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise DeclarationError(f"Entropy needs a finite temperature > 0, got {temperature}.")
+        self.temperature = float(temperature)
+
+    def row_value(self, x: Tensor) -> Tensor:
+        return -self.temperature * torch.special.entr(x).sum(self.dim)
+
+    def row_conjugate(self, t: Tensor) -> Tensor:
+        return self.temperature * torch.logsumexp(t / self.temperature, self.dim)
+
+    def row_mirror(self, t: Tensor) -> Tensor:
+        return torch.softmax(t if self.temperature == 1 else t / self.temperature, self.dim)
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        rows, empty = self._rows(t, mask)
+        uniform = torch.rand(t.shape, generator=generator, dtype=widened(t).dtype, device=t.device)
+        gumbel = -(-uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log()).log()
+        winner = (rows / self.temperature + gumbel).argmax(self.dim, keepdim=True)
+        return torch.zeros_like(t).scatter(self.dim, winner, 1.0).masked_fill(empty, 0)
+
+    def _options(self) -> list[str]:
+        return ([f"temperature={self.temperature:g}"] if self.temperature != 1 else []) + super()._options()
+
+
+class SimplexNorm(Simplex):
+    """Psi(x) = ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo, 2016)."""
+
+    formula = "1/2 ||x||^2 on the simplex"
+    activation = "sparsemax"
+
+    def row_value(self, x: Tensor) -> Tensor:
+        return 0.5 * (x * x).sum(self.dim)
+
+    def row_conjugate(self, t: Tensor) -> Tensor:
+        x = self.row_mirror(t)
+        score = torch.where(x > 0, t, 0)
+        return (x * score - 0.5 * x * x).sum(self.dim)
+
+    def row_mirror(self, t: Tensor) -> Tensor:
+        wide = widened(t)
+        with torch.no_grad():
+            ordered = wide.detach().sort(self.dim, descending=True).values
+            rank = torch.arange(1, t.shape[self.dim] + 1, dtype=wide.dtype, device=t.device)
+            rank = rank.view([-1] + [1] * (-1 - self.dim))
+            # relative to the largest score: the cumulative sum of large scores would drown the 1
+            shifted = ordered - ordered.narrow(self.dim, 0, 1)
+            size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True)
+            support = wide.detach() >= ordered.gather(self.dim, size - 1)
+        peak = ordered.narrow(self.dim, 0, 1)
+        relative = torch.where(support, wide - peak, 0)
+        threshold = (relative.sum(self.dim, keepdim=True) - 1) / support.sum(self.dim, keepdim=True)
+        return torch.where(support, relative - threshold, 0).to(t.dtype)
+
+
+class TsallisEntropy(Simplex):
+    """Psi(x) = sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters et al., 2019).
+
+    Args:
+        alpha: 1 < alpha <= 2; sparser as it grows. alpha = 2 is sparsemax, alpha -> 1 is softmax (use ``Entropy``).
+        over: the axis along which entries sum to one; the last by default.
+    """
+
+    formula = "sum(x^alpha - x) / (alpha (alpha-1)) on the simplex"
+    activation = "entmax"
+
+    def __init__(self, alpha: float = 1.5, over: str | None = None) -> None:
+        super().__init__(over)
+        if not 1 < alpha <= 2:
+            raise DeclarationError(f"TsallisEntropy needs 1 < alpha <= 2, got {alpha}; for alpha = 1 use Entropy().")
+        self.alpha = float(alpha)
+
+    def row_value(self, x: Tensor) -> Tensor:
+        positive = x > 0
+        power = torch.where(positive, torch.where(positive, x, 1) ** self.alpha, 0)
+        return (power - x).sum(self.dim) / (self.alpha * (self.alpha - 1))
+
+    def row_conjugate(self, t: Tensor) -> Tensor:
+        x = self.row_mirror(t)
+        return (x * torch.where(x > 0, t, 0)).sum(self.dim) - self.row_value(x)
+
+    def row_mirror(self, t: Tensor) -> Tensor:
+        wide = widened(t)
+        scores = (self.alpha - 1) * (wide - wide.detach().amax(self.dim, keepdim=True))
+        with torch.no_grad():
+            threshold = self._threshold(scores.detach())
+        # two Newton steps from the detached root carry exact first and second derivatives
+        for _ in range(2):
+            threshold = self._newton(scores, threshold)
+        return self._power(scores - threshold, 1 / (self.alpha - 1)).to(t.dtype)
+
+    def _threshold(self, scores: Tensor) -> Tensor:
+        """The root of sum (scores - threshold)_+^(1/(alpha-1)) = 1; scores have maximum 0."""
+        low = torch.full_like(scores.narrow(self.dim, 0, 1), -1.0)
+        width = 1.0
+        for _ in range(20):
+            width /= 2
+            middle = low + width
+            total = self._power(scores - middle, 1 / (self.alpha - 1)).sum(self.dim, keepdim=True)
+            low = torch.where(total >= 1, middle, low)
+        # the sum is convex and decreasing: from below, Newton's method rises to the root and never passes it
+        for _ in range(4):
+            low = self._newton(scores, low)
+        return low
+
+    def _newton(self, scores: Tensor, threshold: Tensor) -> Tensor:
+        exponent = 1 / (self.alpha - 1)
+        gap = scores - threshold
+        excess = self._power(gap, exponent).sum(self.dim, keepdim=True) - 1
+        slope = exponent * self._power(gap, exponent - 1).sum(self.dim, keepdim=True)
+        return threshold + excess / slope
+
+    @staticmethod
+    def _power(gap: Tensor, exponent: float) -> Tensor:
+        positive = gap > 0
+        return torch.where(positive, torch.where(positive, gap, 1) ** exponent, 0)
+
+    def _options(self) -> list[str]:
+        return [f"alpha={self.alpha:g}", *super()._options()]

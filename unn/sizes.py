@@ -1,0 +1,229 @@
+"""Unification of axis sizes: which axes are tied, which sizes follow from which.
+
+Axes with one name are one axis. A factor ties the axes to which it gives one letter at one shift. Splits and factors such
+as convolutions add rules that derive one size from others. What is known when declared is static; the rest is dynamic
+and found from the values of each call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .arrays import Array, Reference
+from .errors import DeclarationError, UnnError
+
+if TYPE_CHECKING:
+    from .factor import Factor
+
+LetterSizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """Derives sizes of letters of one factor from others.
+
+    Attributes:
+        letters: the letters that the rule relates.
+        derive: takes the known sizes of these letters, returns the ones that follow; raises ``DeclarationError`` if they contradict.
+    """
+
+    letters: tuple[str, ...]
+    derive: Callable[[LetterSizes], LetterSizes]
+
+
+def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
+    """The size of ``axis`` is the product of the sizes of ``letters``."""
+
+    def derive(known: LetterSizes) -> LetterSizes:
+        missing = [letter for letter in letters if letter not in known]
+        product = math.prod(known[letter] for letter in letters if letter in known)
+        if not missing:
+            if axis in known and known[axis] != product:
+                parts = " x ".join(f"{letter}={known[letter]}" for letter in letters)
+                raise DeclarationError(f"an axis of size {known[axis]} is split as ({' '.join(letters)}), but {parts} = {product}")
+            return {axis: product}
+        if len(missing) == 1 and axis in known:
+            if product == 0 or known[axis] % product:
+                raise DeclarationError(f"an axis of size {known[axis]} cannot be split as ({' '.join(letters)}) with the others {product}")
+            return {missing[0]: known[axis] // product}
+        return {}
+
+    return SizeRule((axis, *letters), derive)
+
+
+class SizeTable:
+    """The tied axes of a graph and the rules between their sizes, built up declaration by declaration.
+
+    Args:
+        sizes: static sizes of axes by name.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._parent: dict[str, str] = {}
+        self._known: dict[str, int] = {}
+        self._named: set[str] = set()
+        self._rules: list[tuple[str, dict[str, str], SizeRule]] = []
+        self._solved: dict[str, int] | None = None
+        self._declared = dict(sizes)
+        for axis, size in sizes.items():
+            self.declare(axis, size)
+
+    @classmethod
+    def of(cls, arrays: Iterable[Array], factors: Iterable[Factor], sizes: Mapping[str, int]) -> SizeTable:
+        """Unify all axes of a graph.
+
+        Raises:
+            DeclarationError: if two sizes contradict; the message names the factor and the axes.
+        """
+        table = cls(sizes)
+        for array in arrays:
+            table.add_array(array)
+        for factor in factors:
+            table.add_factor(factor)
+        return table
+
+    @property
+    def static(self) -> dict[str, int]:
+        """The sizes that follow from the declaration alone, by class of tied axes."""
+        if self._solved is None:
+            self._solved = self.solve({})
+        return self._solved
+
+    @property
+    def has_rules(self) -> bool:
+        """Are there sizes that follow from others, so that the table must be solved to find contradictions?"""
+        return bool(self._rules)
+
+    def declare(self, axis: str, size: int) -> None:
+        """Fix the size of an axis that has none yet."""
+        self._known[self._name(axis)] = size
+        self._declared[axis] = size
+        self._solved = None
+
+    def add_array(self, array: Array) -> None:
+        """Take in the axes of an array."""
+        for axis in array.axes:
+            self._name(axis)
+
+    def _name(self, axis: str) -> str:
+        root = self.root(axis)
+        self._named.add(root)
+        return root
+
+    def root(self, axis: str) -> str:
+        """The representative of the class of tied axes to which ``axis`` belongs."""
+        parent = self._parent.setdefault(axis, axis)
+        if parent != axis:
+            parent = self._parent[axis] = self.root(parent)
+        return parent
+
+    def tied(self, axis: str) -> list[str]:
+        """All axis names tied to this one, itself included."""
+        root = self.root(axis)
+        return [name for name in list(self._parent) if "/" not in name and self.root(name) == root]
+
+    def solve(self, known: Mapping[str, int]) -> dict[str, int]:
+        """All sizes that follow from the static ones and these, by class.
+
+        Raises:
+            DeclarationError: if a rule contradicts them; the message names the factor.
+        """
+        sizes = {**(self._known if self._solved is None else self._solved), **known}
+        changed = bool(self._rules)
+        while changed:
+            changed = False
+            for where, classes, rule in self._rules:
+                local = {letter: sizes[r] for letter in rule.letters if (r := self.root(classes[letter])) in sizes}
+                try:
+                    derived = rule.derive(local)
+                except UnnError as error:
+                    raise DeclarationError(f"{where}: {error}") from None
+                for letter, size in derived.items():
+                    root = self.root(classes[letter])
+                    if root not in sizes:
+                        sizes[root] = size
+                        changed = True
+                    elif sizes[root] != size:
+                        names = ", ".join(repr(name) for name in self.tied(root)) or f"'{letter}'"
+                        raise DeclarationError(f"{where}: axis {names} has size {sizes[root]}, but {size} follows from the others {local}.")
+        return sizes
+
+    def shape(self, array: Array, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
+        """The shape of an array without its batch axis; None where a size is not known."""
+        return tuple(sizes.get(self.root(axis)) for axis in array.axes)
+
+    def add_factor(self, factor: Factor) -> None:
+        """Tie the axes that a factor names by one letter at one shift, and take in its rules.
+
+        Raises:
+            DeclarationError: if tied axes have different sizes. The table is then of no further use.
+        """
+        where = f"factor {factor.name!r}"
+        prefix = f"{factor.name}/"
+        classes: dict[str, str] = {}
+        splits: list[tuple[Reference, str, tuple[str, ...]]] = []
+        for reference in factor.references:
+            for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
+                if len(dim.letters) > 1:
+                    splits.append((reference, axis, dim.letters))
+                    continue
+                letter = dim.letters[0]
+                key = f"{prefix}{letter}{dim.shift:+d}" if dim.shift else prefix + letter
+                self._tie(where, str(dim), key, axis)
+                classes.setdefault(letter, prefix + letter)
+        for reference, axis, letters in splits:
+            for letter in letters:
+                node = self.root(classes.setdefault(letter, prefix + letter))
+                if letter in self._declared and node not in self._known and node not in self._named:
+                    self._known[node] = self._declared[letter]
+            self._rules.append((f"{where}, {reference}", {**classes, axis: axis}, split_rule(axis, letters)))
+        self._rules.extend((where, classes, rule) for rule in factor.size_rules())
+        self._solved = None
+
+    def _tie(self, where: str, letter: str, one: str, other: str) -> None:
+        a, b = self.root(one), self.root(other)
+        if a == b:
+            return
+        size_a, size_b = self._known.get(a), self._known.get(b)
+        if size_a is not None and size_b is not None and size_a != size_b:
+            left = ", ".join(repr(name) for name in self.tied(a))
+            right = ", ".join(repr(name) for name in self.tied(b))
+            raise DeclarationError(
+                f"{where}: letter '{letter}' ties axis {left} (size {size_a}) to axis {right} (size {size_b}); "
+                "give them different letters, or declare one size."
+            )
+        self._parent[a] = b
+        if a in self._named:
+            self._named.add(b)
+        if size_a is not None:
+            self._known[b] = size_a
+
+
+def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[int]]) -> LetterSizes:
+    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes).
+
+    A shifted letter runs over the indices at which every one of its references lies inside its axis.
+    """
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    splits = []
+    for reference in references:
+        if reference.array.name not in shapes:
+            continue
+        for size, dim in zip(shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+            if len(dim.letters) > 1:
+                splits.append((size, dim.letters))
+                continue
+            letter = dim.letters[0]
+            low[letter] = max(low.get(letter, 0), -dim.shift)
+            high[letter] = min(high[letter], size - dim.shift) if letter in high else size - dim.shift
+    sizes = {letter: max(0, high[letter] - low[letter]) for letter in low}
+    for size, letters in splits:
+        missing = [letter for letter in letters if letter not in sizes]
+        if len(missing) == 1:
+            rest = math.prod(sizes[letter] for letter in letters if letter != missing[0])
+            sizes[missing[0]] = size // rest if rest else 0
+    return sizes
