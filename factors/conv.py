@@ -13,6 +13,8 @@ from unn.errors import DeclarationError
 from unn.factor import Values
 from unn.sizes import LetterSizes
 
+from . import subpixel
+
 Pair = int | tuple[int, int]
 
 
@@ -107,14 +109,29 @@ class Conv2d(Factor):
         return f"-<{self.output}, conv2d({', '.join([self.input, self.weight, *options])})>"
 
     def _convolve(self, values: Values) -> Tensor:
-        return F.conv2d(values[self.input], values[self.weight], None, self.stride, self.padding, self.dilation, self.groups)
+        x, weight = values[self.input], values[self.weight]
+        if self._coarse(weight):
+            return subpixel.convolve(x, weight, self.stride[0], self.padding)
+        return F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def _transpose(self, h: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self._coarse(weight):
+            return subpixel.transpose(h, weight, self.stride[0], self.padding, (shape[1], shape[2]))
         missing = [
             shape[1 + k] + 2 * self.padding[k] - self.dilation[k] * (weight.shape[2 + k] - 1) - 1 - (h.shape[2 + k] - 1) * self.stride[k]
             for k in (0, 1)
         ]
         return F.conv_transpose2d(h, weight, None, self.stride, self.padding, missing, self.groups, self.dilation)
+
+    def _coarse(self, weight: Tensor) -> bool:
+        """Is the sub-pixel form faster: few input channels, one stride above 1, a CPU?"""
+        return (
+            weight.shape[1] <= subpixel.FEW_CHANNELS
+            and self.stride[0] == self.stride[1] > 1
+            and self.dilation == (1, 1)
+            and self.groups == 1
+            and weight.device.type == "cpu"
+        )
 
     def _spatial_rule(self, k: int, image: str, kernel: str, feature: str):  # type: ignore[no-untyped-def]
         stride, padding, dilation = self.stride[k], self.padding[k], self.dilation[k]

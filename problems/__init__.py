@@ -1,0 +1,1 @@
+"""Problems: one module each, with declaration, data, metrics, baselines and defaults."""

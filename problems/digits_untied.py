@@ -1,0 +1,84 @@
+"""The baseline of Table 3: the unrolled network with separate weights for each iteration, and about as many parameters in all."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class UntiedDigits(nn.Module):
+    """Rounds of H1, H2, label as feed-forward layers that share no weights.
+
+    Args:
+        image_shape: rows and columns.
+        iterations: rounds, each with its own weights.
+        channels: of H1 in the tied network whose number of parameters is matched.
+        dropout: probability for H1 and H2 in training, one mask for all rounds as in the tied network.
+    """
+
+    def __init__(self, image_shape: tuple[int, int], iterations: int, channels: int, dropout: float) -> None:
+        super().__init__()
+        small = min(image_shape) < 20
+        self.stride = 1 if small else 2
+        kernels = (3, 3) if small else (6, 4)
+        first = [(n - kernels[0]) // self.stride + 1 for n in image_shape]
+        second = [(n - kernels[1]) // self.stride + 1 for n in first]
+        self.dropout = dropout
+
+        def shapes(width: int) -> dict[str, tuple[int, ...]]:
+            return {
+                "W1": (width, 1, kernels[0], kernels[0]),
+                "b1": (width,),
+                "W2": (2 * width, width, kernels[1], kernels[1]),
+                "b2": (2 * width,),
+                "V": (10, 2 * width, *second),
+                "b": (10,),
+            }
+
+        def count(width: int) -> int:
+            return sum(math.prod(shape) for shape in shapes(width).values())
+
+        target = count(channels)
+        self.width = min(range(1, channels + 1), key=lambda width: abs(iterations * count(width) - target))
+        self.rounds = nn.ModuleList()
+        for _ in range(iterations):
+            layer = nn.ParameterDict()
+            for name, shape in shapes(self.width).items():
+                bound = 1 / math.sqrt(math.prod(shape[1:]))
+                layer[name] = nn.Parameter(torch.empty(shape).uniform_(-bound, bound) if len(shape) > 1 else torch.zeros(shape))
+            self.rounds.append(layer)
+
+    def logits(self, images: Tensor, iterations: int | None = None) -> Tensor:
+        """Pre-activations of the label, shape ``(batch, 10)``.
+
+        Raises:
+            ValueError: if another number of rounds than was trained is asked for.
+        """
+        if iterations not in (None, len(self.rounds)):
+            raise ValueError(f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}.")
+        h2: Tensor | None = None
+        y: Tensor | None = None
+        masks: tuple[Tensor, Tensor] | None = None
+        for layer in self.rounds:
+            t1 = F.conv2d(images, layer["W1"], layer["b1"], self.stride)
+            if h2 is not None:
+                t1 = t1 + F.conv_transpose2d(h2, layer["W2"], None, self.stride)
+            if masks is None:
+                t2_shape = (len(images), 2 * self.width, *layer["V"].shape[2:])
+                masks = (self._mask(t1.shape, images), self._mask(t2_shape, images))
+            h1 = masks[0] * t1.tanh()
+            t2 = F.conv2d(h1, layer["W2"], layer["b2"], self.stride)
+            if y is not None:
+                t2 = t2 + torch.tensordot(y, layer["V"], 1)
+            h2 = masks[1] * t2.tanh()
+            logits = torch.tensordot(h2, layer["V"], ([1, 2, 3], [1, 2, 3])) + layer["b"]
+            y = logits.softmax(1)
+        return logits
+
+    def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        if not self.training or not self.dropout:
+            return like.new_ones(())
+        return (torch.rand(shape, dtype=like.dtype, device=like.device) >= self.dropout) / (1 - self.dropout)
