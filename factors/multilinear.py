@@ -160,7 +160,7 @@ class Multilinear(Factor):
             elif name in values:
                 x = values[name]
                 shapes[name] = tuple(x.shape[x.ndim - len(reference.array.axes) :])
-        return letter_sizes(self.references, shapes)
+        return letter_sizes(self.references, shapes, self.split_sizes)
 
     def _with_condition(self, operands: list[Tensor], sizes: LetterSizes) -> list[Tensor]:
         if self._condition is None:

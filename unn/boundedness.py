@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from .arrays import Variable
+
 if TYPE_CHECKING:
+    from .factor import Factor
     from .graph import FactorGraph
 
 
@@ -59,8 +62,11 @@ def boundedness_of(graph: FactorGraph, given: Collection[str]) -> Boundedness:
     """Judge a graph (undirected-network digest, errata 4).
 
     Regularizers of unbounded domains grow like a square: they outweigh factors of degree at most 1 in their variables, compete
-    with those of degree 2, and lose against those of degree 3 or more, unless their weights vanish.
+    with those of degree 2, and lose against those of degree 3 or more, unless their weights vanish. A factor of degree 2 without any
+    weight whose coupling is itself a free variable, as <S, Q K^T> in undirected attention, loses too: S may take a norm of 1 or more
+    (all rows on one key), and then nothing holds Q and K along it.
     """
+    inferred = [name for name in graph.variables if name not in given]
     free = [v.name for v in graph.variables.values() if v.name not in given and not v.regularizer.bounded]
     degrees: dict[str, int | None] = {}
     deciding: dict[Bound, dict[str, tuple[str, ...]]] = {bound: {} for bound in Bound}
@@ -73,7 +79,7 @@ def boundedness_of(graph: FactorGraph, given: Collection[str]) -> Boundedness:
         if degree is None:
             if names:
                 deciding[Bound.UNKNOWN][factor.name] = names
-        elif degree >= 3:
+        elif degree >= 3 or (degree == 2 and _weightless(factor) and (factor.degree(inferred) or 0) >= 3):
             deciding[Bound.UNBOUNDED][factor.name] = names
         elif degree == 2:
             deciding[Bound.DEPENDS][factor.name] = names
@@ -81,3 +87,7 @@ def boundedness_of(graph: FactorGraph, given: Collection[str]) -> Boundedness:
         if deciding[bound]:
             return Boundedness(bound, degrees, deciding[bound])
     return Boundedness(Bound.BOUNDED, degrees, {})
+
+
+def _weightless(factor: Factor) -> bool:
+    return factor.multilinear and all(isinstance(reference.array, Variable) for reference in factor.references)

@@ -35,6 +35,9 @@ class Factor(ABC):
     module: nn.Module | None = None
     """A module with parameters of its own; the graph registers it under the factor's name."""
 
+    split_sizes: Mapping[str, int] = {}
+    """Sizes of letters that split axes, as far as the graph knows them; set when the factor is added to a graph."""
+
     def __init__(self, *references: Reference, name: str | None = None) -> None:
         for reference in references:
             if not isinstance(reference, Reference):

@@ -163,6 +163,8 @@ class FactorGraph(nn.Module):
         except DeclarationError:
             self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
             raise
+        if self._table.has_rules:
+            factor.split_sizes = self._table.split_letters(factor)
         self.factors[factor.name] = factor
         self._plans.clear()
         self._materialise()

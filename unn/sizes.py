@@ -183,6 +183,12 @@ class SizeTable:
         self._rules.extend((where, classes, rule) for rule in factor.size_rules())
         self._solved = None
 
+    def split_letters(self, factor: Factor) -> LetterSizes:
+        """The static sizes of the letters into which a factor splits axes."""
+        letters = {x for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for x in dim.letters}
+        roots = {letter: self.root(f"{factor.name}/{letter}") for letter in letters}
+        return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
+
     def _tie(self, where: str, letter: str, one: str, other: str) -> None:
         a, b = self.root(one), self.root(other)
         if a == b:
@@ -202,8 +208,10 @@ class SizeTable:
             self._known[b] = size_a
 
 
-def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[int]]) -> LetterSizes:
-    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes).
+def letter_sizes(
+    references: Sequence[Reference], shapes: Mapping[str, Sequence[int]], known: Mapping[str, int] | None = None
+) -> LetterSizes:
+    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes) and letters known beforehand.
 
     A shifted letter runs over the indices at which every one of its references lies inside its axis.
     """
@@ -220,7 +228,7 @@ def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[
             letter = dim.letters[0]
             low[letter] = max(low.get(letter, 0), -dim.shift)
             high[letter] = min(high[letter], size - dim.shift) if letter in high else size - dim.shift
-    sizes = {letter: max(0, high[letter] - low[letter]) for letter in low}
+    sizes = {**(known or {}), **{letter: max(0, high[letter] - low[letter]) for letter in low}}
     for size, letters in splits:
         missing = [letter for letter in letters if letter not in sizes]
         if len(missing) == 1:

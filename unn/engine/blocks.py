@@ -29,7 +29,7 @@ def meets_itself(factor: Factor, variable: Variable) -> bool:
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
     """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
     places = [r for r in factor.references if r.array.name == variable.name]
-    sizes = letter_sizes(factor.references, shapes)
+    sizes = letter_sizes(factor.references, shapes, factor.split_sizes)
     pairs = [
         _pairs(factor, one, other, variable, shapes[variable.name], sizes)
         for k, one in enumerate(places)

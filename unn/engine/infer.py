@@ -66,10 +66,11 @@ def infer(
     fixed = [name for name in given if name not in partial]
     if want is not None:
         check_reach(graph, given, [want] if isinstance(want, str) else want)
+    plan = Plan.of(graph, fixed)
     setting = observe(graph, given, initial, lengths, sizes, dropout, generator)
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
-    state = State(Plan.of(graph, fixed), setting)
+    state = State(plan, setting)
     record = Trace(state) if trace else None
 
     schedule: list[Step] = []
@@ -85,12 +86,9 @@ def infer(
         rounds += 1
         status, message = _judge(state, before, steps, rounds, until)
 
-    values = {name: state.values[name] for name in graph.variables if name in state.values}
-    for name in graph.variables:
-        if name not in values:
-            values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+    values = {name: state.result(name) for name in graph.variables}
     return Solution(
-        values={name: values[name] for name in graph.variables},
+        values=values,
         preactivations={name: t.expand(values[name].shape) for name, t in state.preactivations.items()},
         energy=None if record is None else record.energies(),
         schedule=tuple(map(str, schedule)),

@@ -20,7 +20,7 @@ class Partial:
 
     Args:
         value: shape ``(batch, *axes)``; what stands at unobserved entries does not matter, unless it is NaN.
-        mask: boolean, true where observed; shape of ``value``, or of its batch and node axes.
+        mask: boolean, true where observed; shape of ``value``, or of its first axes (whole rows, whole batch elements).
     """
 
     value: Tensor
@@ -43,6 +43,8 @@ class Setting:
         masks: for ragged variables, which entries exist, shape ``(batch, *axes)``.
         regularizers: by variable, with dropout where it was asked for.
         like: a tensor with the dtype and device of the run.
+        fixed: names that no update changes.
+        padding: for observed ragged variables, what was given and where it is padding; computed with as 0, returned as given.
     """
 
     values: dict[str, Tensor]
@@ -53,6 +55,7 @@ class Setting:
     regularizers: dict[str, Regularizer]
     like: Tensor
     fixed: frozenset[str] = field(default_factory=frozenset)
+    padding: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 def observe(
@@ -102,7 +105,8 @@ def observe(
         like = _check_tensor(where, array, tensor, like)
         batch = _check_shape(graph, where, array, tensor, solved, batch)
     _missing_constants(graph, given)
-    assert like is not None
+    if like is None:
+        like = torch.empty(())
     if sizes:
         _take_sizes(graph, sizes, solved)
     try:
@@ -113,6 +117,7 @@ def observe(
     if batch is None:
         batch = 1
     masks = _masks(graph, lengths, shapes, batch, like.device) if lengths else {}
+    padding: dict[str, tuple[Tensor, Tensor]] = {}
     for name, value in given.items():
         array = graph.arrays[name]
         if isinstance(value, Partial):
@@ -122,13 +127,17 @@ def observe(
                 mask = masks.get(name)
                 seen = where_observed if mask is None else where_observed & mask
                 _check_domain(graph.variable_named(name), value.value, seen, f"{name!r} given in part")
-            observed[name] = (full, where_observed)
+            observed[name] = (_masked(full, masks.get(name)), where_observed)
+            if name in masks:
+                padding[name] = (full, where_observed & ~masks[name])
             values[name] = _masked(full, masks.get(name))
             continue
         if isinstance(array, Variable):
             if check_values:
                 _check_domain(array, value, masks.get(name), f"{name!r} given")
             values[name] = _masked(value, masks.get(name))
+            if name in masks:
+                padding[name] = (value, ~masks[name])
         else:
             if check_values and not bool(value.isfinite().all()):
                 raise ObservationError(f"constant {name!r} given: {_describe_non_finite(value)}; clean the data first.")
@@ -137,7 +146,7 @@ def observe(
     regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
     if dropout:
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
-    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed)
+    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding)
     if lengths:
         _mask_constants(graph, setting, lengths)
     for name, start in (initial or {}).items():
@@ -337,13 +346,12 @@ def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise ObservationError(f"variable {variable.name!r}: the mask of Partial must be boolean, got {got}.")
-    features = len(variable.axes) - variable.node_axes
-    if mask.ndim == value.ndim - features and variable.node_axes and tuple(mask.shape) == tuple(value.shape[: mask.ndim]):
-        mask = mask.view(*mask.shape, *[1] * features)
+    if mask.ndim < value.ndim and tuple(mask.shape) == tuple(value.shape[: mask.ndim]):
+        mask = mask.view(*mask.shape, *[1] * (value.ndim - mask.ndim))
     if mask.ndim != value.ndim or any(m not in (1, v) for m, v in zip(mask.shape, value.shape, strict=True)):
         raise ObservationError(
             f"variable {variable.name!r}: the mask of Partial has shape {tuple(mask.shape)}, which fits neither the value's shape "
-            f"{tuple(value.shape)} nor its batch and node axes."
+            f"{tuple(value.shape)} nor its first axes."
         )
     mask = mask.expand(value.shape)
     for axis in variable.regularizer.over_axes(variable.axes):

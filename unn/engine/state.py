@@ -55,6 +55,16 @@ class State:
         self._version[name] += 1
         return old
 
+    def result(self, name: str) -> Tensor:
+        """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
+        x = self.values.get(name)
+        if x is None:
+            return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name])
+        if name in self.setting.padding:
+            given, where = self.setting.padding[name]
+            x = torch.where(where, given, x)
+        return x
+
     def restore(self, values: dict[str, Tensor]) -> None:
         """Go back to earlier values; kept messages are dropped."""
         self.values = dict(values)

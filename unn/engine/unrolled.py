@@ -89,7 +89,7 @@ class Unrolled(nn.Module):
             ObservationError: for values that do not fit the declaration.
         """
         state = self._run(inputs, lengths, iterations, generator)
-        found = tuple(state.values[name] for name in self.want)
+        found = tuple(state.result(name) for name in self.want)
         return found[0] if self._single else found
 
     def preactivations(

@@ -1,0 +1,63 @@
+"""Counting constraints: how many entries of a group are one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unn import Factor
+from unn.arrays import Reference, Variable
+from unn.errors import DeclarationError
+from unn.sizes import letter_sizes
+
+from .structure import parse_each
+from .views import starts_of, view
+
+
+class Cardinality(Factor):
+    """For each value of some letters, exactly ``equals`` of the referenced entries are one.
+
+    Args:
+        reference: to a variable whose entries are 0 or 1 (one-hot values of cells, say).
+        each: letters, separated by spaces, that index the groups.
+        equals: how many entries of each group are one.
+        name: unique in the graph.
+
+    Example:
+        ``Cardinality(X["r c v"], each="r v", equals=1)``: each digit once in each row.
+    """
+
+    def __init__(self, reference: Reference, *, each: str, equals: int = 1, name: str | None = None) -> None:
+        super().__init__(reference, name=name)
+        if not isinstance(reference.array, Variable):
+            raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
+        if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
+            raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
+        self.each = parse_each(self, each)
+        self.equals = equals
+
+    def counts(self, x: Tensor) -> Tensor:
+        """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``."""
+        reference = self.references[0]
+        sizes = letter_sizes(self.references, {reference.array.name: tuple(x.shape[1:])}, self.split_sizes)
+        missing = [letter for letter in reference.letters if letter not in sizes]
+        if missing:
+            raise DeclarationError(
+                f"factor {self.name!r}: the size of letter {missing[0]!r} in {reference} is not known; declare it with the graph, FactorGraph(..., {missing[0]}=...)."
+            )
+        entries = (view(x, reference.pattern, sizes, starts_of(self.references)) > 0.5).to(torch.int64)
+        letters = reference.letters
+        entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))
+        inner = len(letters) - len(self.each)
+        return entries.flatten(1 + len(self.each)).sum(-1) if inner else entries
+
+    def violations(self, x: Tensor) -> Tensor:
+        """How many groups have the wrong count, shape ``(batch,)``.
+
+        Args:
+            x: values of the variable, shape ``(batch, *axes)``.
+        """
+        return (self.counts(x) != self.equals).flatten(1).sum(1)
+
+    def formula(self) -> str:
+        return f"count of {self.references[0]} = {self.equals} for each {' '.join(self.each)}"

@@ -1,0 +1,85 @@
+"""A feed-forward piece inside an undirected graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch import Tensor, nn
+
+from unn import Factor, Regularizer
+from unn.arrays import Array, Reference, Variable
+from unn.errors import DeclarationError
+from unn.factor import Values
+from unn.regularizers.base import batch_sum
+
+
+class Directed(Factor):
+    """E = Psi*(f(parents)) - <child, f(parents)>, with Psi the child's regularizer and f any module.
+
+    Together with Psi(child) this is the Fenchel-Young divergence of the child from mirror(f(parents)): never negative, and zero exactly
+    where the child is the feed-forward result. It is the distance of the undirected-network paper, Section 2 ("Feed-forward neural
+    networks"), for every regularizer: with ``SquaredNorm`` it is ||child - f(parents)||^2 / 2.
+
+    The child's update is exact: mirror(f(parents) + messages of its other factors), which is f's own output activated if there are none.
+    Parents that are not observed are updated by the monotone inner solver.
+
+    Args:
+        module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation ``(batch, *axes)``. Its parameters
+            become parameters of the graph.
+        child: a variable.
+        parents: a variable, or several in the order of the module's arguments.
+        name: unique in the graph.
+
+    Raises:
+        DeclarationError: if the child is among the parents, or something is not a variable.
+    """
+
+    def __init__(self, module: nn.Module, child: Variable, parents: Variable | Sequence[Variable], *, name: str | None = None) -> None:
+        several = [parents] if isinstance(parents, Array) else list(parents)
+        for array in (child, *several):
+            if not isinstance(array, Variable):
+                raise DeclarationError(f"Directed takes variables as child and parents, got {array!r}.")
+        if child in several:
+            raise DeclarationError(f"Directed: variable {child.name!r} cannot be its own parent.")
+        if not several:
+            raise DeclarationError(f"Directed: variable {child.name!r} needs at least one parent.")
+        super().__init__(*(_own(array, k) for k, array in enumerate((child, *several))), name=name)
+        self.module = module
+        self.child = child.name
+        self.parents = tuple(parent.name for parent in several)
+        self._regularizer: Regularizer = child.regularizer
+
+    def energy(self, values: Values) -> Tensor:
+        t = self._output(values)
+        return self._regularizer.conjugate(t) - batch_sum(values[self.child] * t)
+
+    def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
+        if target == self.child:
+            return self._output(values)
+        return super().message(target, values, shape)
+
+    def affine_in(self, target: str) -> bool:
+        return target == self.child
+
+    def degree(self, names: Collection[str]) -> int:
+        return 0
+
+    def formula(self) -> str:
+        return f"Psi*(f) - <{self.child}, f>, f = {type(self.module).__name__}({', '.join(self.parents)})"
+
+    def _output(self, values: Values) -> Tensor:
+        assert self.module is not None
+        t: Tensor = self.module(*(values[name] for name in self.parents))
+        expected = values[self.child].shape if self.child in values else None
+        if not isinstance(t, Tensor) or (expected is not None and t.shape != expected):
+            got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
+            raise DeclarationError(
+                f"factor {self.name!r}: the module returned {got}, but its child {self.child!r} has shape {tuple(expected or ())}; "
+                "it must return the child's pre-activation."
+            )
+        return t
+
+
+def _own(array: Variable, place: int) -> Reference:
+    """All axes under letters of their own, so that nothing is tied by this factor."""
+    return array[" ".join(f"x{place}_{k}" for k in range(len(array.axes)))]

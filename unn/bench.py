@@ -1,0 +1,254 @@
+"""Measuring: two ways to compute the same thing, run in pairs in one process, with times, peak memory and a verdict."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+Run = Callable[[], object]
+
+SHORTEST_SAMPLE = 0.005
+"""Seconds that one timing lasts at least; shorter calls are repeated."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two ways to compute the same thing.
+
+    Attributes:
+        name: for the table.
+        ours: computes it by the package.
+        other: computes it by other means.
+        limit: the largest ratio of the time of ``ours`` to that of ``other`` that passes; None if any does.
+        note: what the other is, in a few words.
+    """
+
+    name: str
+    ours: Run
+    other: Run
+    limit: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured of a case.
+
+    Attributes:
+        case: that was run.
+        ours_ms: median time of one call of ours, milliseconds.
+        other_ms: median time of one call of the other, milliseconds.
+        ratio: median over the pairs of ours / other.
+        spread: lower and upper quartile of the ratios.
+        ours_bytes: peak memory of one call of ours (see ``peak_memory``).
+        other_bytes: peak memory of one call of the other.
+    """
+
+    case: Case
+    ours_ms: float
+    other_ms: float
+    ratio: float
+    spread: tuple[float, float]
+    ours_bytes: int
+    other_bytes: int
+
+    @property
+    def memory_ratio(self) -> float:
+        """Peak memory of ours / that of the other; NaN if the other needs none."""
+        return self.ours_bytes / self.other_bytes if self.other_bytes else math.nan
+
+    @property
+    def passed(self) -> bool | None:
+        """Is the ratio within the limit? None without a limit."""
+        return None if self.case.limit is None else self.ratio <= self.case.limit
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured number that is compared with nothing but its own limit.
+
+    Attributes:
+        name: for the table.
+        value: the number.
+        unit: of the number and its limit.
+        limit: the largest value that passes; None if any does.
+    """
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """Is the value within the limit? None without a limit."""
+        return None if self.limit is None else self.value <= self.limit
+
+
+def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
+    """Time both ways of a case in turns, on one thread.
+
+    What else runs on the machine slows both members of a pair alike, so that the median of the pairs' ratios tells more than the
+    ratio of two medians. Which of the two goes first changes from pair to pair.
+
+    Args:
+        case: to run.
+        pairs: how many times each is timed.
+        warmup: how many times each runs before.
+
+    Raises:
+        ValueError: for fewer than one pair.
+    """
+    if pairs < 1:
+        raise ValueError(f"measure: at least one pair is needed, got {pairs}.")
+    with one_thread():
+        for _ in range(warmup):
+            case.ours()
+            case.other()
+        ours_repeats, other_repeats = _repeats(case.ours), _repeats(case.other)
+        ours, other = [], []
+        for pair in range(pairs):
+            if pair % 2:
+                other.append(_seconds(case.other, other_repeats))
+            ours.append(_seconds(case.ours, ours_repeats))
+            if not pair % 2:
+                other.append(_seconds(case.other, other_repeats))
+        ratios = [a / b for a, b in zip(ours, other, strict=True)]
+        return Result(
+            case,
+            ours_ms=1e3 * statistics.median(ours),
+            other_ms=1e3 * statistics.median(other),
+            ratio=statistics.median(ratios),
+            spread=_quartiles(ratios),
+            ours_bytes=peak_memory(case.ours),
+            other_bytes=peak_memory(case.other),
+        )
+
+
+def median_seconds(run: Run, samples: int = 15, warmup: int = 3) -> float:
+    """The median time of one call, on one thread, in seconds."""
+    with one_thread():
+        for _ in range(warmup):
+            run()
+        repeats = _repeats(run)
+        return statistics.median(_seconds(run, repeats) for _ in range(samples))
+
+
+def peak_memory(run: Run) -> int:
+    """The most bytes of new tensors that are alive at one time during a call.
+
+    Counted are the storages of all tensors that operators return, in the forward and in the backward pass, each once however many
+    views it has, from the operator that makes it until its last owner is gone (autograd counts as an owner). Not counted are tensors that
+    existed before the call, and scratch space that a kernel takes and frees inside one operator. The number is exact and the same in each
+    run: it depends on neither the allocator nor what else runs.
+    """
+    import weakref
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    alive: dict[int, int] = {}
+    total = peak = 0
+
+    def storages(tree: object) -> Iterator[torch.UntypedStorage]:
+        return (leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+    def freed(address: int) -> None:
+        nonlocal total
+        total -= alive.pop(address)
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal total, peak
+            # an output that shares the storage of an input is a view, or was written in place
+            before = {storage.data_ptr() for storage in storages((args, kwargs))}
+            out = func(*args, **(kwargs or {}))
+            for storage in storages(out):
+                address = storage.data_ptr()
+                if address and address not in before and address not in alive:
+                    alive[address] = storage.nbytes()
+                    total += storage.nbytes()
+                    weakref.finalize(storage, freed, address).atexit = False
+            peak = max(peak, total)
+            return out
+
+    with Watch():
+        result = run()
+    del result
+    return peak
+
+
+def table(results: Sequence[Result]) -> str:
+    """A markdown table: times in milliseconds, the median ratio with half the distance of its quartiles, the verdict."""
+    rows = [
+        (
+            r.case.name,
+            f"{r.ours_ms:.3g}",
+            f"{r.other_ms:.3g}",
+            f"{r.ratio:.2f} ± {(r.spread[1] - r.spread[0]) / 2:.2f}",
+            _limit(r.case.limit),
+            "-" if math.isnan(r.memory_ratio) else f"{r.memory_ratio:.2f}",
+            _verdict(r.passed),
+        )
+        for r in results
+    ]
+    return _markdown(("case", "ours ms", "other ms", "ratio", "limit", "memory ratio", "verdict"), rows)
+
+
+def figure_table(figures: Sequence[Figure]) -> str:
+    """A markdown table of absolute figures."""
+    rows = [(f.name, f"{f.value:.3g} {f.unit}", _limit(f.limit), _verdict(f.passed)) for f in figures]
+    return _markdown(("figure", "value", "limit", "verdict"), rows)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread, and on as many as before afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _repeats(run: Run) -> int:
+    return max(1, math.ceil(SHORTEST_SAMPLE / _seconds(run, 1)))
+
+
+def _seconds(run: Run, repeats: int) -> float:
+    """Seconds that one call takes, averaged over some."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _limit(limit: float | None) -> str:
+    return "-" if limit is None else f"{limit:.2f}"
+
+
+def _verdict(passed: bool | None) -> str:
+    return "-" if passed is None else "passes" if passed else "fails"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to one width, the first aligned left, the others right."""
+    widths = [max(3, *(len(row[k]) for row in (header, *rows))) for k in range(len(header))]
+    rule = ["-" * width if k == 0 else "-" * (width - 1) + ":" for k, width in enumerate(widths)]
+    lines = [[cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (header, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
