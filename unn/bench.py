@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 Run = Callable[[], object]
 
@@ -183,6 +185,21 @@ def peak_memory(run: Run) -> int:
     return peak
 
 
+def require_equal(case: Case, relative: float = 1e-4) -> None:
+    """Check that both ways return the same tensor, or tuple of tensors, to a share of the largest entry of each.
+
+    Raises:
+        ArithmeticError: names the case, the number of the tensor and the distance.
+    """
+    from torch.utils._pytree import tree_leaves
+
+    for number, (a, b) in enumerate(zip(tree_leaves(case.ours()), tree_leaves(case.other()), strict=True)):
+        distance = float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
+        # written so that NaN fails too
+        if not distance <= relative:
+            raise ArithmeticError(f"{case.name}: tensor {number} differs by {distance:.2g} of its largest entry, more than {relative:g}.")
+
+
 def table(results: Sequence[Result]) -> str:
     """A markdown table: times in milliseconds, the median ratio with half the distance of its quartiles, the verdict."""
     rows = [
@@ -204,6 +221,16 @@ def figure_table(figures: Sequence[Figure]) -> str:
     """A markdown table of absolute figures."""
     rows = [(f.name, f"{f.value:.3g} {f.unit}", _limit(f.limit), _verdict(f.passed)) for f in figures]
     return _markdown(("figure", "value", "limit", "verdict"), rows)
+
+
+def machine() -> str:
+    """The processor and the version of torch."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or platform.machine()}; torch {torch.__version__}"
 
 
 @contextmanager

@@ -33,9 +33,9 @@ def explain(graph: FactorGraph) -> str:
         Plain text in lines of about 100 columns.
     """
     count = sum(p.numel() for p in graph.parameters())
-    title = f"Factor graph {graph.name!r}: {_count(len(graph.variables), 'variable')}, {_count(len(graph.factors), 'factor')}, "
+    counts = [_count(len(graph.variables), "variable"), _count(len(graph.factors), "factor"), _count(count, "parameter entry")]
     sections = [
-        [title + f"{_count(count, 'learned number')}."],
+        _wrapped(f"Factor graph {graph.name!r}: ", ", ".join(counts) + ".", 2),
         _variable_lines(graph),
         _fixed_array_lines(graph),
         _energy_lines(graph),
@@ -104,17 +104,12 @@ def _variable_lines(graph: FactorGraph) -> list[str]:
     lines = ["Variables"] if graph.variables else []
     for variable in graph.variables.values():
         regularizer = variable.regularizer
-        over = regularizer.over_axes(variable.axes)
-        lines += _wrapped(f"  {variable.name}: ", f"axes {_axes(graph, variable)}; {_node_axes(variable)}", 6)
+        nodes, over = ", ".join(variable.axes[: variable.node_axes]), ", ".join(regularizer.over_axes(variable.axes))
+        axes = f"axes {_axes(graph, variable)}; {f'one node for each {nodes}' if nodes else 'no node axes: all of it is one node'}"
+        lines += _wrapped(f"  {variable.name}: ", axes, 6)
         lines += _wrapped("      ", f"Psi(x) = {regularizer.formula}, by {regularizer!r}", 10)
-        lines += _wrapped("      ", f"activation: {regularizer.activation}{' over ' if over else ''}{', '.join(over)}", 10)
+        lines += _wrapped("      ", f"activation: {regularizer.activation}{' over ' if over else ''}{over}", 10)
     return lines
-
-
-def _node_axes(variable: Variable) -> str:
-    if variable.node_axes:
-        return f"one node for each {', '.join(variable.axes[: variable.node_axes])}"
-    return "no node axes: all of it is one node"
 
 
 def _fixed_array_lines(graph: FactorGraph) -> list[str]:
@@ -127,12 +122,12 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         text = f"{array.kind}, axes {_axes(graph, array)}; "
         text += _count(math.prod(size or 0 for size in shape), "entry") if None not in shape else "number of entries dynamic"
         if array.name not in given:
-            text += ", of unknown size so far" if isinstance(array, Parameter) else ", passed to each call"
+            text += ", without values until its sizes are known" if isinstance(array, Parameter) else ", passed to each call"
         lines += _wrapped(f"  {array.name}: ", text, 6)
     for factor in graph.factors.values():
         if factor.module is not None:
             count = sum(p.numel() for p in factor.module.parameters())
-            lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'learned number')}", 6)
+            lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
     return ["Parameters and constants", *lines] if lines else []
 
 
@@ -153,7 +148,7 @@ def _energy_lines(graph: FactorGraph) -> list[str]:
     factors = [factor for factor in graph.factors.values() if factor.inferable()]
     formulas = [text if (text := factor.formula()).startswith("-") else f"+ {text}" for factor in factors]
     column = min(max(map(len, formulas), default=0), 56)
-    lines = ["Energy", *_sum("  E = ", [f"Psi({name})" for name in graph.variables], 6)]
+    lines = ["Energy", *_sum("  E = ", [f"Psi({name})" for name in graph.variables] or ["0"], 6)]
     for factor, formula in zip(factors, formulas, strict=True):
         lines += _wrapped("      ", f"{formula:<{column}}  (factor {factor.name})", 10)
     return lines
@@ -188,15 +183,15 @@ def _update_lines(graph: FactorGraph) -> list[str]:
 def _remark(variable: Variable, factors: Sequence[Factor]) -> str:
     """How the update is carried out where it is not a single step; empty where it is."""
     curved = [factor for factor in factors if not factor.affine_in(variable.name)]
-    names = ", ".join(factor.name for factor in curved)
     if not curved:
         return "" if factors else "no factor with an energy touches it."
+    names = ", ".join(factor.name for factor in curved)
     if node_axis_count(variable) and all(factor.multilinear and meets_itself(factor, variable) for factor in curved):
         return (
             f"{variable.name} meets itself in {names}: it is updated in colour classes, sets of nodes without interaction "
             "(by a monotone inner solver, if a node meets itself)."
         )
-    return f"{variable.name} has no closed form in {names}: a monotone inner solver repeats this update with ever smaller steps."
+    return f"{variable.name} has no closed form in {names}: a monotone inner solver moves towards this value while the energy falls."
 
 
 def _activation(variable: Variable) -> tuple[str, str]:
@@ -247,12 +242,13 @@ def _renaming(target: Pattern, letters: Sequence[str], others: Sequence[Pattern]
     groups = {letter for pattern in others for dim in pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
     if any(shift and old in groups for old, (_, shift) in renaming.items()):
         return None
-    used = dict.fromkeys(letter for pattern in others for letter in pattern.letters if letter not in renaming)
-    vacant = [old for old in renaming if old not in letters]
-    vacant += [name for letter in used for k in range(2, 9) if (name := f"{letter}{k}") not in {*letters, *used, *renaming}]
-    for letter in used:
-        if letter in letters:
-            renaming[letter] = (vacant.pop(0), 0)
+    taker = {letter: old for old, (letter, _) in renaming.items()}
+    for letter in [letter for letter in letters if letter not in renaming]:
+        # a summed letter of this name would be mistaken for the target's: it takes the name that became free in exchange
+        free = taker[letter]
+        while free in taker:
+            free = taker[free]
+        renaming[letter] = (free, 0)
     return renaming
 
 
@@ -261,14 +257,13 @@ def _one_letter_each(pattern: Pattern) -> bool:
 
 
 def _written(reference: Reference, renaming: Renaming) -> str:
-    dimensions = " ".join(_dimension(dim, renaming) for dim in reference.pattern.dimensions)
-    return f"{reference.array.name}[{dimensions}]" if dimensions else reference.array.name
+    dimensions = [_dimension(dim, renaming) for dim in reference.pattern.dimensions]
+    return reference.array.name + (f"[{' '.join(dimensions)}]" if dimensions else "")
 
 
 def _dimension(dim: Dimension, renaming: Renaming) -> str:
-    if len(dim.letters) > 1:
-        return f"({' '.join(_shifted(letter, 0, renaming) for letter in dim.letters)})"
-    return _shifted(dim.letters[0], dim.shift, renaming)
+    letters = [_shifted(letter, dim.shift, renaming) for letter in dim.letters]
+    return letters[0] if len(letters) == 1 else f"({' '.join(letters)})"
 
 
 def _shifted(letter: str, shift: int, renaming: Renaming) -> str:

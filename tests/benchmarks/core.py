@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from torch import Tensor
 import unn
 from factors import Multilinear
 from problems import digits
-from unn.bench import Case, Figure, Result, figure_table, measure, median_seconds, table
+from unn.bench import Case, Figure, Result, figure_table, machine, measure, median_seconds, require_equal, table
 
 Rounds = Callable[[int], Tensor]
 
@@ -157,10 +156,10 @@ def _declare_attention(positions: Tensor) -> unn.FactorGraph:
 def chain(count: int = 1000, states: int = 4) -> unn.FactorGraph:
     """A chain of variables whose ``count`` pairwise factors share one table."""
     g = unn.FactorGraph("chain", state=states)
-    table_ = g.parameter("W", "state state")
+    W = g.parameter("W", "state state")
     nodes = [g.variable(f"x{k}", "state", unn.Entropy()) for k in range(count + 1)]
-    for left, right in zip(nodes, nodes[1:], strict=False):
-        g.factor(Multilinear(left["a"], table_["a b"], right["b"]))
+    for left, right in pairwise(nodes):
+        g.factor(Multilinear(left["a"], W["a b"], right["b"]))
     return g
 
 
@@ -190,7 +189,7 @@ def forward_backward(run: Rounds, rounds: int, parameters: Sequence[Tensor]) -> 
     return call
 
 
-def cases_of(model: Model, rounds: Sequence[int], limits: dict[int, float]) -> list[Case]:
+def cases_of(model: Model, rounds: Sequence[int], limits: Mapping[int, float]) -> list[Case]:
     """Forward, then forward and backward, for each number of rounds.
 
     Args:
@@ -199,19 +198,14 @@ def cases_of(model: Model, rounds: Sequence[int], limits: dict[int, float]) -> l
         limits: by number of rounds, where there is one.
     """
     note = "hand-written loop from zeros, every message computed in every update"
-    return [
-        Case(
-            f"{model.name} forward k={k}", forward(model.ours, k), forward(model.other, k), limits.get(k), note
-        ) for k in rounds
-    ] + [
-        Case(
-            f"{model.name} forward+backward k={k}",
-            forward_backward(model.ours, k, model.parameters),
-            forward_backward(model.other, k, model.parameters),
-            limits.get(k),
-            note,
-        ) for k in rounds
-    ]  # fmt: skip
+    found = []
+    for kind in ("forward", "forward+backward"):
+        for k in rounds:
+            ours, other = (
+                forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters) for run in (model.ours, model.other)
+            )
+            found.append(Case(f"{model.name} {kind} k={k}", ours, other, limits.get(k), note))
+    return found
 
 
 def cases() -> list[Case]:
@@ -221,19 +215,6 @@ def cases() -> list[Case]:
         *cases_of(convolution(), range(1, 6), {5: 0.60}),
         *cases_of(attention(), range(1, 4), {3: 0.60}),
     ]
-
-
-def require_equal(case: Case, relative: float = 1e-4) -> None:
-    """Check that both ways give the same tensors, to a share of the largest entry of each.
-
-    Raises:
-        ArithmeticError: names the case, the number of the tensor and the distance.
-    """
-    for number, (a, b) in enumerate(zip(_tensors(case.ours()), _tensors(case.other()), strict=True)):
-        distance = float((a - b).abs().max() / b.abs().max())
-        # written so that NaN fails too
-        if not distance <= relative:
-            raise ArithmeticError(f"{case.name}: tensor {number} differs by {distance:.2g} of its largest entry, more than {relative:g}.")
 
 
 # -- absolute figures ------------------------------------------------------------------------------------------------
@@ -271,33 +252,21 @@ def building_figures(samples: int) -> list[Figure]:
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-def machine() -> str:
-    """The processor and the version of torch."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()}, one thread; torch {torch.__version__}, float32"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer pairs")
-    parser.add_argument("--only", default="", metavar="NAME", help="only cases and figures whose names contain this")
+    parser.add_argument("--only", default="", metavar="NAME", help="only cases, and groups of figures (engine, building), whose names contain this")
     options = parser.parse_args(arguments)
     pairs = 5 if options.quick else 15
 
-    print(machine(), end="\n\n")
+    print(f"{machine()}; float32, one thread", end="\n\n")
     results = _measured([case for case in cases() if options.only in case.name], pairs)
     if results:
         print(table(results), end="\n\n")
-    figures = [
-        figure
-        for name, group in (("engine", engine_figures), ("building", building_figures))
-        if options.only in name or name in options.only
-        for figure in group(pairs)
-        if options.only in figure.name
-    ]
+        print(*dict.fromkeys(f"other: {result.case.note}" for result in results), sep="\n", end="\n\n")
+    groups = {"engine": engine_figures, "building": building_figures}
+    figures = [figure for name, group in groups.items() if options.only in name for figure in group(pairs)]
     if figures:
         print(figure_table(figures))
 
@@ -315,10 +284,6 @@ def _measured(chosen: Sequence[Case], pairs: int) -> list[Result]:
 def _tensor(found: Tensor | tuple[Tensor, ...]) -> Tensor:
     assert isinstance(found, Tensor)
     return found
-
-
-def _tensors(found: object) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (_tensor(found),)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class State:
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
     def preactivation(self, name: str) -> Tensor:
-        """The sum of all messages to a variable, broadcastable to its shape."""
+        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
         if name in self._static:
             total = self._static[name]
         else:
@@ -89,9 +89,11 @@ class State:
             received = self._receive(inlet, name)
             if received is not None:
                 total = received if total is None else total + received
+        shape = self.setting.shapes[name]
         if total is None:
-            total = self.setting.like.new_zeros(1, *self.setting.shapes[name])
-        return total
+            return self.setting.like.new_zeros(1, *shape)
+        # a regularizer that normalises must see every entry of a broadcast message
+        return total if total.shape[1:] == shape else total.expand(-1, *shape)
 
     def _receive(self, inlet: Inlet, name: str) -> Tensor | None:
         """A message: None if an operand is absent, the kept one if its operands have not changed."""
