@@ -52,7 +52,8 @@ def to_mermaid(graph: FactorGraph) -> str:
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
     lines += [f'    {ids[name]}(("{_mermaid_text(name)}"))' for name in graph.variables]
     for k, factor in enumerate(graph.factors.values()):
-        lines.append(f'    f{k}["{_mermaid_text(factor_label(factor))}"]')
+        label = _mermaid_text(factor_label(factor) or "product")
+        lines.append(f'    f{k}["{label}"]')
         edge = "---" if factor.inferable() else "-.-"
         lines += [f"    {ids[name]} {edge} f{k}" for name in factor.variables]
     return "\n".join(lines)
@@ -64,7 +65,8 @@ def to_dot(graph: FactorGraph) -> str:
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
     lines += [f"    {ids[name]} [label={_dot_text(name)}, shape=circle];" for name in graph.variables]
     for k, factor in enumerate(graph.factors.values()):
-        lines.append(f"    f{k} [label={_dot_text(factor_label(factor))}, shape=box, width=0.2, height=0.2];")
+        label = _dot_text(factor_label(factor) or "product")
+        lines.append(f"    f{k} [label={label}, shape=box, width=0.2, height=0.2];")
         style = "" if factor.inferable() else " [style=dashed]"
         lines += [f"    {ids[name]} -- f{k}{style};" for name in factor.variables]
     return "\n".join([*lines, "}"])
@@ -73,13 +75,13 @@ def to_dot(graph: FactorGraph) -> str:
 def factor_label(factor: Factor) -> str:
     """A short label for pictures: the name if one was given, else the kind unless it is a plain product; then the other arrays.
 
-    The variables are left out, since the edges show them.
+    The variables are left out, since the edges show them: the label of a plain product of variables is empty.
     """
     kind = type(factor).__name__
     usual = f"{kind}({', '.join(reference.array.name for reference in factor.references)})"
     arrays = ", ".join(dict.fromkeys(r.array.name for r in factor.references if not isinstance(r.array, Variable)))
     named = factor.name.partition("#")[0] != usual
-    head = factor.name if named else kind if product_condition(factor) is None or not arrays else ""
+    head = factor.name if named else kind if product_condition(factor) is None else ""
     return " ".join(part for part in (head + ":" if head and arrays else head, arrays) if part)
 
 
@@ -95,9 +97,6 @@ def product_condition(factor: Factor) -> str | None:
         return None
     rest = formula.removeprefix(product)
     return rest.removeprefix(", ") if not rest or rest.startswith(", ") else None
-
-
-# -- arrays ----------------------------------------------------------------------------------------------------------
 
 
 def _variable_lines(graph: FactorGraph) -> list[str]:
@@ -139,9 +138,6 @@ def _axes(graph: FactorGraph, array: Array) -> str:
 
 def _shape(graph: FactorGraph, array: Array) -> tuple[int | None, ...]:
     return graph.size_table.shape(array, graph.size_table.static)
-
-
-# -- energy and updates ----------------------------------------------------------------------------------------------
 
 
 def _energy_lines(graph: FactorGraph) -> list[str]:
@@ -269,9 +265,6 @@ def _dimension(dim: Dimension, renaming: Renaming) -> str:
 def _shifted(letter: str, shift: int, renaming: Renaming) -> str:
     new, offset = renaming.get(letter, (letter, 0))
     return new + (f"{shift + offset:+d}" if shift + offset else "")
-
-
-# -- text ------------------------------------------------------------------------------------------------------------
 
 
 def _sum(head: str, terms: Sequence[str], indent: int, tail: str = "") -> list[str]:
