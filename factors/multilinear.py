@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unn import Factor
-from unn.arrays import Parameter, Reference, Variable
+from unn.arrays import Constant, Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.factor import Values
 from unn.sizes import LetterSizes, letter_sizes
@@ -94,9 +94,14 @@ class Multilinear(Factor):
             for axis, dim in zip(r.array.axes, r.pattern.dimensions, strict=True)
             if axis in sizes and len(dim.letters) == 1
         }
-        batched = tuple(isinstance(r.array, Variable) for r in self.references)
-        for place in (None, *range(len(self.references))):
-            if place is None or len(self.references) > 1 or self._condition is not None:
+        for constants in (False, True):
+            for place in (None, *range(len(self.references))):
+                if place is not None and len(self.references) == 1 and self._condition is None:
+                    continue
+                batched = tuple(
+                    k != place and (isinstance(r.array, Variable) or (constants and isinstance(r.array, Constant)))
+                    for k, r in enumerate(self.references)
+                )
                 self._contraction(place, batched, typical)
 
     def formula(self) -> str:
@@ -145,9 +150,9 @@ class Multilinear(Factor):
         return view(x, reference.pattern, sizes, self._starts)
 
     def _batched(self, reference: Reference, values: Values) -> bool:
-        return isinstance(reference.array, Variable) or (
-            not isinstance(reference.array, Parameter) and values[reference.array.name].ndim > len(reference.array.axes)
-        )
+        if isinstance(reference.array, Constant):
+            return values[reference.array.name].ndim > len(reference.array.axes)
+        return isinstance(reference.array, Variable)
 
     def _letter_sizes(self, values: Values, target: str | None, shape: tuple[int, ...] | None) -> LetterSizes:
         if self._plain and self._condition is None:

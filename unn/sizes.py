@@ -136,7 +136,11 @@ class SizeTable:
         while changed:
             changed = False
             for where, classes, rule in self._rules:
-                local = {letter: sizes[r] for letter in rule.letters if (r := self.root(classes[letter])) in sizes}
+                local = {}
+                for letter in rule.letters:
+                    root = self.root(classes[letter])
+                    if root in sizes:
+                        local[letter] = sizes[root]
                 try:
                     derived = rule.derive(local)
                 except UnnError as error:

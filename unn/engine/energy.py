@@ -87,7 +87,7 @@ class Trace:
     def _touching(self, name: str, x: Tensor) -> Tensor:
         values = {**self._state.values, name: x}
         total = self._state.setting.like.new_zeros(self._state.setting.batch)
-        for factor in self._state.plan.factors_of(name):
+        for factor in self._state.present_factors(name):
             total = total + factor.energy(values)
         return total
 

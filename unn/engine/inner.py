@@ -30,7 +30,7 @@ def minimise_block(state: State, step: Step) -> Tensor:
     name = step.name
     setting = state.setting
     regularizer, mask = setting.regularizers[name], setting.masks.get(name)
-    factors = state.plan.factors_of(name)
+    factors = state.present_factors(name)
     shape = (setting.batch, *setting.shapes[name])
 
     def energy(x: Tensor) -> Tensor:

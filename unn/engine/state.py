@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..factor import Factor
 from .inner import minimise_block
 from .observe import Setting
 from .plan import Inlet, Plan, Step
@@ -64,6 +65,10 @@ class State:
             given, where = self.setting.padding[name]
             x = torch.where(where, given, x)
         return x
+
+    def present_factors(self, name: str) -> list[Factor]:
+        """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
+        return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
 
     def restore(self, values: dict[str, Tensor]) -> None:
         """Go back to earlier values; kept messages are dropped."""
