@@ -43,7 +43,8 @@ class Cardinality(Factor):
         missing = [letter for letter in reference.letters if letter not in sizes]
         if missing:
             raise DeclarationError(
-                f"factor {self.name!r}: the size of letter {missing[0]!r} in {reference} is not known; declare it with the graph, FactorGraph(..., {missing[0]}=...)."
+                f"factor {self.name!r}: the size of letter {missing[0]!r} in {reference} is not known; declare it with the "
+                f"graph, FactorGraph(..., {missing[0]}=...)."
             )
         entries = (view(x, reference.pattern, sizes, starts_of(self.references)) > 0.5).to(torch.int64)
         letters = reference.letters

@@ -185,5 +185,3 @@ def _einsum(a: Letters, b: Letters, summed: list[str], result: Letters | None) -
     names = ["".join(symbols[x] for x in operand) for operand in (a, b, letters)]
     equation = f"{names[0]},{names[1]}->{names[2]}"
     return letters, lambda s, t: torch.einsum(equation, s, t)
-
-

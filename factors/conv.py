@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -133,7 +133,7 @@ class Conv2d(Factor):
             and weight.device.type == "cpu"
         )
 
-    def _spatial_rule(self, k: int, image: str, kernel: str, feature: str):  # type: ignore[no-untyped-def]
+    def _spatial_rule(self, k: int, image: str, kernel: str, feature: str) -> Callable[[LetterSizes], LetterSizes]:
         stride, padding, dilation = self.stride[k], self.padding[k], self.dilation[k]
 
         def derive(known: LetterSizes) -> LetterSizes:
@@ -173,7 +173,8 @@ def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
     if len(array.axes) != len(pattern.split()):
         wanted = "output channel, input channel, kernel row, kernel column" if role == "weight" else "channel, row, column"
         raise DeclarationError(
-            f"Conv2d: the {role} {array.kind} {array.name!r} has {len(array.axes)} axes ({' '.join(array.axes)}), but needs {len(pattern.split())}: {wanted}."
+            f"Conv2d: the {role} {array.kind} {array.name!r} has {len(array.axes)} axes ({' '.join(array.axes)}), but "
+            f"needs {len(pattern.split())}: {wanted}."
         )
     return array[pattern]
 
@@ -182,4 +183,4 @@ def _pair(factor: str, word: str, value: Pair, least: int) -> tuple[int, int]:
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < least for n in pair):
         raise DeclarationError(f"factor {factor!r}: {word} must be one whole number or two, each at least {least}, got {value!r}.")
-    return pair  # type: ignore[return-value]
+    return pair[0], pair[1]

@@ -28,9 +28,7 @@ class Implicit(Factor):
         ``Implicit(lambda x, y: (x - y).square().sum(1).cosh(), X["i"], Y["i"])``
     """
 
-    def __init__(
-        self, energy: Callable[..., Tensor], *references: Reference, bounded_below: bool = False, name: str | None = None
-    ) -> None:
+    def __init__(self, energy: Callable[..., Tensor], *references: Reference, bounded_below: bool = False, name: str | None = None) -> None:
         super().__init__(*references, name=name)
         if not callable(energy):
             raise DeclarationError(f"Implicit takes a function first, got {energy!r}.")
@@ -49,7 +47,8 @@ class Implicit(Factor):
         if not isinstance(result, Tensor) or tuple(result.shape) != (batch,):
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise DeclarationError(
-                f"factor {self.name!r}: the energy must have one value for each batch element, shape ({batch},), got {got}; sum over all axes but the first."
+                f"factor {self.name!r}: the energy must have one value for each batch element, shape ({batch},), got {got}; "
+                f"sum over all axes but the first."
             )
         return result
 

@@ -124,16 +124,12 @@ class Multilinear(Factor):
             raise DeclarationError(f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape.")
         return adjoint(message, pattern, sizes, self._starts, shape)
 
-    def _contraction(
-        self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None
-    ) -> Contraction:
+    def _contraction(self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None) -> Contraction:
         key = (place, batched)
         found = self._contractions.get(key)
         if found is None:
             operands = tuple(
-                ((BATCH,) if flag else ()) + r.letters
-                for k, (r, flag) in enumerate(zip(self.references, batched, strict=True))
-                if k != place
+                ((BATCH,) if flag else ()) + r.letters for k, (r, flag) in enumerate(zip(self.references, batched, strict=True)) if k != place
             )
             if self._condition is not None:
                 operands += ((self._condition[0], self._condition[2]),)
@@ -189,4 +185,3 @@ class Multilinear(Factor):
             if letter not in letters:
                 raise DeclarationError(f"factor {self.name!r}: where={where!r} names no letter of the factor.{suggest(letter, letters)}")
         return left, relation, right
-

@@ -165,9 +165,7 @@ def build(config: DigitsConfig, image_shape: tuple[int, int]) -> DigitsNetwork |
     return DigitsNetwork(declare(*image_shape, channels=config.channels), config)
 
 
-def train(
-    config: DigitsConfig, digits: Digits | None = None, report: Callable[[Epoch], None] | None = None, progress: bool = False
-) -> Trained:
+def train(config: DigitsConfig, digits: Digits | None = None, report: Callable[[Epoch], None] | None = None, progress: bool = False) -> Trained:
     """Train from scratch; deterministic under the config's seed on CPU.
 
     Args:

@@ -44,12 +44,14 @@ class UntiedDigits(nn.Module):
         target = count(channels)
         self.width = min(range(1, channels + 1), key=lambda width: abs(iterations * count(width) - target))
         self.rounds = nn.ModuleList()
+        self._layers: list[nn.ParameterDict] = []
         for _ in range(iterations):
             layer = nn.ParameterDict()
             for name, shape in shapes(self.width).items():
                 bound = 1 / math.sqrt(math.prod(shape[1:]))
                 layer[name] = nn.Parameter(torch.empty(shape).uniform_(-bound, bound) if len(shape) > 1 else torch.zeros(shape))
             self.rounds.append(layer)
+            self._layers.append(layer)
 
     def logits(self, images: Tensor, iterations: int | None = None) -> Tensor:
         """Pre-activations of the label, shape ``(batch, 10)``.
@@ -60,9 +62,10 @@ class UntiedDigits(nn.Module):
         if iterations not in (None, len(self.rounds)):
             raise ValueError(f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}.")
         h2: Tensor | None = None
+        logits: Tensor | None = None
         y: Tensor | None = None
         masks: tuple[Tensor, Tensor] | None = None
-        for layer in self.rounds:
+        for layer in self._layers:
             t1 = F.conv2d(images, layer["W1"], layer["b1"], self.stride)
             if h2 is not None:
                 t1 = t1 + F.conv_transpose2d(h2, layer["W2"], None, self.stride)
@@ -76,9 +79,11 @@ class UntiedDigits(nn.Module):
             h2 = masks[1] * t2.tanh()
             logits = torch.tensordot(h2, layer["V"], ([1, 2, 3], [1, 2, 3])) + layer["b"]
             y = logits.softmax(1)
+        assert logits is not None
         return logits
 
     def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         if not self.training or not self.dropout:
             return like.new_ones(())
-        return (torch.rand(shape, dtype=like.dtype, device=like.device) >= self.dropout) / (1 - self.dropout)
+        keep = torch.rand(shape, dtype=like.dtype, device=like.device) >= self.dropout
+        return keep.to(like.dtype) / (1 - self.dropout)

@@ -27,8 +27,7 @@ class Array:
         """
         if not isinstance(pattern, str):
             raise DeclarationError(
-                f"{self.kind} {self.name!r} is indexed by a pattern in quotes such as {self.name}[{self._example!r}], "
-                f"got {pattern!r}."
+                f"{self.kind} {self.name!r} is indexed by a pattern in quotes such as {self.name}[{self._example!r}], got {pattern!r}."
             )
         parsed = parse_pattern(pattern)
         if len(parsed.dimensions) != len(self.axes):
@@ -112,7 +111,5 @@ def parse_axes(kind: str, name: str, text: str) -> tuple[tuple[str, ...], int]:
     axes = tuple(axis for group in groups for axis in group)
     for axis in axes:
         if not axis.isidentifier():
-            raise DeclarationError(
-                f"{kind} {name!r}: axis {axis!r} is not a name; axes are names separated by spaces, such as 'row col | digit'."
-            )
+            raise DeclarationError(f"{kind} {name!r}: axis {axis!r} is not a name; axes are names separated by spaces, such as 'row col | digit'.")
     return axes, len(groups[0]) if len(groups) == 2 else 0

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .errors import UnnError
 from .problem import Answer, load_problem, problem_names
@@ -82,7 +83,7 @@ def _train(options: argparse.Namespace, rest: list[str], progress: bool) -> Answ
     import tyro
 
     problem = load_problem(options.problem)
-    config = tyro.cli(problem.config, args=rest, prog=f"unn train {problem.name}", description=problem.summary)
+    config: Any = tyro.cli(problem.config, args=rest, prog=f"unn train {problem.name}", description=problem.summary)
     folder = options.folder or new_folder(Path("runs"), problem.name)
     return problem.train(config, folder, progress)
 

@@ -231,13 +231,16 @@ def _target_letters(variable: Variable, factors: Sequence[Factor]) -> tuple[str,
 
 
 def _renaming(target: Pattern, letters: Sequence[str], others: Sequence[Pattern]) -> Renaming | None:
-    """Rename the letters of a factor so that its target is indexed by ``letters``; None if its pattern splits or repeats letters."""
+    """Rename the letters of a factor so that its target is indexed by ``letters``; None where no such renaming exists."""
     if not _one_letter_each(target):
         return None
     renaming = {dim.letters[0]: (letter, -dim.shift) for letter, dim in zip(letters, target.dimensions, strict=True)}
-    groups = {letter for pattern in others for dim in pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
-    if any(shift and old in groups for old, (_, shift) in renaming.items()):
-        return None
+    everywhere = [dim for pattern in (target, *others) for dim in pattern.dimensions]
+    for dim in target.dimensions:
+        # letters begin at 0, so that one that only occurs shifted upwards leaves out the first entries
+        beyond = min(other.shift for other in everywhere if other.letters == dim.letters) > 0
+        if beyond or (dim.shift and any(dim.letters[0] in other.letters for other in everywhere if len(other.letters) > 1)):
+            return None
     taker = {letter: old for old, (letter, _) in renaming.items()}
     for letter in [letter for letter in letters if letter not in renaming]:
         # a summed letter of this name would be mistaken for the target's: it takes the name that became free in exchange

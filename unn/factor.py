@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from .sizes import SizeRule
 Values = Mapping[str, Tensor]
 
 
-class Factor(ABC):
+class Factor:
     """A term of the energy that couples some arrays.
 
     A new factor needs only ``energy``; its messages then come from autograd, and its blocks are minimised by the monotone
@@ -101,7 +100,6 @@ class Factor(ABC):
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """Do once-only work ahead of the first run, given the sizes of axes known from the declaration."""
-        return None
 
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
         """Which terms exist, given the index of each letter in each term; None if all do."""

@@ -73,9 +73,7 @@ class FactorGraph(nn.Module):
         """
         names, node_axes = parse_axes("variable", name, axes)
         if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
-            raise DeclarationError(
-                f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}."
-            )
+            raise DeclarationError(f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}.")
         bound = regularizer.bind(names, name)
         for axis in bound.over_axes(names):
             if axis in names[:node_axes] and axis not in names[node_axes:]:
@@ -104,9 +102,7 @@ class FactorGraph(nn.Module):
         if init is None:
             init = "fan_in" if len(names) > 1 else "zeros"
         if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
-            raise DeclarationError(
-                f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}"
-            )
+            raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
         parameter = Parameter(name, names)
         self._declare(parameter)
         self._pending[name] = init
@@ -330,7 +326,7 @@ class FactorGraph(nn.Module):
     def __getitem__(self, name: str | tuple[str, ...]) -> Array | tuple[Array, ...]:
         """The declared array with this name."""
         if isinstance(name, tuple):
-            return tuple(self[one] for one in name)  # type: ignore[misc]
+            return tuple(self[one] for one in name)
         if name not in self.arrays:
             raise DeclarationError(f"graph {self.name!r}: " + unknown("array", name, self.arrays))
         return self.arrays[name]
@@ -358,4 +354,3 @@ def _initial(init: Initializer, shape: list[int]) -> Tensor:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else word + "s"
-

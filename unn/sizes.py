@@ -212,9 +212,7 @@ class SizeTable:
             self._known[b] = size_a
 
 
-def letter_sizes(
-    references: Sequence[Reference], shapes: Mapping[str, Sequence[int]], known: Mapping[str, int] | None = None
-) -> LetterSizes:
+def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[int]], known: Mapping[str, int] | None = None) -> LetterSizes:
     """The extent of each letter of a factor, given the shapes of its arrays (without batch axes) and letters known beforehand.
 
     A shifted letter runs over the indices at which every one of its references lies inside its axis.

@@ -127,9 +127,7 @@ def test_undirected_attention_equals_the_reference(order, k):
     padding = torch.arange(7) >= z["lengths"][:, None]
     missing = z["ids"] == 1
     x = torch.where((missing | padding)[..., None], 0, emb[z["ids"]])
-    out = unn.infer(
-        g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=ATTENTION[order][0], iterations=k, lengths={"n": z["lengths"]}
-    )
+    out = unn.infer(g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=ATTENTION[order][0], iterations=k, lengths={"n": z["lengths"]})
     for name in "QKVSHX":
         close(out[name], z[f"{order}_k{k}_{name}"])
     energies_agree(out.energy.T, z[f"{order}_k{k}_energy"])
@@ -153,9 +151,7 @@ def test_every_single_attention_update_equals_the_reference():
     names = ["Q", "K", "V", "S", "H", "S", "V", "K", "Q", "X"]
     for step, name in enumerate(names):
         held = {other: "zero" for other in "QKVSHX" if other not in names[: step + 1] and other != "X"}
-        out = unn.infer(
-            g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=names[: step + 1], initial=held, lengths={"n": z["lengths"]}
-        )
+        out = unn.infer(g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=names[: step + 1], initial=held, lengths={"n": z["lengths"]})
         close(out[name], z[f"fb_k1_step{step}_{name}"])
 
 

@@ -30,11 +30,7 @@ def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray
     """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
     places = [r for r in factor.references if r.array.name == variable.name]
     sizes = letter_sizes(factor.references, shapes, factor.split_sizes)
-    pairs = [
-        _pairs(factor, one, other, variable, shapes[variable.name], sizes)
-        for k, one in enumerate(places)
-        for other in places[k + 1 :]
-    ]
+    pairs = [_pairs(factor, one, other, variable, shapes[variable.name], sizes) for k, one in enumerate(places) for other in places[k + 1 :]]
     return np.unique(np.concatenate(pairs), axis=0)
 
 
@@ -61,16 +57,11 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
     return [(colours == colour).reshape(shape) for colour in range(int(colours.max()) + 1)]
 
 
-def _pairs(
-    factor: Factor, one: Reference, other: Reference, variable: Variable, shape: tuple[int, ...], sizes: Mapping[str, int]
-) -> np.ndarray:
+def _pairs(factor: Factor, one: Reference, other: Reference, variable: Variable, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
     count = node_axis_count(variable)
     dims = [reference.pattern.dimensions[:count] for reference in (one, other)]
     letters = list(dict.fromkeys(letter for group in dims for dim in group for letter in dim.letters))
-    starts = {
-        letter: max(0, *(-d.shift for r in factor.references for d in r.pattern.dimensions if d.letters == (letter,)), 0)
-        for letter in letters
-    }
+    starts = {letter: max(0, *(-d.shift for r in factor.references for d in r.pattern.dimensions if d.letters == (letter,)), 0) for letter in letters}
     grid = np.indices([sizes[letter] for letter in letters]).reshape(len(letters), -1) if letters else np.zeros((0, 1), int)
     index = {letter: grid[k] + starts[letter] for k, letter in enumerate(letters)}
     keep = factor.keeps(index)

@@ -15,9 +15,7 @@ from .plan import Step
 from .state import State
 
 
-def energy_terms(
-    graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
+def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The share of each regularizer and each factor, shape ``(batch,)`` each.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -118,9 +119,7 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
 
 
 @torch.no_grad()
-def _judge(
-    state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int, until: float | None
-) -> tuple[Status, str]:
+def _judge(state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int, until: float | None) -> tuple[Status, str]:
     """Judge a round: diverged (the state goes back to the values before it), converged, or neither."""
     names = list(dict.fromkeys(step.name for step in steps))
     largest = torch.stack([state.values[name].abs().amax() for name in names])
@@ -173,4 +172,4 @@ def _limit_message(rounds: int, until: float | None) -> str:
 
 def _huge(dtype: torch.dtype) -> float:
     """Values beyond this overflow when two of them are multiplied."""
-    return float(torch.finfo(dtype).max) ** 0.5
+    return math.sqrt(torch.finfo(dtype).max)

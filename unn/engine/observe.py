@@ -159,9 +159,7 @@ def observe(
     return setting
 
 
-def initial_value(
-    setting: Setting, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool
-) -> Tensor | None:
+def initial_value(setting: Setting, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool) -> Tensor | None:
     """The first value of a variable: None for a structural zero, ``mirror(0)`` for "uniform", the mirror of uniform noise for "random".
 
     Raises:
@@ -213,9 +211,7 @@ def _check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> T
     return x if like is None else like
 
 
-def _check_shape(
-    graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None
-) -> int | None:
+def _check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
     """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
     table = graph.size_table
     rank = len(array.axes)
@@ -250,7 +246,7 @@ def _check_shape(
 def _missing_constants(graph: FactorGraph, given: Given) -> None:
     for name, array in graph.arrays.items():
         if isinstance(array, Constant) and name not in given and name not in graph._buffers:
-            raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with the observations, given={{{name!r}: ...}}.")
+            raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, {{{name!r}: ...}}.")
 
 
 def _take_sizes(graph: FactorGraph, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
@@ -358,8 +354,8 @@ def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
         dim = variable.axes.index(axis) + 1 if variable.axes.count(axis) == 1 else value.ndim - 1
         if not torch.compiler.is_compiling() and bool((mask.any(dim) != mask.all(dim)).any()):
             raise ObservationError(
-                f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties the entries along it; "
-                "observe whole rows or none."
+                f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties "
+                "the entries along it; observe whole rows or none."
             )
     return mask
 

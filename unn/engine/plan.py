@@ -153,8 +153,8 @@ class Plan:
                     clash = pairs[flat[pairs[:, 0]] & flat[pairs[:, 1]]]
                     if len(clash):
                         raise InferenceError(
-                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and {int(clash[0, 1])} (counted flat), which interact in "
-                            f"factor {factor.name!r}; name only nodes without interaction, or the whole variable."
+                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and {int(clash[0, 1])} (counted flat), "
+                            f"which interact in factor {factor.name!r}; name only nodes without interaction, or the whole variable."
                         )
         return Step(block.name, _spread(nodes, variable))
 
@@ -205,8 +205,8 @@ def check_reach(graph: FactorGraph, given: Collection[str], want: Collection[str
             raise InferenceError(f"want: variable {name!r} is given, so there is nothing to infer; want another one.")
         if name not in reached:
             raise InferenceError(
-                f"want: variable {name!r} cannot be reached from what is given ({', '.join(sorted(given)) or 'nothing'}): no chain of factors connects "
-                "them; add a factor, or give a variable that it meets."
+                f"want: variable {name!r} cannot be reached from what is given ({', '.join(sorted(given)) or 'nothing'}): "
+                "no chain of factors connects them; add a factor, or give a variable that it meets."
             )
 
 

@@ -12,7 +12,7 @@ from ..graph import FactorGraph
 from .infer import round_limit
 from .observe import Initial, Partial, observe
 from .orders import Item, Listed, Order, as_order
-from .plan import Plan, check_order, check_reach, default_order, live_steps
+from .plan import Plan, Step, check_order, check_reach, default_order, live_steps
 from .state import State
 
 
@@ -67,7 +67,7 @@ class Unrolled(nn.Module):
         self.initial = dict(initial or {})
         self.dropout = dict(dropout or {})
         self.check_values = check_values
-        self._live: dict[object, object] = {}
+        self._live: dict[object, list[Step]] = {}
         Plan.of(graph, [name for name in self.given if name not in self.order.names]).prepare()
 
     def forward(
@@ -101,9 +101,7 @@ class Unrolled(nn.Module):
     ) -> Tensor | tuple[Tensor, ...]:
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
         state = self._run(inputs, lengths, iterations, generator)
-        found = tuple(
-            state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want
-        )
+        found = tuple(state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want)
         return found[0] if self._single else found
 
     def _run(
@@ -141,7 +139,7 @@ class Unrolled(nn.Module):
             return self.iterations
         return round_limit(self.iterations, None, generator)
 
-    def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list:
+    def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
         device, shapes = state.setting.like.device, state.setting.shapes
         warm = {*state.setting.observed, *(name for name, how in plan.how.items() if how != "closed form")}
         if not isinstance(self.order, Listed):
@@ -151,7 +149,7 @@ class Unrolled(nn.Module):
         key = (plan, rounds, frozenset(warm), (device, tuple(shapes.items())) if coloured else None)
         if key not in self._live:
             self._live[key] = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want, warm)
-        return self._live[key]  # type: ignore[return-value]
+        return self._live[key]
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"

@@ -119,7 +119,7 @@ class BinaryEntropy(Elementwise):
         return 0.0, 1.0
 
     def entry_value(self, x: Tensor) -> Tensor:
-        return -torch.special.entr(x) - torch.special.entr(1 - x)
+        return _phi(x) + _phi(1 - x)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
         # softplus switches to the identity at 20, which costs 2e-9 in float64
@@ -148,7 +148,7 @@ class SignedEntropy(Elementwise):
         return -1.0, 1.0
 
     def entry_value(self, x: Tensor) -> Tensor:
-        return -torch.special.entr((1 + x) / 2) - torch.special.entr((1 - x) / 2)
+        return _phi((1 + x) / 2) + _phi((1 - x) / 2)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
         # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0
@@ -232,3 +232,9 @@ class L1(Elementwise):
 
 def _scaled(excess: Tensor, bound: float) -> Tensor:
     return excess * bound if bound else torch.zeros_like(excess)
+
+
+def _phi(p: Tensor) -> Tensor:
+    """p log p, with 0 log 0 = 0."""
+    entropy: Tensor = torch.special.entr(p)
+    return -entropy

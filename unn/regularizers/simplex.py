@@ -29,9 +29,7 @@ class AlongAxis(Regularizer):
         if self.over is None:
             return self
         if self.over not in axes:
-            raise DeclarationError(
-                f"variable {name!r} has no axis {self.over!r} for {self!r}.{suggest(self.over, axes)}"
-            )
+            raise DeclarationError(f"variable {name!r} has no axis {self.over!r} for {self!r}.{suggest(self.over, axes)}")
         bound = copy.copy(self)
         bound.dim = axes.index(self.over) - len(axes)
         return bound
@@ -117,7 +115,8 @@ class Entropy(Simplex):
         self.temperature = float(temperature)
 
     def row_value(self, x: Tensor) -> Tensor:
-        return -self.temperature * torch.special.entr(x).sum(self.dim)
+        negative: Tensor = torch.special.entr(x).sum(self.dim) * -self.temperature
+        return negative
 
     def row_conjugate(self, t: Tensor) -> Tensor:
         return self.temperature * torch.logsumexp(t / self.temperature, self.dim)

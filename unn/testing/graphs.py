@@ -84,7 +84,7 @@ class GraphContract(ABC):
             kept = _solve(case)
             original = State._receive
             try:
-                State._receive = _receive_afresh  # type: ignore[method-assign]
+                State._receive = _receive_afresh  # type: ignore[method-assign, assignment]
                 fresh = _solve(case)
             finally:
                 State._receive = original  # type: ignore[method-assign]
