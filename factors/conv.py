@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -112,7 +113,7 @@ class Conv2d(Factor):
         x, weight = values[self.input], values[self.weight]
         if self._coarse(weight):
             return subpixel.convolve(x, weight, self.stride[0], self.padding)
-        return F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, _channels_last(weight), None, self.stride, self.padding, self.dilation, self.groups)
 
     def _transpose(self, h: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self._coarse(weight):
@@ -121,7 +122,7 @@ class Conv2d(Factor):
             shape[1 + k] + 2 * self.padding[k] - self.dilation[k] * (weight.shape[2 + k] - 1) - 1 - (h.shape[2 + k] - 1) * self.stride[k]
             for k in (0, 1)
         ]
-        return F.conv_transpose2d(h, weight, None, self.stride, self.padding, missing, self.groups, self.dilation)
+        return F.conv_transpose2d(h, _channels_last(weight), None, self.stride, self.padding, missing, self.groups, self.dilation)
 
     def _coarse(self, weight: Tensor) -> bool:
         """Is the sub-pixel form faster: few input channels, one stride above 1, a CPU?"""
@@ -160,6 +161,13 @@ class Conv2d(Factor):
         if "d" in known:
             return {"e": known["d"] // self.groups}
         return {"d": known["e"] * self.groups} if "e" in known else {}
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """On a CPU, float32 kernels are fastest where channels vary fastest; the layout of the weight decides that of the result."""
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return weight.contiguous(memory_format=torch.channels_last)
+    return weight
 
 
 def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unn import Factor
-from unn.arrays import Constant, Reference, Variable
+from unn.arrays import Constant, Parameter, Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.factor import Values
 from unn.sizes import LetterSizes, letter_sizes
@@ -52,13 +52,19 @@ class Multilinear(Factor):
         self._direct = [r.pattern.plain and not shifted & set(r.letters) for r in references]
         self._starts = starts_of(references)
         self._places = {name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables}
+        places = range(len(references))
+        self._others = [[k for k in places if k != place] for place in places]
+        self._has_constants = any(isinstance(r.array, Constant) for r in references)
+        self._variable_flags: dict[int | None, tuple[bool, ...]] = {
+            place: tuple(k != place and isinstance(r.array, Variable) for k, r in enumerate(references)) for place in (None, *places)
+        }
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
 
     def energy(self, values: Values) -> Tensor:
         sizes = self._letter_sizes(values, None, None)
         operands = [self._operand(k, values, sizes) for k in range(len(self.references))]
-        run = self._contraction(None, tuple(self._batched(r, values) for r in self.references))
+        run = self._contraction(None, self._flags(None, values))
         return -run(self._with_condition(operands, sizes))
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -70,6 +76,36 @@ class Multilinear(Factor):
         for place in places[1:]:
             total = total + self._message(place, values, sizes, shape)
         return total
+
+    def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
+        place = self._places[target][0]
+        letters = self.references[place].letters
+        along, rest = letters[: len(rows) - 1], letters[len(rows) - 1 :]
+        if not (self._plain and self._condition is None and self.affine_in(target) and self._others[place]):
+            return None
+        flags = self._flags(place, values)
+        operands: list[Tensor] = []
+        patterns: list[tuple[str, ...]] = []
+        for k in self._others[place]:
+            own = self.references[k].letters
+            x = values[self.references[k].array.name]
+            if not flags[k] and not set(along) & set(own):
+                patterns.append(own)
+            elif flags[k] and own[: len(along)] == along:
+                x = x[rows]
+                patterns.append((BATCH, *own[len(along) :]))
+            else:
+                return None
+            operands.append(x)
+        return contraction(tuple(patterns), (BATCH, *rest))(operands)
+
+    def row_aligned(self, target: str, source: str, count: int) -> bool:
+        if not (self._plain and self._condition is None and self.affine_in(target) and self.affine_in(source)):
+            return False
+        there, here = (self.references[self._places[name][0]].letters for name in (target, source))
+        others = [r for r in self.references if r.array.name not in (target, source)]
+        aligned = there[:count] == here[:count] and not set(here[:count]) & set(here[count:] + there[count:])
+        return aligned and all(isinstance(r.array, Parameter) and not set(r.letters) & set(here[:count]) for r in others)
 
     def affine_in(self, target: str) -> bool:
         return len(self._places[target]) == 1
@@ -109,13 +145,11 @@ class Multilinear(Factor):
         return f"-sum {' '.join(map(str, self.references))}{condition}"
 
     def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
-        others = [k for k in range(len(self.references)) if k != place]
-        operands = [self._operand(k, values, sizes) for k in others]
-        batched = tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
+        operands = [self._operand(k, values, sizes) for k in self._others[place]]
         operands = self._with_condition(operands, sizes)
         pattern = self.references[place].pattern
         if operands:
-            message = self._contraction(place, batched)(operands)
+            message = self._contraction(place, self._flags(place, values))(operands)
         else:
             message = next(iter(values.values())).new_ones([1] * (1 + len(pattern.letters)))
         if self._direct[place]:
@@ -123,6 +157,12 @@ class Multilinear(Factor):
         if shape is None:
             raise DeclarationError(f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape.")
         return adjoint(message, pattern, sizes, self._starts, shape)
+
+    def _flags(self, place: int | None, values: Values) -> tuple[bool, ...]:
+        """Which operands have a batch axis, the target's own place aside."""
+        if not self._has_constants:
+            return self._variable_flags[place]
+        return tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
 
     def _contraction(self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None) -> Contraction:
         key = (place, batched)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 Run = Callable[[], object]
 
-SHORTEST_SAMPLE = 0.005
-"""Seconds that one timing lasts at least; shorter calls are repeated."""
+PAIR_SECONDS = 0.02
+"""How long a pair takes at least: of shorter calls, a pair takes the fastest of several."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Result:
 
     Attributes:
         case: that was run.
-        ours_ms: median time of one call of ours, milliseconds.
-        other_ms: median time of one call of the other, milliseconds.
+        ours_ms: median over the pairs of the time of one call of ours, milliseconds.
+        other_ms: the same of the other.
         ratio: median over the pairs of ours / other.
         spread: lower and upper quartile of the ratios.
         ours_bytes: peak memory of one call of ours (see ``peak_memory``).
@@ -94,8 +94,9 @@ class Figure:
 def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
     """Time both ways of a case in turns, on one thread.
 
-    What else runs on the machine slows both members of a pair alike, so that the median of the pairs' ratios tells more than the
-    ratio of two medians. Which of the two goes first changes from pair to pair.
+    Times are processor times, kernel included: pauses while something else runs do not count. What it does to caches slows both members
+    of a pair alike, so that the median of the pairs' ratios tells more than the ratio of two medians. Which of the two goes first changes
+    from pair to pair.
 
     Args:
         case: to run.
@@ -111,19 +112,13 @@ def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
         for _ in range(warmup):
             case.ours()
             case.other()
-        ours_repeats, other_repeats = _repeats(case.ours), _repeats(case.other)
-        ours, other = [], []
-        for pair in range(pairs):
-            if pair % 2:
-                other.append(_seconds(case.other, other_repeats))
-            ours.append(_seconds(case.ours, ours_repeats))
-            if not pair % 2:
-                other.append(_seconds(case.other, other_repeats))
-        ratios = [a / b for a, b in zip(ours, other, strict=True)]
+        repeats = max(1, math.ceil(PAIR_SECONDS / max(1e-6, _seconds(case.ours) + _seconds(case.other))))
+        timed = [_pair(case, repeats, other_first=pair % 2 == 1) for pair in range(pairs)]
+        ratios = [a / b for a, b in timed]
         return Result(
             case,
-            ours_ms=1e3 * statistics.median(ours),
-            other_ms=1e3 * statistics.median(other),
+            ours_ms=1e3 * statistics.median(a for a, _ in timed),
+            other_ms=1e3 * statistics.median(b for _, b in timed),
             ratio=statistics.median(ratios),
             spread=_quartiles(ratios),
             ours_bytes=peak_memory(case.ours),
@@ -132,12 +127,11 @@ def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
 
 
 def median_seconds(run: Run, samples: int = 15, warmup: int = 3) -> float:
-    """The median time of one call, on one thread, in seconds."""
+    """The median processor time of one call, on one thread, in seconds."""
     with one_thread():
         for _ in range(warmup):
             run()
-        repeats = _repeats(run)
-        return statistics.median(_seconds(run, repeats) for _ in range(samples))
+        return statistics.median(_seconds(run) for _ in range(samples))
 
 
 def peak_memory(run: Run) -> int:
@@ -233,6 +227,22 @@ def machine() -> str:
     return f"{names[0] if names else platform.processor() or platform.machine()}; torch {torch.__version__}"
 
 
+def keep_memory() -> None:
+    """Let this process keep freed memory from now on (glibc; does nothing elsewhere).
+
+    By default large tensors are given back to the system and cleared anew, page by page, at the next use. That can cost more than the
+    arithmetic, and whether it happens depends on what ran before, so that the same code takes one or two times as long.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if platform.system() == "Linux" else None
+    if mallopt is not None:
+        trim_threshold, top_pad, mmap_max = -1, -2, -4
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 2**26)
+        mallopt(mmap_max, 0)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on one thread, and on as many as before afterwards."""
@@ -246,16 +256,19 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _repeats(run: Run) -> int:
-    return max(1, math.ceil(SHORTEST_SAMPLE / _seconds(run, 1)))
+def _pair(case: Case, repeats: int, other_first: bool) -> tuple[float, float]:
+    """Seconds of the fastest call of ours and of the other, timed in turns."""
+    first, second = (case.other, case.ours) if other_first else (case.ours, case.other)
+    timed = [(_seconds(first), _seconds(second)) for _ in range(repeats)]
+    fastest = min(a for a, _ in timed), min(b for _, b in timed)
+    return (fastest[1], fastest[0]) if other_first else fastest
 
 
-def _seconds(run: Run, repeats: int) -> float:
-    """Seconds that one call takes, averaged over some."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - start) / repeats
+def _seconds(run: Run) -> float:
+    """Processor time of one call; waiting does not count."""
+    start = time.process_time()
+    run()
+    return max(1e-9, time.process_time() - start)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float]:

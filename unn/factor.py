@@ -83,6 +83,23 @@ class Factor:
             (gradient,) = torch.autograd.grad(energy.sum(), leaf, create_graph=outer, allow_unused=True)
         return torch.zeros_like(x) if gradient is None else -gradient
 
+    def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
+        """The message to some rows of ``target`` alone; None where that is not possible or saves nothing.
+
+        Args:
+            target: a variable in which the energy is affine.
+            values: all other arrays by name.
+            rows: the indices of the rows along the batch axis and the first axes of the target, shape ``(rows,)`` each.
+
+        Returns:
+            Shape ``(rows, *other axes)``.
+        """
+        return None
+
+    def row_aligned(self, target: str, source: str, count: int) -> bool:
+        """Does each row of the message to ``target`` depend on the same row of ``source`` alone, along the batch and the first ``count`` axes?"""
+        return False
+
     def affine_in(self, target: str) -> bool:
         """Does the message to ``target`` not depend on the target's own value?"""
         return False

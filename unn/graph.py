@@ -53,6 +53,7 @@ class FactorGraph(nn.Module):
         self.sizes = dict(sizes)
         self.arrays: dict[str, Array] = {}
         self.factors: dict[str, Factor] = {}
+        self._variables: dict[str, Variable] = {}
         self._pending: dict[str, Initializer] = {}
         self._name_counts: dict[str, int] = {}
         self._table = SizeTable(self.sizes)
@@ -172,7 +173,7 @@ class FactorGraph(nn.Module):
     @property
     def variables(self) -> dict[str, Variable]:
         """The variables by name, in the order of declaration."""
-        return {name: array for name, array in self.arrays.items() if isinstance(array, Variable)}
+        return self._variables
 
     @property
     def size_table(self) -> SizeTable:
@@ -284,6 +285,8 @@ class FactorGraph(nn.Module):
         if not isinstance(array, Variable) and hasattr(self, name):
             raise DeclarationError(f"{array.kind} {name!r}: this name is an attribute of torch modules; choose another.")
         self.arrays[name] = array
+        if isinstance(array, Variable):
+            self._variables[name] = array
         self._table.add_array(array)
         self._plans.clear()
 

@@ -19,7 +19,8 @@ from torch import Tensor
 import unn
 from factors import Multilinear
 from problems import digits
-from unn.bench import Case, Figure, Result, figure_table, machine, measure, median_seconds, require_equal, table
+from unn import bench
+from unn.bench import Case, Figure, Result
 
 Rounds = Callable[[int], Tensor]
 
@@ -226,7 +227,7 @@ def engine_figures(pairs: int) -> list[Figure]:
 
     def surplus(rounds: int) -> float:
         """Microseconds that the engine takes longer."""
-        result = measure(Case("tiny", forward(model.ours, rounds), forward(model.other, rounds), None, ""), pairs)
+        result = bench.measure(Case("tiny", forward(model.ours, rounds), forward(model.other, rounds), None, ""), pairs)
         return 1e3 * (result.ours_ms - result.other_ms)
 
     return [
@@ -241,8 +242,8 @@ def building_figures(samples: int) -> list[Figure]:
     def declare_and_compile() -> unn.Unrolled:
         return unn.Unrolled(chain(), given="x0", want="x1000")
 
-    declaring = 1e3 * median_seconds(chain, samples, warmup=1)
-    both = 1e3 * median_seconds(declare_and_compile, samples, warmup=1)
+    declaring = 1e3 * bench.median_seconds(chain, samples, warmup=1)
+    both = 1e3 * bench.median_seconds(declare_and_compile, samples, warmup=1)
     return [
         Figure("building: declare 1,000 factors", declaring, "ms", 50.0),
         Figure("building: declare and compile 1,000 factors", both, "ms"),
@@ -260,15 +261,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     pairs = 5 if options.quick else 15
 
-    print(f"{machine()}; float32, one thread", end="\n\n")
+    bench.keep_memory()
+    print(f"{bench.machine()}; float32, one thread, freed memory kept", end="\n\n")
     results = _measured([case for case in cases() if options.only in case.name], pairs)
     if results:
-        print(table(results), end="\n\n")
+        print(bench.table(results), end="\n\n")
         print(*dict.fromkeys(f"other: {result.case.note}" for result in results), sep="\n", end="\n\n")
     groups = {"engine": engine_figures, "building": building_figures}
     figures = [figure for name, group in groups.items() if options.only in name for figure in group(pairs)]
     if figures:
-        print(figure_table(figures))
+        print(bench.figure_table(figures))
 
 
 def _measured(chosen: Sequence[Case], pairs: int) -> list[Result]:
@@ -276,8 +278,8 @@ def _measured(chosen: Sequence[Case], pairs: int) -> list[Result]:
 
     results = []
     for case in tqdm(chosen, desc="measuring", unit="case", leave=False, disable=not chosen):
-        require_equal(case)
-        results.append(measure(case, pairs))
+        bench.require_equal(case)
+        results.append(bench.measure(case, pairs))
     return results
 
 

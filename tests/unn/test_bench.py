@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -19,6 +19,19 @@ MODELS: dict[str, Callable[[], core.Model]] = {
     "convolution": lambda: core.convolution(size=21, channels=3, batch=2),
     "attention": lambda: core.attention(width=6, length=5, missing=2, batch=3),
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def work(seconds: float) -> None:
+    """Keep the processor busy."""
+    start = time.process_time()
+    while time.process_time() < start + seconds:
+        pass
 
 
 def case(limit: float | None = None, ours: Callable[[], object] = int, other: Callable[[], object] = int) -> Case:
@@ -92,7 +105,7 @@ def test_missing_outputs_are_refused() -> None:
 
 
 def test_measure_finds_which_way_is_slower() -> None:
-    found = measure(case(2.0, ours=lambda: time.sleep(0.02), other=lambda: time.sleep(0.002)), pairs=3, warmup=0)
+    found = measure(case(2.0, ours=lambda: work(0.02), other=lambda: work(0.002)), pairs=3, warmup=0)
     assert found.ratio > 2
     assert found.passed is False
     assert found.ours_ms >= 20
@@ -105,7 +118,7 @@ def test_measure_runs_in_turns_after_warming_up() -> None:
     def slow(name: str) -> Callable[[], object]:
         def call() -> None:
             calls.append(name)
-            time.sleep(0.006)
+            work(0.012)
 
         return call
 
@@ -114,6 +127,10 @@ def test_measure_runs_in_turns_after_warming_up() -> None:
     assert warming == calibrating == first == memory == ["ours", "other"]
     assert second == ["other", "ours"]
     assert len(calls) == 10
+
+
+def test_waiting_does_not_count() -> None:
+    assert median_seconds(lambda: time.sleep(0.05), samples=1, warmup=0) < 0.04
 
 
 def test_measure_needs_a_pair() -> None:
@@ -141,7 +158,7 @@ def test_threads_are_restored_also_after_an_error() -> None:
 
 
 def test_median_of_seconds() -> None:
-    assert 0.01 <= median_seconds(lambda: time.sleep(0.01), samples=3, warmup=0) < 1
+    assert 0.01 <= median_seconds(lambda: work(0.01), samples=3, warmup=0) < 1
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def grid() -> unn.FactorGraph:
     g.factor(Multilinear(U["i j v"], X["i j v"]))
     g.factor(Multilinear(X["a b c"], X["d b c"], where="a < d"))
     g.factor(Multilinear(Z["j i"], W["i v"], X["n m v"], name="swap"))
+    g.factor(Multilinear(X["j b i"], W["i v"], Z["k v"], name="cycle"))
     g.factor(Multilinear(X["i (p q) v"], Z["q v"], name="split"))
     return g
 
@@ -64,6 +65,7 @@ def mixed() -> unn.FactorGraph:
     g.parameter("P", "m")
     g.factor(Cubic(A["i"], B["i"]))
     g.factor(Depends(B["i"], C["i"], name="who $asks$ #1"))
+    g.factor(Multilinear(B["i"], B["i+1"]))
     g.factor(Multilinear(A["i"], name="first bias"))
     g.factor(Multilinear(A["i"], name="second bias"))
     return g
@@ -78,8 +80,8 @@ def random_graph(count: int, seed: int) -> unn.FactorGraph:
         other = variables[random.integers(max(0, k - 6), k)]
         g.factor(Multilinear(variable["i"], g.parameter(f"W{k}", "a a")["i j"], other["j"]))
     for k in range(count // 2):
-        chosen = random.choice(count, 3, replace=False)
-        g.factor(Multilinear(*(variables[n]["i"] for n in chosen), name=f"a factor with a long name {k}" if random.random() < 0.3 else None))
+        chosen = [variables[n]["i"] for n in random.choice(count, 3, replace=False)]
+        g.factor(Multilinear(*chosen, name=f"a factor with a long name {k}" if random.random() < 0.3 else None))
     for k in random.choice(count, count // 2):
         g.factor(Multilinear(variables[k]["i"]))
     return g
@@ -139,7 +141,7 @@ def test_explained_updates_evaluate_to_the_messages_of_the_factors(declare):
     for name in g.variables:
         expected = torch.zeros_like(values[name])
         for factor in g.factors.values():
-            if name in factor.variables and "split" not in factor.name:
+            if name in factor.variables:
                 batched = {n: x[None] if n in g.variables else x for n, x in values.items()}
                 expected = expected + factor.message(name, batched)[0]
         assert torch.allclose(_evaluated(g.explain(), name, values), expected)
@@ -169,7 +171,12 @@ def test_explain_says_how_variables_without_a_single_exact_step_are_updated():
     assert "Z meets itself" not in text
     text = " ".join(mixed().explain().split())
     assert "A has no closed form in Cubic(A, B): a monotone inner solver" in text
+    assert "B has no closed form in Cubic(A, B), Multilinear(B, B): a monotone inner solver" in text
     assert "colour classes" not in text
+    g = unn.FactorGraph("one node")
+    S = g.variable("S", "n", unn.Entropy())
+    g.factor(Multilinear(S["i"], S["j"]))
+    assert "S has no closed form in Multilinear(S, S)" in g.explain()
 
 
 def test_explain_keeps_factors_without_energy_out_of_energy_and_updates():
@@ -240,7 +247,7 @@ def test_dot_is_a_bipartite_graph_with_the_declared_edges(declare):
 
 def test_labels_of_factors_list_parameters_but_not_variables():
     labels = [factor_label(factor) for factor in grid().factors.values()]
-    assert labels == ["W", 'right "x" #1 (a, b); <c>: W', "U", "", "swap: W", "split"]
+    assert labels == ["W", 'right "x" #1 (a, b); <c>: W', "U", "", "swap: W", "cycle: W", "split"]
     assert [factor_label(factor) for factor in mixed().factors.values()][:2] == ["Cubic", "who $asks$ #1"]
 
 
@@ -308,8 +315,19 @@ def test_draw_folds_a_long_chain():
     assert max(steps) < 2
 
 
+def test_draw_of_a_tree_has_no_crossing_edges():
+    g = unn.FactorGraph("tree", a=1)
+    variables = [g.variable(f"x{k}", "a", unn.SquaredNorm()) for k in range(15)]
+    for k in np.random.default_rng(0).permutation(range(1, 15)):
+        g.factor(Multilinear(variables[k]["i"], variables[(k - 1) // 2]["i"]))
+    height = {name: circle.get_center()[1] for name, circle in _patches(g.draw(), "variable ").items()}
+    for level in ([1, 2], [3, 4, 5, 6], range(7, 15)):
+        parents = [height[f"x{(k - 1) // 2}"] for k in sorted(level, key=lambda k: height[f"x{k}"])]
+        assert parents == sorted(parents)
+
+
 def test_draw_refuses_names_that_are_not_declared():
-    with pytest.raises(DeclarationError, match="unknown array 'Image'. Known names: H, V, W, X"):
+    with pytest.raises(DeclarationError, match="unknown array 'Image'"):
         classifier().draw(given=["X", "Image"])
 
 
@@ -405,20 +423,18 @@ def _holds(outer, inner) -> bool:
 def _evaluated(text: str, name: str, values: Mapping[str, Tensor]) -> Tensor:
     """The argument of the activation in the explained update of one variable, by running through all values of all letters."""
     flat = " ".join(text.split())
-    left, inner = re.search(rf" {name}\[([^]]*)\] <- \w+\((.*?\])(?:; [^()]*)?\)(?= \w+(?:\[| meets|:)| A term| Bound)", flat).groups()
-    left = left.split()
+    left, terms = re.search(rf" {name}\[([^]]*)\] <- \w+\((.*?\]\)?)(?:; [^()]*)?\)(?= \w+(?:\[| meets)| A term| Bound)", flat).groups()
+    terms = re.sub(r"\((\w) (\w)\)", r"\1*2+\2", terms)  # a split axis, its faster letter of size 2
     result = torch.zeros_like(values[name])
-    for term in inner.split(" + "):
-        if " at [" in term:
-            continue
-        product, _, condition = term.strip("()").partition(" where ")
-        operands = re.findall(r"(\w+)\[([^]]*)\]", product)
-        letters = dict.fromkeys([*left, *re.findall(r"[a-z]\w*", " ".join(pattern for _, pattern in operands))])
-        for index in itertools.product(range(-2, 6), repeat=len(letters)):
-            place = dict(zip(letters, index, strict=True))
-            places = [(name, left), *((array, pattern.split()) for array, pattern in operands)]
-            spots = [(array, tuple(eval(dim, {}, place) for dim in dims)) for array, dims in places]
+    for term in terms.split(" + "):
+        term, _, condition = term.strip("()").partition(" where ")
+        product, _, place = term.partition(" at ")
+        operands = [(name, place.strip("[]") or left), *re.findall(r"(\w+)\[([^]]*)\]", product)]
+        letters = sorted(set(re.findall("[a-z]", " ".join(pattern for _, pattern in operands))))
+        for index in itertools.product(range(4), repeat=len(letters)):
+            known = dict(zip(letters, index, strict=True))
+            spots = [(array, tuple(eval(dim, {}, known) for dim in pattern.split())) for array, pattern in operands]
             inside = all(0 <= i < n for array, spot in spots for i, n in zip(spot, values[array].shape, strict=True))
-            if inside and (not condition or eval(condition, {}, place)):
-                result[spots[0][1]] += np.prod([float(values[array][spot].detach()) for array, spot in spots[1:]])
+            if inside and (not condition or eval(condition, {}, known)):
+                result[spots[0][1]] += np.prod([float(values[array][spot]) for array, spot in spots[1:]])
     return result

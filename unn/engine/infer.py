@@ -12,8 +12,8 @@ from ..errors import InferenceError
 from ..graph import FactorGraph
 from .energy import Trace
 from .observe import Given, Initial, Partial, observe
-from .orders import Item, Order, as_order
-from .plan import Plan, Step, check_order, check_reach, default_order
+from .orders import Item, Listed, Order, as_order
+from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
 from .state import State
 
@@ -66,7 +66,7 @@ def infer(
     partial = [name for name, value in given.items() if isinstance(value, Partial)]
     fixed = [name for name in given if name not in partial]
     if want is not None:
-        check_reach(graph, given, [want] if isinstance(want, str) else want)
+        check_reach(graph, given, fixed, [want] if isinstance(want, str) else want)
     plan = Plan.of(graph, fixed)
     setting = observe(graph, given, initial, lengths, sizes, dropout, generator)
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
@@ -75,10 +75,13 @@ def infer(
     record = Trace(state) if trace else None
 
     schedule: list[Step] = []
+    steps: list[Step] = []
     status, message, rounds = Status.LIMIT, "", 0
     while rounds < limit and status is Status.LIMIT:
         before = dict(state.values)
-        steps = state.plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
+        if not steps or not isinstance(chosen, Listed):
+            steps = plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
+            steps = mark_reuse(plan, steps, cyclic=True) if isinstance(chosen, Listed) else steps
         for step in steps:
             old = state.update(step)
             if record is not None:

@@ -27,6 +27,8 @@ class Partial:
     mask: Tensor
 
 
+_LARGEST = torch.finfo(torch.float64).max
+
 Given = Mapping[str, Tensor | Partial]
 Initial = Mapping[str, Tensor | str]
 
@@ -44,6 +46,7 @@ class Setting:
         regularizers: by variable, with dropout where it was asked for.
         like: a tensor with the dtype and device of the run.
         fixed: names that no update changes.
+        free_rows: for variables of which few whole rows are unobserved, the indices of these rows along the batch and the first axes.
         padding: for observed ragged variables, what was given and where it is padding; computed with as 0, returned as given.
     """
 
@@ -56,6 +59,7 @@ class Setting:
     like: Tensor
     fixed: frozenset[str] = field(default_factory=frozenset)
     padding: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    free_rows: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
 
 
 def observe(
@@ -110,14 +114,16 @@ def observe(
     if sizes:
         _take_sizes(graph, sizes, solved)
     try:
-        solved = graph.size_table.solve(solved) if graph.size_table.has_rules else solved
+        if graph.size_table.has_rules and len(solved) > len(graph.size_table.static):
+            solved = graph.size_table.solve(solved)
     except DeclarationError as error:
         raise ObservationError(f"graph {graph.name!r}: {error}") from None
-    shapes = _all_shapes(graph, solved)
+    shapes = _static_shapes(graph) if len(solved) == len(graph.size_table.static) else _all_shapes(graph, solved)
     if batch is None:
         batch = 1
     masks = _masks(graph, lengths, shapes, batch, like.device) if lengths else {}
     padding: dict[str, tuple[Tensor, Tensor]] = {}
+    free_rows: dict[str, tuple[Tensor, ...]] = {}
     for name, value in given.items():
         array = graph.arrays[name]
         if isinstance(value, Partial):
@@ -130,6 +136,9 @@ def observe(
             observed[name] = (_masked(full, masks.get(name)), where_observed)
             if name in masks:
                 padding[name] = (full, where_observed & ~masks[name])
+            rows = _free_rows(value, masks.get(name))
+            if rows is not None:
+                free_rows[name] = rows
             values[name] = _masked(full, masks.get(name))
             continue
         if isinstance(array, Variable):
@@ -146,7 +155,7 @@ def observe(
     regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
     if dropout:
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
-    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding)
+    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding, free_rows)
     if lengths:
         _mask_constants(graph, setting, lengths)
     for name, start in (initial or {}).items():
@@ -276,6 +285,14 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
     return shapes
 
 
+def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:
+    """The shapes of a graph without dynamic axes; found once for a declaration."""
+    found = graph._plans.get("shapes")
+    if not isinstance(found, dict):
+        found = graph._plans["shapes"] = _all_shapes(graph, graph.size_table.static)
+    return found
+
+
 def _masks(
     graph: FactorGraph, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device
 ) -> dict[str, Tensor]:
@@ -360,7 +377,33 @@ def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
     return mask
 
 
+def _free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | None:
+    """The unobserved rows of a mask that covers only the first axes, if they are few and the run is on a CPU (elsewhere finding them waits)."""
+    mask = partial.mask
+    while mask.ndim > 1 and mask.shape[-1] == 1:
+        mask = mask.squeeze(-1)
+    if torch.compiler.is_compiling() or mask.device.type != "cpu" or mask.ndim >= partial.value.ndim or mask.ndim < 2:
+        return None
+    if tuple(mask.shape) != tuple(partial.value.shape[: mask.ndim]):
+        return None
+    free = ~mask
+    if exists is not None:
+        while exists.ndim > mask.ndim:
+            if exists.shape[-1] != 1:
+                return None
+            exists = exists.squeeze(-1)
+        free = free & exists
+    rows = free.nonzero(as_tuple=True)
+    return rows if 2 * len(rows[0]) <= free.numel() else None
+
+
 def _check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str, zero_allowed: bool = False) -> None:
+    if mask is None and isinstance(variable.regularizer, Elementwise) and x.numel():
+        # one pass over the values; NaN spreads to both ends and fails the comparison
+        low, high = variable.regularizer.interval()
+        least, most = torch.aminmax(x.detach())
+        if max(low, -_LARGEST) <= float(least) and float(most) <= min(high, _LARGEST):
+            return
     seen = _masked(x, mask)
     inside = variable.regularizer.contains(seen, mask)
     if bool(inside.all()) or (zero_allowed and bool((seen == 0).all())):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -36,10 +36,17 @@ class Inlet:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One update: a variable, or some of its nodes (boolean, ready to broadcast against ``(batch, *axes)``)."""
+    """One update.
+
+    Attributes:
+        name: the variable.
+        nodes: only these of its nodes: boolean, ready to broadcast against ``(batch, *axes)``.
+        reused: keys of the messages that are still valid at the variable's next update, so worth keeping; None if that is not known.
+    """
 
     name: str
     nodes: Tensor | None = None
+    reused: frozenset[int] | None = None
 
     def __str__(self) -> str:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"
@@ -181,7 +188,7 @@ def check_order(graph: FactorGraph, order: Order, fixed: Collection[str], presen
             )
 
 
-def check_reach(graph: FactorGraph, given: Collection[str], want: Collection[str]) -> None:
+def check_reach(graph: FactorGraph, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
     """Check that what is given can influence what is wanted.
 
     Raises:
@@ -201,7 +208,7 @@ def check_reach(graph: FactorGraph, given: Collection[str], want: Collection[str
     for name in want:
         if name not in graph.variables:
             raise InferenceError(f"want: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        if name in given:
+        if name in fixed:
             raise InferenceError(f"want: variable {name!r} is given, so there is nothing to infer; want another one.")
         if name not in reached:
             raise InferenceError(
@@ -250,6 +257,27 @@ def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], warm: C
         for inlet in plan.changing[step.name]:
             needed.update(inlet.sources)
     return kept[::-1]
+
+
+def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
+    """The same steps, each with the messages that its variable's next update will find unchanged.
+
+    Args:
+        plan: of the graph.
+        steps: a schedule.
+        cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
+    """
+    marked: list[Step] = []
+    for place, step in enumerate(steps):
+        later = list(steps[place + 1 :]) + (list(steps[: place + 1]) if cyclic else [])
+        following = [other.name for other in later]
+        if step.name not in following:
+            marked.append(replace(step, reused=frozenset()))
+            continue
+        changed = {step.name, *following[: following.index(step.name)]}
+        reused = frozenset(inlet.key for inlet in plan.changing[step.name] if not changed & set(inlet.sources))
+        marked.append(replace(step, reused=reused))
+    return marked
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from ..factor import Factor
+from ..regularizers import Dropped
 from .inner import minimise_block
 from .observe import Setting
 from .plan import Inlet, Plan, Step
@@ -20,15 +23,25 @@ class State:
     Args:
         plan: which messages reach which variable.
         setting: what is fixed.
+        remember: the variables whose last pre-activations are wanted; all if None.
     """
 
-    def __init__(self, plan: Plan, setting: Setting) -> None:
+    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None) -> None:
         self.plan = plan
         self.setting = setting
+        self._remember = remember
         self.values = dict(setting.values)
         self.preactivations: dict[str, Tensor] = {}
         self._version = dict.fromkeys(plan.free, 0)
         self._static: dict[str, Tensor | None] = {}
+        self._refreshable = {
+            inlet.key
+            for name in (plan.free if setting.free_rows else ())
+            for inlet in plan.changing[name]
+            if len(inlet.sources) == 1
+            and (rows := setting.free_rows.get(inlet.sources[0])) is not None
+            and inlet.factor.row_aligned(name, inlet.sources[0], len(rows) - 1)
+        }
         self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         for name in plan.free:
             if name in self.values:
@@ -44,8 +57,13 @@ class State:
         """Minimise the energy exactly in one block: x <- grad Psi*(sum of messages). Returns the value before."""
         name = step.name
         old = self.values.get(name)
+        rows = self._update_rows(step)
+        if rows is not None:
+            self.values[name] = rows
+            self._version[name] += 1
+            return old
         if self.closed_form(step):
-            t = self.preactivations[name] = self.preactivation(name)
+            t = self.receive(step)
             x = self.setting.regularizers[name].mirror(t, self.setting.masks.get(name))
         else:
             x = minimise_block(self, step)
@@ -75,13 +93,48 @@ class State:
         self.values = dict(values)
         self._kept.clear()
 
+    def _update_rows(self, step: Step) -> Tensor | None:
+        """Update only the unobserved rows of a variable; None where all of it must be computed."""
+        name = step.name
+        rows = self.setting.free_rows.get(name)
+        wanted = self._remember is None or name in self._remember
+        if rows is None or wanted or self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
+            return None
+        regularizer = self.setting.regularizers[name]
+        if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
+            return None
+        total: Tensor | None = None
+        for inlet in self.plan.changing[name]:
+            if any(source not in self.values for source in inlet.sources):
+                continue
+            message = inlet.factor.message_rows(name, self.values, rows)
+            if message is None:
+                return None
+            total = message if total is None else total + message
+        if total is None:
+            return None
+        return self.setting.observed[name][0].index_put(rows, regularizer.mirror(total))
+
+    def _coupled_rows(self, name: str, count: int) -> bool:
+        """Does the regularizer tie entries of different rows?"""
+        variable = self.plan.graph.variables[name]
+        return any(axis in variable.axes[:count] for axis in self.setting.regularizers[name].over_axes(variable.axes))
+
+    def receive(self, step: Step) -> Tensor:
+        """The sum of all messages to a variable, remembered where it is wanted."""
+        t = self.preactivation(step)
+        if self._remember is None or step.name in self._remember:
+            self.preactivations[step.name] = t
+        return t
+
     def closed_form(self, step: Step) -> bool:
         """Is the energy of the factors affine in this block?"""
         how = self.plan.how[step.name]
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
-    def preactivation(self, name: str) -> Tensor:
+    def preactivation(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
+        name = step.name
         if name in self._static:
             total = self._static[name]
         else:
@@ -91,7 +144,7 @@ class State:
                 total = message if total is None else total + message
             self._static[name] = total
         for inlet in self.plan.changing[name]:
-            received = self._receive(inlet, name)
+            received = self._receive(inlet, step)
             if received is not None:
                 total = received if total is None else total + received
         shape = self.setting.shapes[name]
@@ -100,18 +153,31 @@ class State:
         # a regularizer that normalises must see every entry of a broadcast message
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
 
-    def _receive(self, inlet: Inlet, name: str) -> Tensor | None:
+    def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
         """A message: None if an operand is absent, the kept one if its operands have not changed."""
         for source in inlet.sources:
             if source not in self.values:
                 return None
         stamp = tuple([self._version[source] for source in inlet.sources])
-        kept = self._kept.get(inlet.key)
+        kept = self._kept.pop(inlet.key, None)
+        refreshable = inlet.key in self._refreshable
         if kept is not None and kept[0] == stamp:
-            return kept[1]
-        message = self._compute(inlet, name)
-        self._kept[inlet.key] = (stamp, message)
+            message = kept[1]
+        elif kept is not None and refreshable:
+            message = self._refresh(inlet, step.name, kept[1])
+        else:
+            kept = None
+            message = self._compute(inlet, step.name)
+        if step.reused is None or inlet.key in step.reused or refreshable:
+            self._kept[inlet.key] = (stamp, message)
         return message
+
+    def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
+        """A kept message with the rows renewed that its only source, observed in part, can have changed."""
+        rows = self.setting.free_rows[inlet.sources[0]]
+        fresh = inlet.factor.message_rows(name, self.values, rows)
+        assert fresh is not None
+        return old.index_put(rows, fresh)
 
     def _compute(self, inlet: Inlet, name: str) -> Tensor:
         return inlet.factor.message(name, self.values, self.setting.shapes[name])

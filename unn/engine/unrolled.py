@@ -12,7 +12,7 @@ from ..graph import FactorGraph
 from .infer import round_limit
 from .observe import Initial, Partial, observe
 from .orders import Item, Listed, Order, as_order
-from .plan import Plan, Step, check_order, check_reach, default_order, live_steps
+from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
 
 
@@ -56,9 +56,11 @@ class Unrolled(nn.Module):
         self.given = (given,) if isinstance(given, str) else tuple(given)
         self.want = (want,) if isinstance(want, str) else tuple(want)
         self._single = isinstance(want, str)
-        check_reach(graph, self.given, self.want)
         self.order = as_order(default_order(graph, self.given, self.given) if order is None else order)
-        check_order(graph, self.order, [n for n in self.given if n not in self.order.names], list(initial or {}))
+        # a given variable that the order updates is one that calls observe in part
+        fixed = [name for name in self.given if name not in self.order.names]
+        check_reach(graph, self.given, fixed, self.want)
+        check_order(graph, self.order, fixed, list(initial or {}))
         for name in self.want:
             if name not in self.order.names:
                 raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
@@ -68,7 +70,7 @@ class Unrolled(nn.Module):
         self.dropout = dict(dropout or {})
         self.check_values = check_values
         self._live: dict[object, list[Step]] = {}
-        Plan.of(graph, [name for name in self.given if name not in self.order.names]).prepare()
+        Plan.of(graph, fixed).prepare()
 
     def forward(
         self,
@@ -88,7 +90,7 @@ class Unrolled(nn.Module):
         Raises:
             ObservationError: for values that do not fit the declaration.
         """
-        state = self._run(inputs, lengths, iterations, generator)
+        state = self._run(inputs, lengths, iterations, generator, remember=())
         found = tuple(state.result(name) for name in self.want)
         return found[0] if self._single else found
 
@@ -100,7 +102,7 @@ class Unrolled(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
-        state = self._run(inputs, lengths, iterations, generator)
+        state = self._run(inputs, lengths, iterations, generator, remember=self.want)
         found = tuple(state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want)
         return found[0] if self._single else found
 
@@ -110,6 +112,7 @@ class Unrolled(nn.Module):
         lengths: Mapping[str, Tensor] | None,
         iterations: int | None,
         generator: torch.Generator | None,
+        remember: Sequence[str],
     ) -> State:
         if len(inputs) != len(self.given):
             raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
@@ -125,9 +128,15 @@ class Unrolled(nn.Module):
             check_values=self.check_values and not torch.compiler.is_compiling(),
         )
         plan = Plan.of(self.graph, fixed)
-        state = State(plan, setting)
-        for step in self._steps(plan, state, self._rounds(iterations, generator), generator):
+        state = State(plan, setting, remember)
+        steps = self._steps(plan, state, self._rounds(iterations, generator), generator)
+        for step in steps[:-1]:
             state.update(step)
+        if remember and state.closed_form(steps[-1]):
+            # the pre-activation is all that is wanted of the last update
+            state.receive(steps[-1])
+        else:
+            state.update(steps[-1])
         return state
 
     def _rounds(self, iterations: int | None, generator: torch.Generator | None) -> int:
@@ -144,11 +153,12 @@ class Unrolled(nn.Module):
         warm = {*state.setting.observed, *(name for name, how in plan.how.items() if how != "closed form")}
         if not isinstance(self.order, Listed):
             items = [item for _ in range(rounds) for item in self.order.round(generator)]
-            return live_steps(plan, plan.steps(items, shapes, device), self.want, warm)
+            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want, warm), cyclic=False)
         coloured = "coloured" in plan.how.values()
         key = (plan, rounds, frozenset(warm), (device, tuple(shapes.items())) if coloured else None)
         if key not in self._live:
-            self._live[key] = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want, warm)
+            live = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want, warm)
+            self._live[key] = mark_reuse(plan, live, cyclic=False)
         return self._live[key]
 
     def extra_repr(self) -> str:

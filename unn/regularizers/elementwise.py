@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from .base import Regularizer, batch_all, batch_sum, tolerance, widened
+from .tanh import tanh
 
 
 class Elementwise(Regularizer):
@@ -155,7 +156,7 @@ class SignedEntropy(Elementwise):
         return torch.logaddexp(t, -t)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
-        return t.tanh()
+        return tanh(t)
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.abs() <= 1 + tolerance

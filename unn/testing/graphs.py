@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ..engine.infer import infer
 from ..engine.observe import Partial
 from ..engine.solution import Solution
+from ..engine.plan import Step
 from ..engine.state import State
 from ..regularizers.base import batch_sum
 from .strategies import GraphCase, domain_point
@@ -164,8 +165,8 @@ def _generator(case: GraphCase) -> torch.Generator:
     return torch.Generator().manual_seed(case.seed)
 
 
-def _receive_afresh(state: State, inlet: object, name: str) -> torch.Tensor | None:
+def _receive_afresh(state: State, inlet: object, step: Step) -> torch.Tensor | None:
     state._kept.clear()
     if any(source not in state.values for source in inlet.sources):  # type: ignore[attr-defined]
         return None
-    return state._compute(inlet, name)  # type: ignore[arg-type]
+    return state._compute(inlet, step.name)  # type: ignore[arg-type]

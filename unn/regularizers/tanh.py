@@ -1,0 +1,38 @@
+"""The hyperbolic tangent, fast on CPUs in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def tanh(t: Tensor) -> Tensor:
+    """tanh(t); in float32 on a CPU by way of the sigmoid, which takes a quarter of the time.
+
+    The absolute error is then below 2e-7, about one unit in the last place of 1. Elsewhere it is ``torch.tanh``.
+    """
+    if t.dtype == torch.float32 and t.device.type == "cpu" and not torch.compiler.is_compiling():
+        result: Tensor = _SigmoidTanh.apply(t)  # type: ignore[no-untyped-call]
+        return result
+    return t.tanh()
+
+
+class _SigmoidTanh(torch.autograd.Function):
+    """2 sigmoid(2t) - 1, which like ``torch.tanh`` keeps no more than its result for the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(t: Tensor) -> Tensor:
+        return (t + t).sigmoid_().mul_(2).sub_(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(gradients[0], y)  # type: ignore[no-any-return]
