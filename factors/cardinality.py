@@ -8,7 +8,7 @@ from torch import Tensor
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError
-from unn.sizes import letter_sizes
+from unn.regularizers.base import batch_sum
 
 from .structure import parse_each
 from .views import starts_of, view
@@ -39,13 +39,7 @@ class Cardinality(Factor):
     def counts(self, x: Tensor) -> Tensor:
         """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``."""
         reference = self.references[0]
-        sizes = letter_sizes(self.references, {reference.array.name: tuple(x.shape[1:])}, self.split_sizes)
-        missing = [letter for letter in reference.letters if letter not in sizes]
-        if missing:
-            raise DeclarationError(
-                f"factor {self.name!r}: the size of letter {missing[0]!r} in {reference} is not known; declare it with the "
-                f"graph, FactorGraph(..., {missing[0]}=...)."
-            )
+        sizes = self.letter_sizes({reference.array.name: tuple(x.shape[1:])})
         entries = (view(x, reference.pattern, sizes, starts_of(self.references)) > 0.5).to(torch.int64)
         letters = reference.letters
         entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))
@@ -58,7 +52,8 @@ class Cardinality(Factor):
         Args:
             x: values of the variable, shape ``(batch, *axes)``.
         """
-        return (self.counts(x) != self.equals).flatten(1).sum(1)
+        return batch_sum((self.counts(x) != self.equals).long())
 
     def formula(self) -> str:
-        return f"count of {self.references[0]} = {self.equals} for each {' '.join(self.each)}"
+        groups = f" for each {' '.join(self.each)}" if self.each else ""
+        return f"count of {self.references[0]} = {self.equals}{groups}"

@@ -81,7 +81,7 @@ class Conv2d(Factor):
             return self._convolve(values)
         if shape is None:
             shape = tuple(values[target].shape[1:])
-        return self._transpose(values[self.output], values[self.weight], shape)
+        return self._transpose(values[self.output], self._weight(values), shape)
 
     def affine_in(self, target: str) -> bool:
         return True
@@ -94,6 +94,7 @@ class Conv2d(Factor):
             SizeRule(("a", "u", "i"), self._spatial_rule(0, "a", "u", "i")),
             SizeRule(("b", "v", "j"), self._spatial_rule(1, "b", "v", "j")),
             SizeRule(("d", "e"), self._group_rule),
+            SizeRule(("o",), self._filter_rule),
         ]
 
     def formula(self) -> str:
@@ -110,7 +111,7 @@ class Conv2d(Factor):
         return f"-<{self.output}, conv2d({', '.join([self.input, self.weight, *options])})>"
 
     def _convolve(self, values: Values) -> Tensor:
-        x, weight = values[self.input], values[self.weight]
+        x, weight = values[self.input], self._weight(values)
         if self._coarse(weight):
             return subpixel.convolve(x, weight, self.stride[0], self.padding)
         return F.conv2d(x, _channels_last(weight), None, self.stride, self.padding, self.dilation, self.groups)
@@ -123,6 +124,12 @@ class Conv2d(Factor):
             for k in (0, 1)
         ]
         return F.conv_transpose2d(h, _channels_last(weight), None, self.stride, self.padding, missing, self.groups, self.dilation)
+
+    def _weight(self, values: Values) -> Tensor:
+        weight = values[self.weight]
+        if weight.ndim != 4:
+            raise DeclarationError(f"factor {self.name!r}: the weight {self.weight!r} has shape {tuple(weight.shape)}; it cannot have a batch axis.")
+        return weight
 
     def _coarse(self, weight: Tensor) -> bool:
         """Is the sub-pixel form faster: few input channels, one stride above 1, a CPU?"""
@@ -150,10 +157,18 @@ class Conv2d(Factor):
                     )
                 return {feature: room // stride + 1}
             if feature in known and stride == 1:
-                return {image: known[feature] - 1 + reach - 2 * padding}
+                size = known[feature] - 1 + reach - 2 * padding
+                if size < 1:
+                    raise DeclarationError(f"an output of size {known[feature]} with padding {padding} and a kernel's reach of {reach} has no input")
+                return {image: size}
             return {}
 
         return derive
+
+    def _filter_rule(self, known: LetterSizes) -> LetterSizes:
+        if known.get("o", 0) % self.groups:
+            raise DeclarationError(f"{known['o']} output channels cannot be split into {self.groups} groups")
+        return {}
 
     def _group_rule(self, known: LetterSizes) -> LetterSizes:
         if "d" in known and known["d"] % self.groups:

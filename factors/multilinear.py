@@ -15,7 +15,7 @@ from unn import Factor
 from unn.arrays import Constant, Parameter, Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.factor import Values
-from unn.sizes import LetterSizes, letter_sizes
+from unn.sizes import LetterSizes
 
 from .contraction import BATCH, Contraction, contraction
 from .views import adjoint, starts_of, view
@@ -65,7 +65,7 @@ class Multilinear(Factor):
         sizes = self._letter_sizes(values, None, None)
         operands = [self._operand(k, values, sizes) for k in range(len(self.references))]
         run = self._contraction(None, self._flags(None, values))
-        return -run(self._with_condition(operands, sizes))
+        return -run(self._with_condition(operands, values, sizes))
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
         places = self._places[target]
@@ -146,7 +146,7 @@ class Multilinear(Factor):
 
     def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
         operands = [self._operand(k, values, sizes) for k in self._others[place]]
-        operands = self._with_condition(operands, sizes)
+        operands = self._with_condition(operands, values, sizes)
         pattern = self.references[place].pattern
         if operands:
             message = self._contraction(place, self._flags(place, values))(operands)
@@ -201,18 +201,19 @@ class Multilinear(Factor):
             elif name in values:
                 x = values[name]
                 shapes[name] = tuple(x.shape[x.ndim - len(reference.array.axes) :])
-        return letter_sizes(self.references, shapes, self.split_sizes)
+        return self.letter_sizes(shapes)
 
-    def _with_condition(self, operands: list[Tensor], sizes: LetterSizes) -> list[Tensor]:
+    def _with_condition(self, operands: list[Tensor], values: Values, sizes: LetterSizes) -> list[Tensor]:
         if self._condition is None:
             return operands
         left, relation, right = self._condition
-        like = operands[0] if operands else torch.empty(())
+        like = operands[0] if operands else next(iter(values.values()))
         key = (sizes[left], sizes[right], like.dtype, like.device)
         if key not in self._masks:
-            rows = torch.arange(sizes[left], device=like.device) + self._starts.get(left, 0)
-            columns = torch.arange(sizes[right], device=like.device) + self._starts.get(right, 0)
-            self._masks[key] = _RELATIONS[relation](rows[:, None], columns[None, :]).to(like.dtype)
+            with torch.inference_mode(False):
+                rows = torch.arange(sizes[left], device=like.device) + self._starts.get(left, 0)
+                columns = torch.arange(sizes[right], device=like.device) + self._starts.get(right, 0)
+                self._masks[key] = _RELATIONS[relation](rows[:, None], columns[None, :]).to(like.dtype)
         return [*operands, self._masks[key]]
 
     def _parse_condition(self, where: str) -> tuple[str, str, str]:
@@ -221,6 +222,8 @@ class Multilinear(Factor):
         if match is None:
             raise DeclarationError(f"factor {self.name!r}: where={where!r} is not a condition between two letters such as 'i != j'.")
         left, relation, right = match.groups()
+        if left == right:
+            raise DeclarationError(f"factor {self.name!r}: where={where!r} must compare two letters, not {left!r} with itself.")
         for letter in (left, right):
             if letter not in letters:
                 raise DeclarationError(f"factor {self.name!r}: where={where!r} names no letter of the factor.{suggest(letter, letters)}")

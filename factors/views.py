@@ -73,6 +73,7 @@ def adjoint(m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, i
         if len(dim.letters) == 1:
             letter = dim.letters[0]
             start = starts.get(letter, 0) + dim.shift
+            start = min(start, shape[axis])
             rest = shape[axis] - start - sizes[letter]
             if start or rest:
                 m = _widen(m, lead + axis, sizes[letter])

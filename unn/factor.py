@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .arrays import Reference, Variable
 from .errors import DeclarationError, InferenceError
-from .sizes import SizeRule
+from .sizes import LetterSizes, SizeRule, letter_sizes
 
 Values = Mapping[str, Tensor]
 
@@ -26,6 +26,10 @@ class Factor:
     Args:
         references: the arrays, each seen through a pattern.
         name: unique in the graph; made from the arrays by default.
+
+    Attributes:
+        variables: the names of the variables that this factor couples, each once.
+        operands: the names of all its arrays, each once.
     """
 
     multilinear: ClassVar[bool] = False
@@ -47,17 +51,9 @@ class Factor:
         if not references:
             raise DeclarationError(f"{type(self).__name__} needs at least one reference such as X['i d'].")
         self.references = references
+        self.variables = tuple(dict.fromkeys(r.array.name for r in references if isinstance(r.array, Variable)))
+        self.operands = tuple(dict.fromkeys(r.array.name for r in references))
         self.name = name or f"{type(self).__name__}({', '.join(r.array.name for r in references)})"
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The names of the variables that this factor couples, each once."""
-        return tuple(dict.fromkeys(r.array.name for r in self.references if isinstance(r.array, Variable)))
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """The names of all arrays of this factor, each once."""
-        return tuple(dict.fromkeys(r.array.name for r in self.references))
 
     def energy(self, values: Values) -> Tensor:
         """The energy, shape ``(batch,)``, from the values of all arrays by name.
@@ -78,8 +74,11 @@ class Factor:
         outer = torch.is_grad_enabled()
         with torch.enable_grad():
             x = values[target]
-            leaf = x if outer and x.requires_grad else x.detach().requires_grad_()
+            # a node of its own, so that other values computed from x do not count
+            leaf = x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_()
             energy = self.energy({**values, target: leaf})
+            if not energy.requires_grad:
+                return torch.zeros_like(x)
             (gradient,) = torch.autograd.grad(energy.sum(), leaf, create_graph=outer, allow_unused=True)
         return torch.zeros_like(x) if gradient is None else -gradient
 
@@ -117,6 +116,17 @@ class Factor:
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """Do once-only work ahead of the first run, given the sizes of axes known from the declaration."""
+
+    def letter_sizes(self, shapes: Mapping[str, Sequence[int]]) -> LetterSizes:
+        """The extent of each letter, given the shapes of the arrays without batch axes.
+
+        Raises:
+            DeclarationError: if the parts of a split axis remain unknown.
+        """
+        try:
+            return letter_sizes(self.references, shapes, self.split_sizes)
+        except DeclarationError as error:
+            raise DeclarationError(f"factor {self.name!r}: {error}") from None
 
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
         """Which terms exist, given the index of each letter in each term; None if all do."""

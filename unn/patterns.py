@@ -65,6 +65,7 @@ def parse_pattern(text: str) -> Pattern:
             break
         match = _TOKEN.match(text, position)
         if match is None:
+            position += len(text[position:]) - len(text[position:].lstrip())
             raise _bad(text, position, "expected a letter, a shift such as 'i+1', or a group such as '(R r)'")
         start = match.end(0) - len(match.group(0).lstrip())
         opened, closed, letter, sign, amount = match.groups()

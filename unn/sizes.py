@@ -231,9 +231,18 @@ def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[
             low[letter] = max(low.get(letter, 0), -dim.shift)
             high[letter] = min(high[letter], size - dim.shift) if letter in high else size - dim.shift
     sizes = {**(known or {}), **{letter: max(0, high[letter] - low[letter]) for letter in low}}
-    for size, letters in splits:
-        missing = [letter for letter in letters if letter not in sizes]
-        if len(missing) == 1:
-            rest = math.prod(sizes[letter] for letter in letters if letter != missing[0])
-            sizes[missing[0]] = size // rest if rest else 0
+    while splits:
+        solvable = [k for k, (_, letters) in enumerate(splits) if sum(letter not in sizes for letter in letters) <= 1]
+        if not solvable:
+            _, letters = splits[0]
+            unknown = [letter for letter in letters if letter not in sizes]
+            raise DeclarationError(
+                f"in the split ({' '.join(letters)}) the sizes of {', '.join(map(repr, unknown))} are not known; "
+                f"declare one with the graph, FactorGraph(..., {unknown[0]}=...)."
+            )
+        size, letters = splits.pop(solvable[0])
+        for letter in letters:
+            if letter not in sizes:
+                rest = math.prod(sizes[other] for other in letters if other != letter)
+                sizes[letter] = size // rest if rest else 0
     return sizes

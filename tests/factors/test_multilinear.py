@@ -326,6 +326,34 @@ def test_a_condition_on_a_single_array_sends_messages_of_its_dtype():
         assert torch.equal(message.expand(1, 3, 3), torch.ones(1, 3, 3, dtype=dtype).triu(1))
 
 
+def ordered_pairs():
+    g = unn.FactorGraph("pairs", n=4)
+    s, W = g.variable("s", "n", unn.SignedEntropy()), g.parameter("W", "n m", init=noise(4, 4))
+    f = Multilinear(W["i j"], s["i"], s["j"], where="i < j")
+    g.factor(f)
+    return g, f
+
+
+def test_a_condition_seen_first_without_gradients_can_be_trained_with_later():
+    g, f = ordered_pairs()
+    values = {"W": g.W, "s": noise(BATCH, 4)}
+    with torch.inference_mode():
+        before = f.energy(values)
+    after = f.energy(values)
+    after.sum().backward()
+    torch.testing.assert_close(after, before)
+    torch.testing.assert_close(g.W.grad, -torch.einsum("bi,bj->ij", values["s"], values["s"]).triu(1))
+
+
+def test_a_condition_seen_first_inside_a_function_transform_holds_outside_of_it():
+    g, f = ordered_pairs()
+    values = {"W": g.W.detach(), "s": noise(BATCH, 4)}
+    hessian = torch.func.hessian(lambda x: f.energy({**values, "s": x[None]})[0])(values["s"][0])
+    w = values["W"].triu(1)
+    torch.testing.assert_close(hessian, -(w + w.T))
+    torch.testing.assert_close(f.message("s", values), values["s"] @ (w + w.T))
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [("i ~ j", "not a condition"), ("i !=", "not a condition"), ("i != k", "names no letter"), ("i < i", "two letters"), ("", "not a condition")],

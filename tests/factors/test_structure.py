@@ -211,5 +211,5 @@ def test_a_split_of_unknown_size_is_refused_by_its_letter():
     X = g.variable("X", "row", unn.BinaryEntropy())
     f = Cardinality(X["(R r)"], each="R", name="blocks")
     g.factor(f)
-    with pytest.raises(unn.DeclarationError, match="'blocks'.*'[Rr]'.*not known"):
+    with pytest.raises(unn.DeclarationError, match="'blocks'.*'[Rr]'"):
         f.violations(torch.zeros(1, 4))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
@@ -18,7 +18,7 @@ def interactions(g, factors, shape):
     generator = torch.Generator().manual_seed(0)
     s = torch.randn(shape, dtype=torch.float64, generator=generator)
     fixed = {name: torch.randn(x.shape, dtype=torch.float64, generator=generator) for name, x in g.fixed_values().items()}
-    hessian = torch.func.hessian(lambda x: sum(f.energy({**fixed, "s": x[None]})[0] for f in factors))(s)
+    hessian = torch.autograd.functional.hessian(lambda x: sum(f.energy({**fixed, "s": x[None]})[0] for f in factors), s)
     count = node_axis_count(g["s"])
     nodes = int(np.prod(shape[:count], dtype=int))
     features = s.numel() // nodes
@@ -55,11 +55,7 @@ def grids(draw):
 def test_no_two_nodes_of_a_class_interact_and_none_means_that_a_node_meets_itself(case):
     patterns, sizes, where = case
     g, s, factors, shapes = chain(patterns, sizes, where=where)
-    try:
-        meet = interactions(g, factors, sizes)
-    except RuntimeError as error:
-        assume("narrow" not in str(error))
-        raise
+    meet = interactions(g, factors, sizes)
     classes = colour_classes(s, factors, shapes)
     assert (classes is None) == bool(meet.diagonal().any())
     if classes is not None:
@@ -75,7 +71,7 @@ def test_no_two_nodes_of_a_class_interact_and_none_means_that_a_node_meets_itsel
 
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (3, 4), (6, 5)])
 def test_a_grid_with_nearest_neighbours_has_two_classes_as_a_chessboard(sizes):
-    g, s, factors, shapes = chain([("i j", "i+1 j"), ("i j", "i j-1")], sizes)
+    _, s, factors, shapes = chain([("i j", "i+1 j"), ("i j", "i j-1")], sizes)
     classes = colour_classes(s, factors, shapes)
     board = np.indices(sizes).sum(0) % 2 == 0
     assert len(classes) == 2
@@ -107,10 +103,13 @@ def test_all_nodes_are_one_class_where_no_two_interact():
     assert nodes.all()
 
 
-def test_a_node_that_meets_itself_has_no_classes():
-    for patterns, where in (([("i j", "i j")], None), ([("i j", "k l")], None), ([("i j", "i+1 j"), ("i j", "j i")], None), ([("i j", "i j")], "i < j")):
-        _, s, factors, shapes = chain(patterns, (3, 3), where=where)
-        assert colour_classes(s, factors, shapes) is None
+@pytest.mark.parametrize(
+    ("patterns", "where"),
+    [([("i j", "i j")], None), ([("i j", "k l")], None), ([("i j", "i+1 j"), ("i j", "j i")], None), ([("i j", "i j")], "i < j")],
+)
+def test_a_node_that_meets_itself_has_no_classes(patterns, where):
+    _, s, factors, shapes = chain(patterns, (3, 3), where=where)
+    assert colour_classes(s, factors, shapes) is None
 
 
 def test_a_condition_that_excludes_every_node_from_itself_gives_classes():

@@ -9,7 +9,6 @@ import numpy as np
 from ..arrays import Reference, Variable
 from ..factor import Factor
 from ..regularizers import Elementwise
-from ..sizes import letter_sizes
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -29,7 +28,7 @@ def meets_itself(factor: Factor, variable: Variable) -> bool:
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
     """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
     places = [r for r in factor.references if r.array.name == variable.name]
-    sizes = letter_sizes(factor.references, shapes, factor.split_sizes)
+    sizes = factor.letter_sizes(shapes)
     pairs = [_pairs(factor, one, other, variable, shapes[variable.name], sizes) for k, one in enumerate(places) for other in places[k + 1 :]]
     return np.unique(np.concatenate(pairs), axis=0)
 

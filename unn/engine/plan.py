@@ -219,22 +219,20 @@ def check_reach(graph: FactorGraph, given: Collection[str], fixed: Collection[st
 
 def default_order(graph: FactorGraph, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
     """The free variables by their distance from what is given, ties in the order of declaration."""
+    meets: dict[str, list[Factor]] = {}
+    for factor in graph.factors.values():
+        for name in factor.variables:
+            meets.setdefault(name, []).append(factor)
     distance = {name: 0 for name in given if name in graph.variables}
-    level = 0
-    while True:
-        level += 1
-        near = {
-            name
-            for factor in graph.factors.values()
-            if any(distance.get(other, level) < level for other in factor.variables)
-            for name in factor.variables
-            if name not in distance
-        }
-        if not near:
-            break
-        distance.update(dict.fromkeys(near, level))
+    frontier = list(distance)
+    for name in frontier:
+        for factor in meets.get(name, ()):
+            for other in factor.variables:
+                if other not in distance:
+                    distance[other] = distance[name] + 1
+                    frontier.append(other)
     free = [name for name in graph.variables if name not in fixed]
-    return tuple(sorted(free, key=lambda name: distance.get(name, level)))
+    return tuple(sorted(free, key=lambda name: distance.get(name, len(frontier))))
 
 
 def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], warm: Collection[str]) -> list[Step]:
