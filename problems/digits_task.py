@@ -11,6 +11,7 @@ from torch import Tensor
 
 import unn
 from unn import runs
+from unn.collage import save_collage
 from unn.draw import draw_energy, draw_graph, draw_images
 from unn.errors import DataError, ObservationError, suggest
 from unn.problem import Answer, Problem
@@ -117,10 +118,11 @@ class DigitsTask(Problem):
         }
         for name, figure in pictures.items():
             figure.savefig(folder / name, dpi=120)
+        save_collage([pictures["graph.png"], pictures["prototypes.png"], pictures["energy.png"]], folder / "overview.png")
         lines = [
             f"forward: test accuracy {right:.2%} on {len(digits.test_labels)} images of 8x8 pixels",
             *_recognition_lines(seen.network, seen.classifier, seen.classifier_accuracy),
-            "pictures: " + ", ".join(str(folder / name) for name in pictures),
+            "pictures: " + ", ".join(str(folder / name) for name in (*pictures, "overview.png")),
         ]
         return Answer(
             tuple(lines),

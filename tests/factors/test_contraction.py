@@ -70,6 +70,19 @@ def test_every_order_of_letters_and_operands_of_a_pair_is_right(order):
                         torch.testing.assert_close(found, einsum(pair, result, tensors), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("stack", [("a", "e"), ("a", "a"), (BATCH, BATCH)])
+def test_every_layout_of_a_first_step_is_right_whether_its_operands_share_their_stack_or_not(stack):
+    """The product of the first two, over d, is an intermediate of free layout: a wrong one shows only in the last step."""
+    first, second = stack
+    third = tuple(dict.fromkeys((BATCH, first, "b", second, "c")))
+    typical = {"d": 2, BATCH: 1000}
+    for a, b in itertools.product(itertools.permutations((first, "b", "d")), itertools.permutations((second, "c", "d"))):
+        operands = (a, b, third)
+        tensors = tensors_for(operands)
+        found = contraction(operands, (BATCH,), typical)(tensors)
+        torch.testing.assert_close(found, einsum(operands, (BATCH,), tensors), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("operands", "result"),
     [

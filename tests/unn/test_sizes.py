@@ -182,6 +182,12 @@ def test_an_axis_with_its_own_size_wins_over_a_size_with_the_name_of_its_letter(
     f = Multilinear(X["(R r)"], Y["R"])
     g.factor(f)
     assert dict(f.split_sizes) == {"R": 2, "r": 3}
+    g = unn.FactorGraph("dynamic", n=6, R=3)
+    X, Y = vectors(g, "n", "m")
+    g.factor(Multilinear(X["(R r)"], Y["R"]))
+    assert size(g, "m") is None
+    y = torch.randn(1, 2)
+    torch.testing.assert_close(unn.infer(g, {"M": y}, order=["N"])["N"], y.repeat_interleave(3, 1))
 
 
 @pytest.mark.parametrize(
