@@ -102,18 +102,23 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from([PLAIN, PACKED]), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=3), st.integers(0, 60), st.binary(max_size=3))
+@given(
+    raw=st.sampled_from([PLAIN, PACKED]),
+    changes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 60),
+    tail=st.binary(max_size=3),
+)
 def test_damaged_files_are_read_or_refused_but_never_crash(tmp_path, raw, changes, cut, tail):
     damaged = bytearray(raw)
     for place, byte in changes:
         damaged[place % len(damaged)] = byte
     (tmp_path / "file").write_bytes(bytes(damaged[: len(damaged) - cut % len(damaged)]) + tail)
+    message = ""
     try:
-        found = read_idx(tmp_path / "file")
+        assert isinstance(read_idx(tmp_path / "file"), np.ndarray)
     except DataError as error:
-        assert str(tmp_path / "file") in str(error)
-    else:
-        assert isinstance(found, np.ndarray)
+        message = str(error)
+    assert not message or str(tmp_path / "file") in message
 
 
 @pytest.mark.parametrize("pack", [False, True])

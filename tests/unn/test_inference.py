@@ -455,3 +455,20 @@ def test_boundedness_is_told_before_running():
     assert h.boundedness().bound is unn.Bound.DEPENDS
     h.factor(Implicit(lambda a: a.sum(1), A["i"]))
     assert h.boundedness().bound is unn.Bound.UNKNOWN
+
+
+def test_a_message_whose_operands_have_not_changed_is_not_computed_again(monkeypatch):
+    """H1, H2, label, H2 in each round: H2's message from H1 is computed once a round, not twice."""
+    from factors import Conv2d
+    from problems.digits import declare
+
+    sent = []
+    original = Conv2d.message
+    monkeypatch.setattr(Conv2d, "message", lambda self, target, *rest: (sent.append((self.weight, target)), original(self, target, *rest))[1])
+    images = torch.rand(2, 1, 8, 8)
+    order = unn.ForwardBackward(["H1", "H2", "label"])
+    unn.infer(declare(8, 8, 4), {"image": images}, order=order, iterations=3, trace=False)
+    assert sent.count(("W1", "H1")) == 1 and sent.count(("W2", "H2")) == 3 and sent.count(("W2", "H1")) == 2
+    sent.clear()
+    unn.Unrolled(declare(8, 8, 4), "image", "label", order=order, iterations=3)(images)
+    assert sent.count(("W1", "H1")) == 1 and sent.count(("W2", "H2")) == 3 and sent.count(("W2", "H1")) == 2

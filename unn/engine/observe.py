@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..arrays import Array, Constant, Variable
+from ..arrays import Array, Variable
 from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph import FactorGraph
 from ..regularizers import Dropped, Elementwise, Regularizer
+from .checks import check_constants, check_domain, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
+from .ragged import mask_constants, masked, ragged_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +28,6 @@ class Partial:
     value: Tensor
     mask: Tensor
 
-
-_LARGEST = torch.finfo(torch.float64).max
 
 Given = Mapping[str, Tensor | Partial]
 Initial = Mapping[str, Tensor | str]
@@ -90,7 +90,7 @@ def observe(
             f"{', '.join(graph.variables)}, or initial values (initial={{name: tensor}})."
         )
     for name, value in given.items():
-        array = _array(graph, name)
+        array = given_array(graph, name)
         if isinstance(value, Partial):
             if not isinstance(array, Variable):
                 raise ObservationError(f"{array.kind} {name!r} cannot be observed in part; give all of it.")
@@ -106,13 +106,13 @@ def observe(
         if isinstance(start, Tensor):
             tensors.append((f"{name!r} initial", graph.arrays[name], start))
     for where, array, tensor in tensors:
-        like = _check_tensor(where, array, tensor, like)
-        batch = _check_shape(graph, where, array, tensor, solved, batch)
-    _missing_constants(graph, given)
+        like = check_tensor(where, array, tensor, like)
+        batch = check_shape(graph, where, array, tensor, solved, batch)
+    check_constants(graph, given)
     if like is None:
         like = torch.empty(())
     if sizes:
-        _take_sizes(graph, sizes, solved)
+        take_sizes(graph, sizes, solved)
     try:
         if graph.size_table.has_rules and len(solved) > len(graph.size_table.static):
             solved = graph.size_table.solve(solved)
@@ -121,7 +121,7 @@ def observe(
     shapes = _static_shapes(graph) if len(solved) == len(graph.size_table.static) else _all_shapes(graph, solved)
     if batch is None:
         batch = 1
-    masks = _masks(graph, lengths, shapes, batch, like.device) if lengths else {}
+    masks = ragged_masks(graph, lengths, shapes, batch, like.device) if lengths else {}
     padding: dict[str, tuple[Tensor, Tensor]] = {}
     free_rows: dict[str, tuple[Tensor, ...]] = {}
     for name, value in given.items():
@@ -132,24 +132,24 @@ def observe(
             if check_values:
                 mask = masks.get(name)
                 seen = where_observed if mask is None else where_observed & mask
-                _check_domain(graph.variable_named(name), value.value, seen, f"{name!r} given in part")
-            observed[name] = (_masked(full, masks.get(name)), where_observed)
+                check_domain(graph.variable_named(name), value.value, seen, f"{name!r} given in part")
+            observed[name] = (masked(full, masks.get(name)), where_observed)
             if name in masks:
                 padding[name] = (full, where_observed & ~masks[name])
             rows = _free_rows(value, masks.get(name))
             if rows is not None:
                 free_rows[name] = rows
-            values[name] = _masked(full, masks.get(name))
+            values[name] = masked(full, masks.get(name))
             continue
         if isinstance(array, Variable):
             if check_values:
-                _check_domain(array, value, masks.get(name), f"{name!r} given")
-            values[name] = _masked(value, masks.get(name))
+                check_domain(array, value, masks.get(name), f"{name!r} given")
+            values[name] = masked(value, masks.get(name))
             if name in masks:
                 padding[name] = (value, ~masks[name])
         else:
             if check_values and not bool(value.isfinite().all()):
-                raise ObservationError(f"constant {name!r} given: {_describe_non_finite(value)}; clean the data first.")
+                raise ObservationError(f"constant {name!r} given: {describe_non_finite(value)}; clean the data first.")
             values[name] = value
     fixed = frozenset(n for n in given if n not in observed) | frozenset(graph.fixed_values())
     regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
@@ -157,14 +157,14 @@ def observe(
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
     setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding, free_rows)
     if lengths:
-        _mask_constants(graph, setting, lengths)
+        mask_constants(graph, setting, lengths)
     for name, start in (initial or {}).items():
         value_at_start = initial_value(setting, graph.variable_named(name), start, generator, check_values)
         if value_at_start is None:
             continue
         if name in observed:
             value_at_start = torch.where(observed[name][1], observed[name][0], value_at_start)
-        values[name] = _masked(value_at_start, masks.get(name))
+        values[name] = masked(value_at_start, masks.get(name))
     return setting
 
 
@@ -180,7 +180,7 @@ def initial_value(setting: Setting, variable: Variable, start: Tensor | str, gen
     shape = (setting.batch, *setting.shapes[name])
     if isinstance(start, Tensor):
         if check_values:
-            _check_domain(variable, start, mask, f"{name!r} initial", zero_allowed=True)
+            check_domain(variable, start, mask, f"{name!r} initial", zero_allowed=True)
         return start
     if start == "zero":
         return None
@@ -190,83 +190,6 @@ def initial_value(setting: Setting, variable: Variable, start: Tensor | str, gen
         noise = torch.rand(shape, generator=generator, dtype=setting.like.dtype, device=setting.like.device)
         return regularizer.mirror(noise, mask)
     raise InferenceError(f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}.")
-
-
-def _array(graph: FactorGraph, name: str) -> Array:
-    array = graph.arrays.get(name)
-    if array is None:
-        known = [n for n, a in graph.arrays.items() if isinstance(a, (Variable, Constant))]
-        raise ObservationError(f"given: graph {graph.name!r}: " + unknown("variable", name, known))
-    if not isinstance(array, (Variable, Constant)):
-        raise ObservationError(
-            f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."
-        )
-    return array
-
-
-def _check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise ObservationError(f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor(...).")
-    if not x.is_floating_point():
-        remedy = "one-hot labels with torch.nn.functional.one_hot(...).float()" if x.ndim <= len(array.axes) else "call .float()"
-        raise ObservationError(f"{array.kind} {where}: dtype {x.dtype} is not floating point; {remedy}.")
-    if like is not None and x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise ObservationError(
-            f"{array.kind} {where}: dtype {x.dtype} differs from {like.dtype} of the graph's parameters or the other values; "
-            f"convert it with .to({like.dtype}), or the graph with graph.to({x.dtype})."
-        )
-    if like is not None and x.device != like.device:
-        raise ObservationError(f"{array.kind} {where}: on device {x.device}, but the graph is on {like.device}; move one of them with .to(...).")
-    return x if like is None else like
-
-
-def _check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
-    """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
-    table = graph.size_table
-    rank = len(array.axes)
-    expected = f"(batch{''.join(', ' + a for a in array.axes)})"
-    if x.ndim == rank and isinstance(array, Constant):
-        own = x.shape
-    elif x.ndim != rank + 1:
-        remedy = "; add a batch axis with x[None]" if x.ndim == rank else ""
-        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected {expected}{remedy}.")
-    else:
-        own = x.shape[1:]
-        if x.shape[0] == 0:
-            raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example.")
-        if batch is not None and x.shape[0] != batch:
-            raise ObservationError(f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it.")
-        batch = x.shape[0]
-    for axis, size in zip(array.axes, own, strict=True):
-        root = table.root(axis)
-        if root in solved and solved[root] != size:
-            tied = [name for name in table.tied(axis) if name != axis]
-            also = f" (tied to {', '.join(map(repr, tied))})" if tied else ""
-            raise ObservationError(
-                f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
-                f"shape {tuple(x.shape)} does not fit {expected}; reshape the value, or declare {axis}={size}."
-            )
-        if size == 0:
-            raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")
-        solved[root] = size
-    return batch
-
-
-def _missing_constants(graph: FactorGraph, given: Given) -> None:
-    for name, array in graph.arrays.items():
-        if isinstance(array, Constant) and name not in given and name not in graph._buffers:
-            raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, {{{name!r}: ...}}.")
-
-
-def _take_sizes(graph: FactorGraph, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
-    axes = {axis for array in graph.arrays.values() for axis in array.axes}
-    for axis, size in sizes.items():
-        if axis not in axes:
-            raise ObservationError(f"sizes: graph {graph.name!r}: " + unknown("axis", axis, axes))
-        root = graph.size_table.root(axis)
-        if solved.get(root, size) != size:
-            raise ObservationError(f"sizes: axis {axis!r} is {size}, but {solved[root]} follows from the declaration or the values.")
-        solved[root] = size
 
 
 def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -291,67 +214,6 @@ def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:
     if not isinstance(found, dict):
         found = graph._plans["shapes"] = _all_shapes(graph, graph.size_table.static)
     return found
-
-
-def _masks(
-    graph: FactorGraph, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device
-) -> dict[str, Tensor]:
-    """Which entries of each ragged variable exist, shape ``(batch, *axes)``, 1 along regular axes."""
-    table = graph.size_table
-    known = {axis for array in graph.arrays.values() for axis in array.axes}
-    ragged: dict[str, Tensor] = {}
-    for axis, length in lengths.items():
-        if axis not in known:
-            raise ObservationError(f"lengths: graph {graph.name!r}: " + unknown("axis", axis, known))
-        if not isinstance(length, Tensor) or length.is_floating_point() or tuple(length.shape) != (batch,):
-            got = f"{length.dtype} of shape {tuple(length.shape)}" if isinstance(length, Tensor) else repr(length)
-            raise ObservationError(f"lengths: axis {axis!r} needs whole numbers of shape ({batch},), got {got}.")
-        ragged[table.root(axis)] = length.to(device)
-    masks: dict[str, Tensor] = {}
-    for name, variable in graph.variables.items():
-        mask: Tensor | None = None
-        for k, axis in enumerate(variable.axes):
-            if (root := table.root(axis)) in ragged:
-                size = shapes[name][k]
-                length = ragged[root]
-                if not torch.compiler.is_compiling() and not bool(((length > 0) & (length <= size)).all()):
-                    bad = int(((length <= 0) | (length > size)).nonzero()[0])
-                    raise ObservationError(
-                        f"lengths: batch element {bad} has length {int(length[bad])} along axis {axis!r} of {name!r}, which has size {size}; "
-                        "lengths go from 1 to that size. Drop empty sequences first."
-                    )
-                own = torch.arange(size, device=device) < length[:, None]
-                own = own.view(batch, *[size if j == k else 1 for j in range(len(variable.axes))])
-                mask = own if mask is None else mask & own
-        if mask is not None:
-            masks[name] = mask
-    return masks
-
-
-def _mask_constants(graph: FactorGraph, setting: Setting, lengths: Mapping[str, Tensor]) -> None:
-    """Zero the padded part of constants, and refuse parameters that would be summed over padding."""
-    table = graph.size_table
-    ragged = {table.root(axis): length for axis, length in lengths.items()}
-    for name, array in graph.arrays.items():
-        if not isinstance(array, Constant):
-            continue
-        x = setting.values[name]
-        for k, axis in enumerate(array.axes):
-            if (length := ragged.get(table.root(axis))) is not None:
-                own = torch.arange(setting.shapes[name][k], device=x.device) < length.to(x.device)[:, None]
-                own = own.view(setting.batch, *[-1 if j == k else 1 for j in range(len(array.axes))])
-                x = torch.where(own, x, 0)
-        setting.values[name] = x
-    for factor in graph.factors.values():
-        carried = {table.root(a) for r in factor.references if isinstance(r.array, (Variable, Constant)) for a in r.array.axes}
-        for reference in factor.references:
-            for axis in reference.array.axes:
-                root = table.root(axis)
-                if root in ragged and root not in carried:
-                    raise ObservationError(
-                        f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
-                        "of the factor has; multiply in a constant of ones along that axis, so that padding can be left out."
-                    )
 
 
 def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
@@ -395,39 +257,6 @@ def _free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | 
         free = free & exists
     rows = free.nonzero(as_tuple=True)
     return rows if 2 * len(rows[0]) <= free.numel() else None
-
-
-def _check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str, zero_allowed: bool = False) -> None:
-    if mask is None and isinstance(variable.regularizer, Elementwise) and x.numel():
-        # one pass over the values; NaN spreads to both ends and fails the comparison
-        low, high = variable.regularizer.interval()
-        least, most = torch.aminmax(x.detach())
-        if max(low, -_LARGEST) <= float(least) and float(most) <= min(high, _LARGEST):
-            return
-    seen = _masked(x, mask)
-    inside = variable.regularizer.contains(seen, mask)
-    if bool(inside.all()) or (zero_allowed and bool((seen == 0).all())):
-        return
-    if not bool(seen.isfinite().all()):
-        raise ObservationError(f"variable {where}: {_describe_non_finite(seen)}; clean the data, or observe only part of it with unn.Partial.")
-    outside = (~inside).nonzero().flatten()
-    first = int(outside[0])
-    entries = seen[first]
-    raise ObservationError(
-        f"variable {where}: {len(outside)} of {len(inside)} batch elements lie outside the domain of {variable.regularizer!r} "
-        f"({variable.regularizer.formula}), first batch element {first}, whose entries go from {float(entries.min()):.4g} to "
-        f"{float(entries.max()):.4g} and sum to {float(entries.sum()):.4g}; rescale the values, or declare another regularizer."
-    )
-
-
-def _describe_non_finite(x: Tensor) -> str:
-    bad = (~x.isfinite()).nonzero()
-    first = tuple(int(k) for k in bad[0])
-    return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first])})"
-
-
-def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    return x if mask is None else torch.where(mask, x, 0)
 
 
 def _add_dropout(

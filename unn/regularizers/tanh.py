@@ -14,7 +14,7 @@ def tanh(t: Tensor) -> Tensor:
     The absolute error is then below 2e-7, about one unit in the last place of 1. Elsewhere it is ``torch.tanh``.
     """
     if t.dtype == torch.float32 and t.device.type == "cpu" and not torch.compiler.is_compiling():
-        result: Tensor = _SigmoidTanh.apply(t)  # type: ignore[no-untyped-call]
+        result: Tensor = _SigmoidTanh.apply(t)
         return result
     return t.tanh()
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ..engine.infer import infer
 from ..engine.observe import Partial
-from ..engine.solution import Solution
 from ..engine.plan import Step
+from ..engine.solution import Solution
 from ..engine.state import State
 from ..regularizers.base import batch_sum
 from .strategies import GraphCase, domain_point

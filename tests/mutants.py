@@ -1,0 +1,166 @@
+"""Plant one-line defects in the package, one at a time, and check that the tests catch each.
+
+Run ``make mutants``. Works on a copy; exits with 1 if a defect survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect: in ``file``, ``old`` (which occurs once) becomes ``new``; some test among ``tests`` must fail."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant(
+        "a permutation of dimensions is forgotten", "factors/contraction.py",
+        "return a.permute(order) if order != sorted(order) else a", "return a",
+        "tests/factors",
+    ),
+    Mutant(
+        "a variable that occurs twice receives one message only", "factors/multilinear.py",
+        "for place in places[1:]:", "for place in places[2:]:",
+        "tests/factors/test_multilinear.py tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "a stale message is reused", "unn/engine/state.py",
+        "if kept is not None and kept[0] == stamp:", "if kept is not None:",
+        "tests/unn/test_graph_contract.py",
+    ),
+    Mutant(
+        "no message is kept for the next update", "unn/engine/plan.py",
+        "reused = frozenset(inlet.key for inlet in plan.changing[step.name] if not changed & set(inlet.sources))", "reused = frozenset()",
+        "tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "padding is not masked in the activation", "unn/regularizers/elementwise.py",
+        "return x if mask is None else torch.where(mask, x, 0)\n\n    def contains", "return x\n\n    def contains",
+        "tests/unn/test_inference.py tests/unn/test_regularizers.py",
+    ),
+    Mutant(
+        "softmax forgets its temperature", "unn/regularizers/simplex.py",
+        "return torch.softmax(t if self.temperature == 1 else t / self.temperature, self.dim)", "return torch.softmax(t, self.dim)",
+        "tests/unn/test_regularizers.py",
+    ),
+    Mutant(
+        "the sparsemax support is one too small", "unn/regularizers/simplex.py",
+        "support = wide.detach() >= ordered.gather(self.dim, size - 1)", "support = wide.detach() > ordered.gather(self.dim, size - 1)",
+        "tests/unn/test_regularizers.py",
+    ),
+    Mutant(
+        "the adjoint of a convolution takes the smallest image", "factors/conv.py",
+        "F.conv_transpose2d(h, _channels_last(weight), None, self.stride, self.padding, missing,",
+        "F.conv_transpose2d(h, _channels_last(weight), None, self.stride, self.padding, 0,",
+        "tests/factors/test_conv.py",
+    ),
+    Mutant(
+        "observed entries of a partial observation are updated", "unn/engine/state.py",
+        "x = torch.where(where, value, x)\n        return x", "pass\n        return x",
+        "tests/unn/test_inference.py tests/unn/test_graph_contract.py",
+    ),
+    Mutant(
+        "a broadcast message is not expanded before it is normalised", "unn/engine/state.py",
+        "return total if total.shape[1:] == shape else total.expand(-1, *shape)", "return total",
+        "tests/unn/test_graph_contract.py",
+    ),
+    Mutant(
+        "colours of neighbours may agree", "unn/engine/blocks.py",
+        "both = np.concatenate([pairs, pairs[:, ::-1]])", "both = pairs",
+        "tests/unn/test_blocks.py tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "the trace forgets the value before the update", "unn/engine/energy.py",
+        "change = new if old is None else new - old", "change = new",
+        "tests/unn/test_graph_contract.py",
+    ),
+    Mutant(
+        "the inner solver takes the whole step", "unn/engine/inner.py",
+        "rate = torch.where(bad, rate / 2, rate)", "rate = rate * 1",
+        "tests/factors/test_directed_implicit.py tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "a live update is taken for dead", "unn/engine/plan.py",
+        "if step.nodes is None and step.name not in warm:", "if True:",
+        "tests/unn",
+    ),
+    Mutant(
+        "a dropout mask is not part of the conjugate's scale", "unn/regularizers/dropout.py",
+        "x = self.scale * self.inner.entry_mirror(t)", "x = (self.scale > 0) * self.inner.entry_mirror(t)",
+        "tests/unn/test_regularizers.py tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "a shifted reference starts one too late", "factors/views.py",
+        "start = starts.get(letter, 0) + dim.shift\n            if start or x.shape", "start = starts.get(letter, 0) + abs(dim.shift)\n            if start or x.shape",
+        "tests/factors/test_multilinear.py",
+    ),
+    Mutant(
+        "tied sizes are not compared", "unn/sizes.py",
+        "if size_a is not None and size_b is not None and size_a != size_b:", "if False:",
+        "tests/unn/test_sizes.py",
+    ),
+    Mutant(
+        "degree two counts as bounded", "unn/boundedness.py",
+        "elif degree == 2:", "elif degree == -2:",
+        "tests/unn/test_inference.py",
+    ),
+    Mutant(
+        "the last of a forward-backward round is repeated", "unn/engine/orders.py",
+        "names[-2:0:-1]", "names[-2::-1]",
+        "tests/unn/test_inference.py tests/unn/test_golden.py",
+    ),
+    Mutant(
+        "renewed rows land in a copy of nothing", "unn/engine/state.py",
+        "return old.index_put(rows, fresh)", "return old",
+        "tests/unn",
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Plant every defect and report; 0 if all are caught."""
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".hypothesis", ".mypy_cache"))
+        for mutant in MUTANTS:
+            caught = _caught(copy, mutant)
+            print(f"{'caught  ' if caught else 'SURVIVED'}  {mutant.file}: {mutant.what}", flush=True)
+            if not caught:
+                survivors.append(mutant)
+    print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} defects caught")
+    return 1 if survivors else 0
+
+
+def _caught(copy: Path, mutant: Mutant) -> bool:
+    path = copy / mutant.file
+    original = path.read_text()
+    if original.count(mutant.old) != 1:
+        raise SystemExit(f"{mutant.file}: the text to change occurs {original.count(mutant.old)} times: {mutant.old!r}")
+    path.write_text(original.replace(mutant.old, mutant.new))
+    try:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split()]
+        environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False)
+        return done.returncode == 1
+    finally:
+        path.write_text(original)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

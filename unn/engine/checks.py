@@ -1,0 +1,148 @@
+"""Checks of values at run time: names, dtypes, devices, shapes, sizes, domains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from ..arrays import Array, Constant, Variable
+from ..errors import ObservationError, unknown
+from ..graph import FactorGraph
+from ..regularizers import Elementwise
+from .ragged import masked
+
+_LARGEST = torch.finfo(torch.float64).max
+
+
+def given_array(graph: FactorGraph, name: str) -> Array:
+    """The declared variable or constant that an observation names.
+
+    Raises:
+        ObservationError: for an unknown name or a parameter.
+    """
+    array = graph.arrays.get(name)
+    if array is None:
+        known = [n for n, a in graph.arrays.items() if isinstance(a, (Variable, Constant))]
+        raise ObservationError(f"given: graph {graph.name!r}: " + unknown("variable", name, known))
+    if not isinstance(array, (Variable, Constant)):
+        raise ObservationError(
+            f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."
+        )
+    return array
+
+
+def check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Tensor:
+    """Check type, dtype and device of a value; returns the tensor that sets them for the run.
+
+    Raises:
+        ObservationError: with the remedy.
+    """
+    if not isinstance(x, Tensor):
+        raise ObservationError(f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor(...).")
+    if not x.is_floating_point():
+        remedy = "one-hot labels with torch.nn.functional.one_hot(...).float()" if x.ndim <= len(array.axes) else "call .float()"
+        raise ObservationError(f"{array.kind} {where}: dtype {x.dtype} is not floating point; {remedy}.")
+    if like is not None and x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ObservationError(
+            f"{array.kind} {where}: dtype {x.dtype} differs from {like.dtype} of the graph's parameters or the other values; "
+            f"convert it with .to({like.dtype}), or the graph with graph.to({x.dtype})."
+        )
+    if like is not None and x.device != like.device:
+        raise ObservationError(f"{array.kind} {where}: on device {x.device}, but the graph is on {like.device}; move one of them with .to(...).")
+    return x if like is None else like
+
+
+def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
+    """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
+    table = graph.size_table
+    rank = len(array.axes)
+    expected = f"(batch{''.join(', ' + a for a in array.axes)})"
+    if x.ndim == rank and isinstance(array, Constant):
+        own = x.shape
+    elif x.ndim != rank + 1:
+        remedy = "; add a batch axis with x[None]" if x.ndim == rank else ""
+        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected {expected}{remedy}.")
+    else:
+        own = x.shape[1:]
+        if x.shape[0] == 0:
+            raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example.")
+        if batch is not None and x.shape[0] != batch:
+            raise ObservationError(f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it.")
+        batch = x.shape[0]
+    for axis, size in zip(array.axes, own, strict=True):
+        root = table.root(axis)
+        if root in solved and solved[root] != size:
+            tied = [name for name in table.tied(axis) if name != axis]
+            also = f" (tied to {', '.join(map(repr, tied))})" if tied else ""
+            raise ObservationError(
+                f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
+                f"shape {tuple(x.shape)} does not fit {expected}; reshape the value, or declare {axis}={size}."
+            )
+        if size == 0:
+            raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")
+        solved[root] = size
+    return batch
+
+
+def check_constants(graph: FactorGraph, given: Collection[str]) -> None:
+    """Check that every constant without a value of its own is given.
+
+    Raises:
+        ObservationError: names the first that is not.
+    """
+    for name, array in graph.arrays.items():
+        if isinstance(array, Constant) and name not in given and name not in graph._buffers:
+            raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, {{{name!r}: ...}}.")
+
+
+def take_sizes(graph: FactorGraph, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
+    """Add sizes that the caller states to those solved so far.
+
+    Raises:
+        ObservationError: for unknown axes or contradictions.
+    """
+    axes = {axis for array in graph.arrays.values() for axis in array.axes}
+    for axis, size in sizes.items():
+        if axis not in axes:
+            raise ObservationError(f"sizes: graph {graph.name!r}: " + unknown("axis", axis, axes))
+        root = graph.size_table.root(axis)
+        if solved.get(root, size) != size:
+            raise ObservationError(f"sizes: axis {axis!r} is {size}, but {solved[root]} follows from the declaration or the values.")
+        solved[root] = size
+
+
+def check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str, zero_allowed: bool = False) -> None:
+    """Check that observed values lie in the domain of their variable.
+
+    Raises:
+        ObservationError: says whether they are not finite, or where they go beyond the domain.
+    """
+    if mask is None and isinstance(variable.regularizer, Elementwise) and x.numel():
+        # one pass over the values; NaN spreads to both ends and fails the comparison
+        low, high = variable.regularizer.interval()
+        least, most = torch.aminmax(x.detach())
+        if max(low, -_LARGEST) <= float(least) and float(most) <= min(high, _LARGEST):
+            return
+    seen = masked(x, mask)
+    inside = variable.regularizer.contains(seen, mask)
+    if bool(inside.all()) or (zero_allowed and bool((seen == 0).all())):
+        return
+    if not bool(seen.isfinite().all()):
+        raise ObservationError(f"variable {where}: {describe_non_finite(seen)}; clean the data, or observe only part of it with unn.Partial.")
+    outside = (~inside).nonzero().flatten()
+    first = int(outside[0])
+    entries = seen[first]
+    raise ObservationError(
+        f"variable {where}: {len(outside)} of {len(inside)} batch elements lie outside the domain of {variable.regularizer!r} "
+        f"({variable.regularizer.formula}), first batch element {first}, whose entries go from {float(entries.min()):.4g} to "
+        f"{float(entries.max()):.4g} and sum to {float(entries.sum()):.4g}; rescale the values, or declare another regularizer."
+    )
+
+
+def describe_non_finite(x: Tensor) -> str:
+    """How many entries are NaN or infinite, and where the first is."""
+    bad = (~x.isfinite()).nonzero()
+    first = tuple(int(k) for k in bad[0])
+    return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first])})"
