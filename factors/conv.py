@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -69,8 +69,8 @@ class Conv2d(Factor):
         self.padding = _pair(self.name, "padding", padding, 0)
         self.dilation = _pair(self.name, "dilation", dilation, 1)
         self.groups = groups
-        if groups < 1:
-            raise DeclarationError(f"factor {self.name!r}: groups must be at least 1, got {groups}.")
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+            raise DeclarationError(f"factor {self.name!r}: groups must be a whole number of at least 1, got {groups!r}.")
 
     def energy(self, values: Values) -> Tensor:
         # the smaller of the two products: the convolution, never the transposed one
@@ -203,7 +203,7 @@ def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
 
 
 def _pair(factor: str, word: str, value: Pair, least: int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < least for n in pair):
         raise DeclarationError(f"factor {factor!r}: {word} must be one whole number or two, each at least {least}, got {value!r}.")
     return pair[0], pair[1]

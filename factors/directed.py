@@ -35,6 +35,10 @@ class Directed(Factor):
     """
 
     def __init__(self, module: nn.Module, child: Variable, parents: Variable | Sequence[Variable], *, name: str | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise DeclarationError(f"Directed takes an nn.Module first, got {module!r}; wrap functions in one.")
+        if not isinstance(parents, (Array, Sequence)):
+            raise DeclarationError(f"Directed takes a variable or a list of variables as parents, got {parents!r}.")
         several = [parents] if isinstance(parents, Array) else list(parents)
         for array in (child, *several):
             if not isinstance(array, Variable):

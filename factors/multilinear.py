@@ -40,11 +40,17 @@ class Multilinear(Factor):
     """
 
     multilinear = True
+    handles_padding = True
 
     def __init__(self, *references: Reference, where: str | None = None, name: str | None = None) -> None:
         super().__init__(*references, name=name)
         if not self.variables:
             raise DeclarationError(f"factor {self.name!r} has no variable among its references {', '.join(map(str, references))}.")
+        split = {letter for r in references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
+        for letter in sorted({dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift} & split):
+            raise DeclarationError(
+                f"factor {self.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
+            )
         self.where = where
         self._condition = None if where is None else self._parse_condition(where)
         self._plain = all(reference.pattern.plain for reference in references)
@@ -151,7 +157,8 @@ class Multilinear(Factor):
         if operands:
             message = self._contraction(place, self._flags(place, values))(operands)
         else:
-            message = next(iter(values.values())).new_ones([1] * (1 + len(pattern.letters)))
+            like = next(iter(values.values()), torch.empty(()))
+            message = like.new_ones([1] * (1 + len(pattern.letters)))
         if self._direct[place]:
             return message
         if shape is None:
@@ -217,6 +224,8 @@ class Multilinear(Factor):
         return [*operands, self._masks[key]]
 
     def _parse_condition(self, where: str) -> tuple[str, str, str]:
+        if not isinstance(where, str):
+            raise DeclarationError(f"factor {self.name!r}: where={where!r} is no text such as 'i != j'.")
         match = _CONDITION.fullmatch(where)
         letters = {letter for reference in self.references for letter in reference.letters}
         if match is None:

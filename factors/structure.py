@@ -56,6 +56,8 @@ def parse_each(factor: Factor, each: str) -> tuple[str, ...]:
     Raises:
         DeclarationError: if one of them is no letter of the factor.
     """
+    if not isinstance(each, str):
+        raise DeclarationError(f"factor {factor.name!r}: each={each!r} is no text such as 'r v'.")
     letters = {letter for reference in factor.references for letter in reference.letters}
     for letter in each.split():
         if letter not in letters:

@@ -62,6 +62,27 @@ class DigitsConfig:
     threads: int = 0
 
 
+def check_config(config: DigitsConfig) -> None:
+    """Check the options of a run.
+
+    Raises:
+        DeclarationError: names the first option that is out of range.
+    """
+    ranges = {
+        "iterations": (config.iterations, 1, 10_000),
+        "gamma": (config.gamma, 0, 1e6),
+        "dropout": (config.dropout, 0, 0.999),
+        "channels": (config.channels, 1, 100_000),
+        "epochs": (config.epochs, 1, 1_000_000),
+        "batch": (config.batch, 1, 10_000_000),
+        "rate": (config.rate, 1e-12, 1e6),
+        "threads": (config.threads, 0, 4096),
+    }
+    for name, (value, low, high) in ranges.items():
+        if not isinstance(value, (int, float)) or not low <= value <= high:
+            raise DeclarationError(f"digits: option {name} must lie between {low:g} and {high:g}, got {value!r}.")
+
+
 def declare(rows: int = 28, columns: int = 28, channels: int = 32) -> unn.FactorGraph:
     """The graph of the paper for images of any size; kernels of 3 instead of 6 and 4 where an image is smaller than 20 pixels.
 

@@ -72,6 +72,8 @@ def read_idx(path: Path) -> NDArray[np.generic]:
     if raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
         raise DataError(f"{path}: starts with bytes {raw[:4].hex(' ')}, not with the header of an IDX file (00 00 type rank).")
     rank = raw[3]
+    if rank > 8:
+        raise DataError(f"{path}: the IDX header claims {rank} axes; no such file is known, download it again.")
     start = 4 + 4 * rank
     if len(raw) < start:
         raise DataError(f"{path}: the IDX header is cut off after {len(raw)} of {start} bytes; download it again.")
@@ -81,7 +83,10 @@ def read_idx(path: Path) -> NDArray[np.generic]:
     if len(raw) - start != expected:
         fault = "truncated" if len(raw) - start < expected else "too long"
         raise DataError(f"{path}: {fault}: shape {shape} needs {expected} bytes of data, found {len(raw) - start}; download it again.")
-    return np.frombuffer(raw, dtype, offset=start).reshape(shape)
+    try:
+        return np.frombuffer(raw, dtype, offset=start).reshape(shape)
+    except ValueError as error:
+        raise DataError(f"{path}: shape {shape} in the IDX header cannot be ({error}); download it again.") from None
 
 
 def _embedded() -> Digits:
@@ -114,7 +119,11 @@ def _mnist(folder: str | Path | None) -> Digits:
             raise DataError(
                 f"{folder}: {images_name} has shape {images.shape} and {labels_name} shape {labels.shape}; expected (n, rows, columns) and (n,)."
             )
-        if len(labels) == 0 or int(labels.max()) > 9:
+        if images.dtype.kind != "u" or images.dtype.itemsize != 1:
+            raise DataError(f"{folder / images_name}: pixels are of type {images.dtype}, expected unsigned bytes 0 to 255.")
+        if images.size == 0 and len(labels):
+            raise DataError(f"{folder / images_name}: images have no pixels, shape {images.shape}.")
+        if len(labels) == 0 or labels.dtype.kind not in "iu" or int(labels.min()) < 0 or int(labels.max()) > 9:
             raise DataError(f"{folder / labels_name}: labels must be digits 0 to 9 of at least one image.")
         pixels = torch.from_numpy(images.astype(np.float32) / 127.5 - 1.0).unsqueeze(1)
         parts += [pixels, torch.from_numpy(labels.astype(np.int64))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,12 +23,16 @@ from .digits import (
     Epoch,
     accuracy,
     build,
+    check_config,
     prototypes,
     recognise,
     train,
 )
 from .digits_data import Digits, load_digits
 from .digits_untied import UntiedDigits
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # ten epochs of the embedded digits are enough for 97%; thirty make the prototypes clearer and still take well under a minute
 DEMO = DigitsConfig(epochs=30)
@@ -42,6 +46,7 @@ class DigitsTask(Problem):
     config = DigitsConfig
 
     def train(self, config: DigitsConfig, folder: Path, progress: bool) -> Answer:
+        check_config(config)
         digits = load_digits(config.data)
         runs.write_config(folder, self.name, config, {"image_shape": list(digits.image_shape)})
 
@@ -94,7 +99,7 @@ class DigitsTask(Problem):
                 lines.append("label: " + ", ".join(f"{k} ({float(value[0, k]):.1%})" for k in best))
             elif name == "image":
                 path = out or folder / f"image-{'-'.join(f'{n}-{Path(t).name}' for n, t in given.items())}.png"
-                draw_images(value).savefig(path, dpi=120)
+                _save(draw_images(value), path)
                 lines.append(f"image: drawn in {path}")
             else:
                 lines.append(f"{name}: shape {tuple(value.shape[1:])}, from {float(value.min()):.3f} to {float(value.max()):.3f}")
@@ -130,6 +135,13 @@ class DigitsTask(Problem):
         )
 
 
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the picture {path} cannot be written: {error}.") from None
+
+
 def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:
     return [
         f"reverse: {network}/10 prototypes recognised by the network itself",
@@ -139,7 +151,11 @@ def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:
 
 def _load(folder: Path) -> tuple[DigitsNetwork | UntiedDigits, DigitsConfig, Digits]:
     _, config, facts = runs.read_config(folder, DigitsConfig)
-    network = build(config, tuple(facts["image_shape"]))
+    shape = facts.get("image_shape")
+    if not (isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)):
+        raise DataError(f"{folder / runs.CONFIG}: image_shape must be [rows, columns], got {shape!r}.")
+    check_config(config)
+    network = build(config, (shape[0], shape[1]))
     runs.load_weights(folder, network)
     network.eval()
     return network, config, load_digits(config.data)
@@ -153,7 +169,7 @@ def _order_for(given: Mapping[str, str], config: DigitsConfig) -> unn.Order | li
 def _read_value(graph: unn.FactorGraph, name: str, text: str, digits: Digits) -> Tensor:
     """A value from the command line: ``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` in [-1, 1]."""
     if name == "label":
-        if not text.isdigit() or int(text) >= LABELS:
+        if text not in [str(k) for k in range(LABELS)]:
             raise ObservationError(f"--given label={text}: a label is a digit from 0 to 9.")
         return torch.eye(LABELS)[int(text)][None]
     if name == "image":
@@ -164,7 +180,7 @@ def _read_value(graph: unn.FactorGraph, name: str, text: str, digits: Digits) ->
 def _read_image(text: str, digits: Digits) -> Tensor:
     if text.startswith("test:"):
         number = text.removeprefix("test:")
-        if not number.isdigit() or int(number) >= len(digits.test_images):
+        if not (number.isascii() and number.isdecimal() and len(number) < 10) or int(number) >= len(digits.test_images):
             raise ObservationError(f"--given image={text}: test images go from test:0 to test:{len(digits.test_images) - 1}.")
         return digits.test_images[int(number)][None]
     import numpy as np
@@ -173,6 +189,8 @@ def _read_image(text: str, digits: Digits) -> Tensor:
         array = np.load(text, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"--given image={text}: not a readable .npy file ({error}); give test:NUMBER or an array of pixels in [-1, 1].") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise DataError(f"--given image={text}: holds no array of numbers.")
     if tuple(array.shape) != digits.image_shape:
         raise ObservationError(f"--given image={text}: shape {tuple(array.shape)}, expected {digits.image_shape}.")
     return torch.as_tensor(array, dtype=torch.float32)[None, None]

@@ -102,6 +102,8 @@ def parse_axes(kind: str, name: str, text: str) -> tuple[tuple[str, ...], int]:
     Raises:
         DeclarationError: for more than one bar, or axis names that are not identifiers.
     """
+    if not isinstance(text, str):
+        raise DeclarationError(f"{kind} {name!r}: axes are text such as 'row col', got {text!r}.")
     parts = text.split("|")
     if len(parts) > 2:
         raise DeclarationError(f"{kind} {name!r}: axes {text!r} have more than one bar; write 'nodes | features'.")

@@ -33,6 +33,9 @@ def _run(arguments: list[str]) -> int:
     if options.command != "train" and rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     progress = sys.stderr.isatty() and not getattr(options, "json", False)
+    rounds = getattr(options, "iterations", None)
+    if any(k < 1 for k in (rounds if isinstance(rounds, list) else [] if rounds is None else [rounds])):
+        raise UnnError(f"--iterations must be at least 1, got {rounds}.")
     if options.command == "problems":
         for name in problem_names():
             print(f"{name:12} {load_problem(name).summary}")
@@ -46,7 +49,7 @@ def _run(arguments: list[str]) -> int:
     elif options.command == "evaluate":
         answer = load_problem(read_config(options.run)[0]).evaluate(options.run, options.iterations)
     else:
-        given = dict(_assignment(text) for text in options.given)
+        given = _assignments(options.given)
         answer = load_problem(read_config(options.run)[0]).infer(options.run, given, options.want, options.iterations, options.out)
     _print(answer, options.json)
     return 0
@@ -97,6 +100,15 @@ def _bench(options: argparse.Namespace) -> int:
     benchmark = runpy.run_path(str(path))
     arguments = (["--quick"] if options.quick else []) + (["--only", options.only] if options.only else [])
     return int(benchmark["main"](arguments) or 0)
+
+
+def _assignments(texts: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in map(_assignment, texts):
+        if name in given:
+            raise UnnError(f"--given names {name!r} twice.")
+        given[name] = value
+    return given
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -22,6 +22,13 @@ class InferenceError(UnnError, ValueError):
     """What was asked of the engine cannot be done: order, iterations, an unreachable variable."""
 
 
+class UnknownNameError(UnnError, KeyError):
+    """A result was looked up under a name that it does not hold."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class DataError(UnnError, ValueError):
     """A data file is missing, truncated or corrupt."""
 

@@ -32,6 +32,9 @@ class Factor:
         operands: the names of all its arrays, each once.
     """
 
+    handles_padding: ClassVar[bool] = False
+    """True if entries that are zero in its variables leave its energy and the other entries' messages as if they were not there."""
+
     multilinear: ClassVar[bool] = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
 
@@ -48,6 +51,8 @@ class Factor:
                     f"{type(self).__name__} takes references such as X['i d'], got {reference!r}; "
                     "index the array by a pattern with one letter for each axis."
                 )
+        if name is not None and (not isinstance(name, str) or not name):
+            raise DeclarationError(f"{type(self).__name__}: the name must be text, got {name!r}.")
         if not references:
             raise DeclarationError(f"{type(self).__name__} needs at least one reference such as X['i d'].")
         self.references = references

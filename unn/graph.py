@@ -105,11 +105,22 @@ class FactorGraph(nn.Module):
         if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
             raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
         parameter = Parameter(name, names)
+        if not isinstance(init, (str, Tensor)) and not callable(init):
+            if isinstance(init, bool) or not isinstance(init, (int, float)) or not math.isfinite(init) or init < 0:
+                raise DeclarationError(
+                    f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
+                )
+        if isinstance(init, Tensor) and not init.is_floating_point():
+            raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
         self._declare(parameter)
         self._pending[name] = init
-        if isinstance(init, Tensor):
-            self._adopt_sizes(parameter, init)
-        self._materialise()
+        try:
+            if isinstance(init, Tensor):
+                self._adopt_sizes(parameter, init)
+            self._materialise()
+        except Exception:
+            self._forget(name)
+            raise
         return parameter
 
     def constant(self, name: str, axes: str, value: Tensor | None = None) -> Constant:
@@ -125,10 +136,22 @@ class FactorGraph(nn.Module):
         """
         names, _ = parse_axes("constant", name, axes)
         constant = Constant(name, names)
+        if value is not None:
+            try:
+                value = torch.as_tensor(value).detach().clone()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise DeclarationError(f"constant {name!r}: its value cannot be made a tensor ({error}).") from None
+            if not value.is_floating_point():
+                raise DeclarationError(f"constant {name!r}: its value has dtype {value.dtype}; call .float().")
+            if not bool(value.isfinite().all()):
+                raise DeclarationError(f"constant {name!r}: its value has NaN or infinite entries.")
         self._declare(constant)
         if value is not None:
-            value = torch.as_tensor(value)
-            self._adopt_sizes(constant, value)
+            try:
+                self._adopt_sizes(constant, value)
+            except DeclarationError:
+                self._forget(name)
+                raise
             self.register_buffer(name, value)
         return constant
 
@@ -150,6 +173,11 @@ class FactorGraph(nn.Module):
                 )
         if self.factors.get(factor.name) is factor:
             raise DeclarationError(f"factor {factor.name!r} was added already.")
+        if factor.name in self.arrays:
+            raise DeclarationError(f"the name {factor.name!r} of a factor is in use by a {self.arrays[factor.name].kind}; choose another.")
+        place = factor.name.replace(".", "_")
+        if factor.module is not None and hasattr(self, place):
+            raise DeclarationError(f"factor {factor.name!r}: its module cannot be stored under this name, which is in use; choose another.")
         base = factor.name
         while factor.name in self.factors:
             self._name_counts[base] = self._name_counts.get(base, 1) + 1
@@ -295,17 +323,29 @@ class FactorGraph(nn.Module):
         problem = ""
         if value.ndim != len(array.axes):
             problem = f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape {tuple(value.shape)}"
+        seen: dict[str, int] = {}
         for axis, size in zip(array.axes, value.shape, strict=False):
-            known = self._table.static.get(self._table.root(axis))
+            root = self._table.root(axis)
+            known = seen.setdefault(root, self._table.static.get(root, size))
             if known is not None and known != size and not problem:
                 problem = f"has size {known} along axis {axis!r}, but its value has shape {tuple(value.shape)}"
         if problem:
-            del self.arrays[array.name]
-            self._pending.pop(array.name, None)
             raise DeclarationError(f"{array.kind} {array.name!r} {problem}.")
-        for axis, size in zip(array.axes, value.shape, strict=True):
-            self.sizes[axis] = size
-            self._table.declare(axis, size)
+        before = dict(self.sizes)
+        self.sizes.update(zip(array.axes, value.shape, strict=True))
+        try:
+            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            _ = self._table.static
+        except DeclarationError:
+            self.sizes = before
+            raise
+
+    def _forget(self, name: str) -> None:
+        """Undo the declaration of an array that no factor refers to yet."""
+        del self.arrays[name]
+        self._pending.pop(name, None)
+        self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+        self._plans.clear()
 
     def _materialise(self) -> None:
         """Create the pending parameters whose sizes are known by now."""

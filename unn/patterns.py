@@ -83,6 +83,8 @@ def parse_pattern(text: str) -> Pattern:
                 raise _bad(text, start, "a letter inside a group cannot be shifted")
             group.append(letter)
         else:
+            if amount and len(amount) > 9:
+                raise _bad(text, start, "a shift of more than nine digits")
             dimensions.append(Dimension((letter,), int(sign + amount) if sign else 0))
         position = match.end(0)
     if group is not None:

@@ -53,7 +53,9 @@ def read_config(folder: Path, config_type: type | None = None) -> tuple[str, Any
     try:
         content = json.loads(path.read_text())
         problem, config, facts = content["problem"], content["config"], content["facts"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not (isinstance(problem, str) and isinstance(config, dict) and isinstance(facts, dict)):
+            raise TypeError("problem, config and facts must be a text and two mappings")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
     if config_type is None:
         return problem, config, facts
@@ -61,7 +63,10 @@ def read_config(folder: Path, config_type: type | None = None) -> tuple[str, Any
     for name in config:
         if name not in known:
             raise DataError(f"{path}: unknown option {name!r}, written by another version.{suggest(name, known)}")
-    return problem, config_type(**config), facts
+    try:
+        return problem, config_type(**config), facts
+    except TypeError as error:
+        raise DataError(f"{path} lacks options ({error}); it was written by another version.") from None
 
 
 def append_metrics(folder: Path, entry: Mapping[str, Any]) -> None:
@@ -75,13 +80,8 @@ def save_weights(folder: Path, module: nn.Module) -> None:
     from safetensors.torch import save
 
     tensors = {name: x.detach().cpu().contiguous() for name, x in dict(module.state_dict(keep_vars=True)).items()}
-    unique = {}
-    seen: set[int] = set()
-    for name, x in tensors.items():
-        if x.data_ptr() not in seen or x.numel() == 0:
-            unique[name] = x
-            seen.add(x.data_ptr())
-    write_atomically(folder / WEIGHTS, save(unique))
+    # safetensors refuses tensors that share memory
+    write_atomically(folder / WEIGHTS, save({name: x.clone() for name, x in tensors.items()}))
 
 
 def load_weights(folder: Path, module: nn.Module) -> None:
@@ -100,7 +100,7 @@ def load_weights(folder: Path, module: nn.Module) -> None:
         tensors = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise DataError(f"{path} is truncated or corrupt ({error}).") from None
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    own = module.state_dict(keep_vars=True)
     for name, x in own.items():
         if name not in tensors:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph.{suggest(name, tensors)}")

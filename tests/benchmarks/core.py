@@ -111,9 +111,7 @@ def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int =
         known = torch.rand(batch, length).argsort(1) >= missing
         x = torch.randn(batch, length, width) * known[:, :, None]
         g = _declare_attention(positions)
-    net = unn.Unrolled(
-        g, given="X", want="X", order=unn.ForwardBackward(["Q", "K", "V", "S", "H"], last="X"), check_values=check_values
-    )
+    net = unn.Unrolled(g, given="X", want="X", order=unn.ForwardBackward(["Q", "K", "V", "S", "H"], last="X"), check_values=check_values)
     seen = unn.Partial(x, known[:, :, None])
     W_Q, W_K, W_V = (g.get_parameter(name) for name in ("W_Q", "W_K", "W_V"))
 
@@ -202,9 +200,7 @@ def cases_of(model: Model, rounds: Sequence[int], limits: Mapping[int, float]) -
     found = []
     for kind in ("forward", "forward+backward"):
         for k in rounds:
-            ours, other = (
-                forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters) for run in (model.ours, model.other)
-            )
+            ours, other = (forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters) for run in (model.ours, model.other))
             found.append(Case(f"{model.name} {kind} k={k}", ours, other, limits.get(k), note))
     return found
 

@@ -47,9 +47,7 @@ def test_a_file_is_read_whether_compressed_or_not(tmp_path, raw):
     assert np.array_equal(read_idx(tmp_path / "file"), IMAGES)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")]
-)
+@pytest.mark.parametrize(("code", "kind"), [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")])
 def test_every_type_of_the_format_is_read(tmp_path, code, kind):
     values = np.array([[1, 2, 3], [4, 5, 6]]) - (0 if kind == ">u1" else 9)
     (tmp_path / "file").write_bytes(idx(values, code, kind))

@@ -26,6 +26,8 @@ def given_array(graph: FactorGraph, name: str) -> Array:
     if array is None:
         known = [n for n, a in graph.arrays.items() if isinstance(a, (Variable, Constant))]
         raise ObservationError(f"given: graph {graph.name!r}: " + unknown("variable", name, known))
+    if name in graph._buffers:
+        raise ObservationError(f"given: constant {name!r} has a value since its declaration; declare it without one to give it in each call.")
     if not isinstance(array, (Variable, Constant)):
         raise ObservationError(
             f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."
@@ -52,6 +54,22 @@ def check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Te
     if like is not None and x.device != like.device:
         raise ObservationError(f"{array.kind} {where}: on device {x.device}, but the graph is on {like.device}; move one of them with .to(...).")
     return x if like is None else like
+
+
+def check_dtypes(values: Mapping[str, Tensor]) -> None:
+    """Check that the parameters and constants of a graph have one dtype.
+
+    Raises:
+        ObservationError: names two that differ.
+    """
+    first: tuple[str, Tensor] | None = None
+    for name, x in values.items():
+        if first is None:
+            first = name, x
+        elif x.dtype != first[1].dtype:
+            raise ObservationError(
+                f"{name!r} has dtype {x.dtype}, but {first[0]!r} has {first[1].dtype}; convert the graph with graph.to({first[1].dtype})."
+            )
 
 
 def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
@@ -107,6 +125,8 @@ def take_sizes(graph: FactorGraph, sizes: Mapping[str, int], solved: dict[str, i
     for axis, size in sizes.items():
         if axis not in axes:
             raise ObservationError(f"sizes: graph {graph.name!r}: " + unknown("axis", axis, axes))
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ObservationError(f"sizes: axis {axis!r} needs a whole number >= 1, got {size!r}.")
         root = graph.size_table.root(axis)
         if solved.get(root, size) != size:
             raise ObservationError(f"sizes: axis {axis!r} is {size}, but {solved[root]} follows from the declaration or the values.")
@@ -133,7 +153,7 @@ def check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str,
         raise ObservationError(f"variable {where}: {describe_non_finite(seen)}; clean the data, or observe only part of it with unn.Partial.")
     outside = (~inside).nonzero().flatten()
     first = int(outside[0])
-    entries = seen[first]
+    entries = seen[first].detach()
     raise ObservationError(
         f"variable {where}: {len(outside)} of {len(inside)} batch elements lie outside the domain of {variable.regularizer!r} "
         f"({variable.regularizer.formula}), first batch element {first}, whose entries go from {float(entries.min()):.4g} to "
@@ -145,4 +165,4 @@ def describe_non_finite(x: Tensor) -> str:
     """How many entries are NaN or infinite, and where the first is."""
     bad = (~x.isfinite()).nonzero()
     first = tuple(int(k) for k in bad[0])
-    return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first])})"
+    return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first].detach())})"

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
 from ..regularizers.base import batch_sum
-from .observe import observe
+from .observe import Partial, observe
 from .plan import Step
 from .state import State
 
@@ -23,9 +23,11 @@ def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapp
         InferenceError: if a factor has no energy.
     """
     for name in graph.variables:
+        if isinstance(values.get(name), Partial):
+            raise ObservationError(f"energy: variable {name!r} is a Partial; the energy needs all of its entries, as from infer(...).values.")
         if name not in values:
             raise ObservationError(f"energy: variable {name!r} has no value; pass all of {', '.join(graph.variables)}.")
-    known = {n: x for n, x in values.items() if n not in graph._parameters and n not in graph._buffers}
+    known = {n: x for n, x in values.items() if n not in graph._parameters}
     graph.require_parameters()
     setting = observe(graph, known, lengths=lengths, check_values=False)
     terms = {name: setting.regularizers[name].value(setting.values[name], setting.masks.get(name)) for name in graph.variables}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError
+from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
 from .energy import Trace
 from .observe import Given, Initial, Partial, observe
@@ -62,13 +62,19 @@ def infer(
         >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
         >>> out["Y"], out.energy, out.converged
     """
+    if not isinstance(given, Mapping):
+        raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
     limit = round_limit(iterations, until, generator)
     partial = [name for name, value in given.items() if isinstance(value, Partial)]
     fixed = [name for name in given if name not in partial]
     if want is not None:
+        if not isinstance(want, (str, Collection)):
+            raise InferenceError(f"want: a name or a list of names, got {want!r}.")
         check_reach(graph, given, fixed, [want] if isinstance(want, str) else want)
     plan = Plan.of(graph, fixed)
     setting = observe(graph, given, initial, lengths, sizes, dropout, generator)
+    if all(name in fixed for name in graph.variables):
+        raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     state = State(plan, setting)
@@ -108,7 +114,7 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     Raises:
         InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
     """
-    if until is not None and not until > 0:
+    if until is not None and (isinstance(until, bool) or not isinstance(until, (int, float)) or not until > 0):
         raise InferenceError(f"until: the tolerance must be a number > 0, got {until!r}.")
     if iterations is None:
         return 1 if until is None else ROUND_CAP
@@ -147,7 +153,7 @@ def _diverged(state: State, before: dict[str, Tensor], steps: Sequence[Step], ro
         peaks = [x.abs().amax().item() for name, x in state.values.items() if name in state.plan.free]
         largest = max([largest, *peaks])
         state.update(step)
-        x = state.values[step.name].flatten(1).abs().amax(1)
+        x = state.values[step.name].reshape(state.setting.batch, -1).abs().amax(1)
         bad = ~(x <= _huge(x.dtype))
         if bool(bad.any()):
             found, number = step, k + 1
@@ -158,7 +164,7 @@ def _diverged(state: State, before: dict[str, Tensor], steps: Sequence[Step], ro
     kept = "The values are those before that round." if rounds > 1 else "The values are those before the first round."
     if overflow:
         verdict = state.plan.graph.boundedness(given=[n for n in state.plan.graph.variables if n not in state.plan.free])
-        return Status.UNBOUNDED, f"unbounded: values grew without limit {place}; the energy is {verdict} {kept}"
+        return Status.UNBOUNDED, f"unbounded: values grew without limit {place}; the energy: {verdict} {kept}"
     return Status.NOT_A_NUMBER, (
         f"not a number: NaN {place}. {kept} Check the parameters of the factors of {found.name} for NaN or infinite entries."
     )

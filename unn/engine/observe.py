@@ -11,8 +11,8 @@ from torch import Tensor
 from ..arrays import Array, Variable
 from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph import FactorGraph
-from ..regularizers import Dropped, Elementwise, Regularizer
-from .checks import check_constants, check_domain, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
+from ..regularizers import AlongAxis, Dropped, Elementwise, Regularizer
+from .checks import check_constants, check_domain, check_dtypes, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
 from .ragged import mask_constants, masked, ragged_masks
 
 
@@ -78,6 +78,10 @@ def observe(
         ObservationError: for unknown names, wrong shapes, dtypes or devices, NaN, values outside a domain, contradicting sizes.
         InferenceError: if nothing is known, or an initial value or dropout is asked for that has no meaning.
     """
+    if not isinstance(given, Mapping):
+        raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
+    if not isinstance(initial or {}, Mapping) or not isinstance(dropout or {}, Mapping) or not isinstance(lengths or {}, Mapping):
+        raise InferenceError("initial, dropout and lengths are mappings by name, such as initial={'Y': 'uniform'}.")
     values = graph.fixed_values()
     like = next((x for x in values.values() if x.is_floating_point()), None)
     observed: dict[str, tuple[Tensor, Tensor]] = {}
@@ -109,6 +113,7 @@ def observe(
         like = check_tensor(where, array, tensor, like)
         batch = check_shape(graph, where, array, tensor, solved, batch)
     check_constants(graph, given)
+    check_dtypes(values)
     if like is None:
         like = torch.empty(())
     if sizes:
@@ -157,7 +162,7 @@ def observe(
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
     setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding, free_rows)
     if lengths:
-        mask_constants(graph, setting, lengths)
+        mask_constants(graph, setting)
     for name, start in (initial or {}).items():
         value_at_start = initial_value(setting, graph.variable_named(name), start, generator, check_values)
         if value_at_start is None:
@@ -182,11 +187,11 @@ def initial_value(setting: Setting, variable: Variable, start: Tensor | str, gen
         if check_values:
             check_domain(variable, start, mask, f"{name!r} initial", zero_allowed=True)
         return start
-    if start == "zero":
+    if isinstance(start, str) and start == "zero":
         return None
-    if start == "uniform":
+    if isinstance(start, str) and start == "uniform":
         return regularizer.mirror(setting.like.new_zeros(shape), mask)
-    if start == "random":
+    if isinstance(start, str) and start == "random":
         noise = torch.rand(shape, generator=generator, dtype=setting.like.dtype, device=setting.like.device)
         return regularizer.mirror(noise, mask)
     raise InferenceError(f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}.")
@@ -204,6 +209,9 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
                 f"the size of axis {axis!r} of {array.kind} {name!r} is not known from the declaration or from what is given; "
                 f"pass sizes={{{axis!r}: ...}}."
             )
+        if 0 in shape:
+            axis = array.axes[shape.index(0)]
+            raise ObservationError(f"axis {axis!r} of {array.kind} {name!r} has size 0; there is nothing to infer along it.")
         shapes[name] = tuple(size for size in shape if size is not None)
     return shapes
 
@@ -228,9 +236,11 @@ def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
             f"variable {variable.name!r}: the mask of Partial has shape {tuple(mask.shape)}, which fits neither the value's shape "
             f"{tuple(value.shape)} nor its first axes."
         )
+    if mask.device != value.device:
+        raise ObservationError(f"variable {variable.name!r}: the mask of Partial is on {mask.device}, its value on {value.device}; move one of them.")
     mask = mask.expand(value.shape)
     for axis in variable.regularizer.over_axes(variable.axes):
-        dim = variable.axes.index(axis) + 1 if variable.axes.count(axis) == 1 else value.ndim - 1
+        dim = variable.regularizer.dim if isinstance(variable.regularizer, AlongAxis) else variable.axes.index(axis) + 1
         if not torch.compiler.is_compiling() and bool((mask.any(dim) != mask.all(dim)).any()):
             raise ObservationError(
                 f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties "
@@ -279,11 +289,17 @@ def _add_dropout(
             raise InferenceError(f"dropout: variable {name!r} has {inner!r}, whose entries depend on one another; drop elementwise variables only.")
         shape = (batch, *shapes[name])
         if isinstance(amount, Tensor):
+            if amount.device != like.device:
+                raise InferenceError(f"dropout: the mask of {name!r} is on {amount.device}, the run on {like.device}; move it.")
             try:
                 scale = amount.to(like.dtype).expand(shape)
             except RuntimeError:
                 raise InferenceError(f"dropout: the mask of {name!r} has shape {tuple(amount.shape)}, expected {shape}.") from None
+            if not torch.compiler.is_compiling() and not bool((scale >= 0).all() & scale.isfinite().all()):
+                raise InferenceError(f"dropout: the mask of {name!r} must be finite and >= 0 everywhere: 0 where dropped, 1/(1-p) where kept.")
         else:
+            if isinstance(amount, bool) or not isinstance(amount, (int, float)):
+                raise InferenceError(f"dropout: {name!r} takes a probability in [0, 1) or a mask, got {amount!r}.")
             if not 0 <= amount < 1:
                 raise InferenceError(f"dropout: the probability of {name!r} must be in [0, 1), got {amount}.")
             if amount == 0:

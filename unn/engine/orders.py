@@ -61,8 +61,9 @@ def ForwardBackward(names: Sequence[str], last: str | None = None) -> Listed:  #
     These are the orders of the undirected-network paper, Section 3 (H1, H2, Y, H2) and Section 4 (Q, K, V, S, H, S, V, K, Q, X). Without
     ``last`` the first block is not repeated at the end of a round, since the next round begins with it.
     """
-    names = tuple(names)
     _check_names("ForwardBackward", names)
+    _check_last("ForwardBackward", last)
+    names = tuple(names)
     back = names[-2::-1] if last is not None else names[-2:0:-1]
     return Listed(names + back + (() if last is None else (last,)))
 
@@ -77,6 +78,7 @@ class RandomOrder(Order):
 
     def __init__(self, names: Sequence[str], last: str | None = None) -> None:
         _check_names("RandomOrder", names)
+        _check_last("RandomOrder", last)
         self._permuted = tuple(names)
         self._last = () if last is None else (last,)
 
@@ -100,6 +102,8 @@ def as_order(order: Order | Sequence[Item] | str) -> Order:
     """
     if isinstance(order, Order):
         return order
+    if not isinstance(order, (str, Sequence)):
+        raise InferenceError(f"order: a list of names of variables or an order such as ForwardBackward([...]), got {order!r}.")
     items = (order,) if isinstance(order, str) else tuple(order)
     if not items:
         raise InferenceError("the order is empty; list at least one variable to update, such as order=['H', 'Y'].")
@@ -110,7 +114,12 @@ def as_order(order: Order | Sequence[Item] | str) -> Order:
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
-    if isinstance(names, str) or not names or not all(isinstance(name, str) for name in names):
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise InferenceError(f"{kind} takes a list of names of variables such as ['H', 'Y'], got {names!r}.")
     if len(set(names)) < len(names):
         raise InferenceError(f"{kind} takes each name once, got {list(names)}.")
+
+
+def _check_last(kind: str, last: object) -> None:
+    if last is not None and not isinstance(last, str):
+        raise InferenceError(f"{kind}: last is the name of a variable, got {last!r}.")

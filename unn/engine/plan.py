@@ -146,11 +146,15 @@ class Plan:
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
         variable = self.graph.variable_named(block.name)
         shape = shapes[block.name][: node_axis_count(variable)]
+        if not isinstance(block.nodes, Tensor):
+            raise InferenceError(f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a tensor, got {block.nodes!r}.")
         if block.nodes.dtype != torch.bool or tuple(block.nodes.shape) != shape:
             raise InferenceError(
                 f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape}, "
                 f"got {block.nodes.dtype} of shape {tuple(block.nodes.shape)}."
             )
+        if block.nodes.device.type == "meta" != device.type:
+            raise InferenceError(f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, which holds no values.")
         nodes = block.nodes.to(device)
         if self.how[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()

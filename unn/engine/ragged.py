@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..arrays import Constant, Variable
+from ..arrays import Constant, Parameter, Variable
 from ..errors import ObservationError, unknown
 from ..graph import FactorGraph
 
@@ -22,21 +22,22 @@ def ragged_masks(
     """Which entries of each ragged variable exist, shape ``(batch, *axes)``, 1 along regular axes."""
     table = graph.size_table
     known = {axis for array in graph.arrays.values() for axis in array.axes}
-    ragged: dict[str, Tensor] = {}
+    ragged: dict[str, tuple[str, Tensor]] = {}
     for axis, length in lengths.items():
         if axis not in known:
             raise ObservationError(f"lengths: graph {graph.name!r}: " + unknown("axis", axis, known))
-        if not isinstance(length, Tensor) or length.is_floating_point() or tuple(length.shape) != (batch,):
-            got = f"{length.dtype} of shape {tuple(length.shape)}" if isinstance(length, Tensor) else repr(length)
-            raise ObservationError(f"lengths: axis {axis!r} needs whole numbers of shape ({batch},), got {got}.")
-        ragged[table.root(axis)] = length.to(device)
+        length = _checked(axis, length, batch, device)
+        other = ragged.setdefault(table.root(axis), (axis, length))
+        if not torch.compiler.is_compiling() and not torch.equal(other[1], length):
+            raise ObservationError(f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; give one of them.")
+    _refuse_what_counts_padding(graph, set(ragged))
     masks: dict[str, Tensor] = {}
-    for name, variable in graph.variables.items():
+    for name, array in graph.arrays.items():
         mask: Tensor | None = None
-        for k, axis in enumerate(variable.axes):
+        for k, axis in enumerate(array.axes):
             if (root := table.root(axis)) in ragged:
                 size = shapes[name][k]
-                length = ragged[root]
+                length = ragged[root][1]
                 if not torch.compiler.is_compiling() and not bool(((length > 0) & (length <= size)).all()):
                     bad = int(((length <= 0) | (length > size)).nonzero()[0])
                     raise ObservationError(
@@ -44,36 +45,47 @@ def ragged_masks(
                         "lengths go from 1 to that size. Drop empty sequences first."
                     )
                 own = torch.arange(size, device=device) < length[:, None]
-                own = own.view(batch, *[size if j == k else 1 for j in range(len(variable.axes))])
+                own = own.view(batch, *[size if j == k else 1 for j in range(len(array.axes))])
                 mask = own if mask is None else mask & own
-        if mask is not None:
+        if mask is not None and not isinstance(array, Parameter):
             masks[name] = mask
     return masks
 
 
-def mask_constants(graph: FactorGraph, setting: Setting, lengths: Mapping[str, Tensor]) -> None:
-    """Zero the padded part of constants, and refuse parameters that would be summed over padding."""
-    table = graph.size_table
-    ragged = {table.root(axis): length for axis, length in lengths.items()}
+def mask_constants(graph: FactorGraph, setting: Setting) -> None:
+    """Zero the padded part of constants; they then have a batch axis."""
     for name, array in graph.arrays.items():
-        if not isinstance(array, Constant):
-            continue
-        x = setting.values[name]
-        for k, axis in enumerate(array.axes):
-            if (length := ragged.get(table.root(axis))) is not None:
-                own = torch.arange(setting.shapes[name][k], device=x.device) < length.to(x.device)[:, None]
-                own = own.view(setting.batch, *[-1 if j == k else 1 for j in range(len(array.axes))])
-                x = torch.where(own, x, 0)
-        setting.values[name] = x
+        if isinstance(array, Constant) and name in setting.masks:
+            setting.values[name] = masked(setting.values[name], setting.masks[name])
+
+
+def _checked(axis: str, length: object, batch: int, device: torch.device) -> Tensor:
+    if not isinstance(length, Tensor) or length.is_floating_point() or length.dtype == torch.bool or tuple(length.shape) != (batch,):
+        got = f"{length.dtype} of shape {tuple(length.shape)}" if isinstance(length, Tensor) else repr(length)
+        raise ObservationError(f"lengths: axis {axis!r} needs whole numbers of shape ({batch},), got {got}.")
+    if length.device.type == "meta" != device.type:
+        raise ObservationError(f"lengths: axis {axis!r} is on device {length.device}, which holds no values; the run is on {device}.")
+    return length.to(device)
+
+
+def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
+    """Refuse factors in which padded entries would count although they are zero."""
+    table = graph.size_table
     for factor in graph.factors.values():
-        carried = {table.root(a) for r in factor.references if isinstance(r.array, (Variable, Constant)) for a in r.array.axes}
+        carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
         for reference in factor.references:
-            for axis in reference.array.axes:
-                root = table.root(axis)
-                if root in ragged and root not in carried:
+            for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
+                if table.root(axis) not in ragged:
+                    continue
+                if not factor.handles_padding:
+                    raise ObservationError(
+                        f"lengths: factor {factor.name!r} ({type(factor).__name__}) does not leave out padding along axis {axis!r} of "
+                        f"{reference.array.name!r}; run sequences of one length together, or use a Multilinear factor."
+                    )
+                if not set(dim.letters) <= carried:
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
-                        "of the factor has; multiply in a constant of ones along that axis, so that padding can be left out."
+                        "has under that letter; multiply in a constant of ones along it, so that padding can be left out."
                     )
 
 

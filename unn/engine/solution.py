@@ -7,7 +7,7 @@ from enum import Enum
 
 from torch import Tensor
 
-from ..errors import unknown
+from ..errors import UnknownNameError, unknown
 
 
 class Status(Enum):
@@ -53,7 +53,7 @@ class Solution:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.values:
-            raise KeyError(unknown("variable", name, self.values))
+            raise UnknownNameError(unknown("variable", name, self.values))
         return self.values[name]
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..errors import InferenceError
+from ..errors import InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
 from .observe import Initial, Partial, observe
@@ -56,6 +56,11 @@ class Unrolled(nn.Module):
         self.given = (given,) if isinstance(given, str) else tuple(given)
         self.want = (want,) if isinstance(want, str) else tuple(want)
         self._single = isinstance(want, str)
+        for name in self.given:
+            if name not in graph.arrays:
+                raise InferenceError(f"given: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+            if self.given.count(name) > 1:
+                raise InferenceError(f"given: variable {name!r} is listed twice; each input is one argument of the call.")
         self.order = as_order(default_order(graph, self.given, self.given) if order is None else order)
         # a given variable that the order updates is one that calls observe in part
         fixed = [name for name in self.given if name not in self.order.names]
@@ -117,6 +122,9 @@ class Unrolled(nn.Module):
         if len(inputs) != len(self.given):
             raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
         given = dict(zip(self.given, inputs, strict=True))
+        for name, value in given.items():
+            if name in self.order.names and not isinstance(value, Partial):
+                raise InferenceError(f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, mask).")
         fixed = [name for name, value in given.items() if not isinstance(value, Partial)]
         setting = observe(
             self.graph,

@@ -157,12 +157,14 @@ class SimplexNorm(Simplex):
             rank = rank.view([-1] + [1] * (-1 - self.dim))
             # relative to the largest score: the cumulative sum of large scores would drown the 1
             shifted = ordered - ordered.narrow(self.dim, 0, 1)
-            size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True)
+            # never 0, except for NaN, which must reach the result
+            size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True).clamp(min=1)
             support = wide.detach() >= ordered.gather(self.dim, size - 1)
         peak = ordered.narrow(self.dim, 0, 1)
         relative = torch.where(support, wide - peak, 0)
         threshold = (relative.sum(self.dim, keepdim=True) - 1) / support.sum(self.dim, keepdim=True)
-        return torch.where(support, relative - threshold, 0).to(t.dtype)
+        x = torch.where(support, relative - threshold, 0)
+        return torch.where(peak.isfinite(), x, torch.nan).to(t.dtype)
 
 
 class TsallisEntropy(Simplex):
@@ -193,13 +195,15 @@ class TsallisEntropy(Simplex):
 
     def row_mirror(self, t: Tensor) -> Tensor:
         wide = widened(t)
-        scores = (self.alpha - 1) * (wide - wide.detach().amax(self.dim, keepdim=True))
+        peak = wide.detach().amax(self.dim, keepdim=True)
+        scores = (self.alpha - 1) * (wide - peak)
         with torch.no_grad():
             threshold = self._threshold(scores.detach())
         # two Newton steps from the detached root carry exact first and second derivatives
         for _ in range(2):
             threshold = self._newton(scores, threshold)
-        return self._power(scores - threshold, 1 / (self.alpha - 1)).to(t.dtype)
+        x = self._power(scores - threshold, 1 / (self.alpha - 1))
+        return torch.where(peak.isfinite(), x, torch.nan).to(t.dtype)
 
     def _threshold(self, scores: Tensor) -> Tensor:
         """The root of sum (scores - threshold)_+^(1/(alpha-1)) = 1; scores have maximum 0."""
