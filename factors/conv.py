@@ -38,6 +38,7 @@ class Conv2d(Factor):
     """
 
     multilinear = True
+    fresh_messages = True
 
     def __init__(
         self,

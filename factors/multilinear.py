@@ -46,16 +46,12 @@ class Multilinear(Factor):
         super().__init__(*references, name=name)
         if not self.variables:
             raise DeclarationError(f"factor {self.name!r} has no variable among its references {', '.join(map(str, references))}.")
-        split = {letter for r in references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
-        for letter in sorted({dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift} & split):
-            raise DeclarationError(
-                f"factor {self.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
-            )
         self.where = where
         self._condition = None if where is None else self._parse_condition(where)
         self._plain = all(reference.pattern.plain for reference in references)
-        shifted = {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
-        self._direct = [r.pattern.plain and not shifted & set(r.letters) for r in references]
+        self._refuse_shifted_splits()
+        shifted = set() if self._plain else {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+        self._direct = [r.pattern.plain and shifted.isdisjoint(r.letters) for r in references]
         self._starts = starts_of(references)
         self._places = {name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables}
         places = range(len(references))
@@ -222,6 +218,16 @@ class Multilinear(Factor):
                 columns = torch.arange(sizes[right], device=like.device) + self._starts.get(right, 0)
                 self._masks[key] = _RELATIONS[relation](rows[:, None], columns[None, :]).to(like.dtype)
         return [*operands, self._masks[key]]
+
+    def _refuse_shifted_splits(self) -> None:
+        if self._plain:
+            return
+        dims = [dim for r in self.references for dim in r.pattern.dimensions]
+        split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}
+        for letter in sorted({dim.letters[0] for dim in dims if dim.shift} & split):
+            raise DeclarationError(
+                f"factor {self.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
+            )
 
     def _parse_condition(self, where: str) -> tuple[str, str, str]:
         if not isinstance(where, str):

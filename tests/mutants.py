@@ -106,7 +106,8 @@ MUTANTS = (
     ),
     Mutant(
         "a shifted reference starts one too late", "factors/views.py",
-        "start = starts.get(letter, 0) + dim.shift\n            if start or x.shape", "start = starts.get(letter, 0) + abs(dim.shift)\n            if start or x.shape",
+        "start = starts.get(letter, 0) + dim.shift\n            if start or x",
+        "start = starts.get(letter, 0) + abs(dim.shift)\n            if start or x",
         "tests/factors/test_multilinear.py",
     ),
     Mutant(

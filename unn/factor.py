@@ -35,6 +35,9 @@ class Factor:
     handles_padding: ClassVar[bool] = False
     """True if entries that are zero in its variables leave its energy and the other entries' messages as if they were not there."""
 
+    fresh_messages: ClassVar[bool] = False
+    """True if every message is a tensor of its own, never an operand or a view of one, so that others may be added in place."""
+
     multilinear: ClassVar[bool] = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
 

@@ -105,11 +105,11 @@ class FactorGraph(nn.Module):
         if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
             raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
         parameter = Parameter(name, names)
-        if not isinstance(init, (str, Tensor)) and not callable(init):
-            if isinstance(init, bool) or not isinstance(init, (int, float)) or not math.isfinite(init) or init < 0:
-                raise DeclarationError(
-                    f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
-                )
+        number = isinstance(init, (int, float)) and not isinstance(init, bool) and math.isfinite(init) and init >= 0
+        if not (number or isinstance(init, (str, Tensor)) or callable(init)):
+            raise DeclarationError(
+                f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
+            )
         if isinstance(init, Tensor) and not init.is_floating_point():
             raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
         self._declare(parameter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from .errors import DeclarationError
 
@@ -35,12 +35,12 @@ class Pattern:
 
     dimensions: tuple[Dimension, ...]
 
-    @property
+    @cached_property
     def letters(self) -> tuple[str, ...]:
         """All letters in order, splits flattened; a letter on a diagonal appears once."""
         return tuple(dict.fromkeys(letter for dim in self.dimensions for letter in dim.letters))
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """True if every axis is one unshifted letter of its own, so that the array needs no view."""
         named = [dim.letters for dim in self.dimensions]

@@ -145,8 +145,14 @@ class State:
             self._static[name] = total
         for inlet in self.plan.changing[name]:
             received = self._receive(inlet, step)
-            if received is not None:
-                total = received if total is None else total + received
+            if received is None:
+                continue
+            if total is None:
+                total = received
+            elif inlet.factor.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
+                total = received.add_(total)
+            else:
+                total = total + received
         shape = self.setting.shapes[name]
         if total is None:
             return self.setting.like.new_zeros(1, *shape)
