@@ -221,6 +221,10 @@ class FactorGraph(nn.Module):
             raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return array
 
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[False] = False, lengths: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[True], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]: ...
     def energy(
         self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
     ) -> Tensor | dict[str, Tensor]:

@@ -273,7 +273,7 @@ def _measured(chosen: Sequence[Case], pairs: int) -> list[Result]:
     from tqdm import tqdm
 
     results = []
-    for case in tqdm(chosen, desc="measuring", unit="case", leave=False, disable=not chosen):
+    for case in tqdm(chosen, desc="measuring", unit="case", leave=False, disable=None):
         bench.require_equal(case)
         results.append(bench.measure(case, pairs))
     return results

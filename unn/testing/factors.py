@@ -90,7 +90,7 @@ class FactorContract(ABC):
         start = {name: values[name] for name in g.variables}
         out = infer(g, {}, initial=start, order=list(g.variables), iterations=3)
         assert out.energy is not None
-        energies = torch.cat([g.energy(start)[None], out.energy])  # type: ignore[index]
+        energies = torch.cat([g.energy(start)[None], out.energy])
         rises = energies.diff(dim=0) / (1 + energies[1:].abs())
         assert rises.max() <= self.tolerance
 
