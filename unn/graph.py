@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
+
+
+F = TypeVar("F", bound=Factor)
 
 
 class FactorGraph(nn.Module):
@@ -155,8 +158,8 @@ class FactorGraph(nn.Module):
             self.register_buffer(name, value)
         return constant
 
-    def factor(self, factor: Factor) -> None:
-        """Add a factor.
+    def factor(self, factor: F) -> F:
+        """Add a factor and return it.
 
         Raises:
             DeclarationError: if it refers to arrays of another graph, or ties axes of different sizes.
@@ -195,6 +198,7 @@ class FactorGraph(nn.Module):
         self._materialise()
         if factor.module is not None:
             self.add_module(factor.name.replace(".", "_"), factor.module)
+        return factor
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

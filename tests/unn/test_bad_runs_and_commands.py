@@ -1,0 +1,370 @@
+"""Bad run folders and command lines: the right error, what was wrong and what to do."""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+import torch
+from helpers import NAN, mlp, says
+
+import unn
+from factors import Directed
+from unn import runs
+from unn.arrays import Variable
+from unn.cli import main
+
+# -- run folders -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """A configuration."""
+
+    epochs: int = 3
+    rate: float = 0.1
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    runs.write_config(folder, "toy", Options(epochs=5), {"size": 4})
+    runs.save_weights(folder, mlp())
+    return folder
+
+
+def test_a_run_folder_is_read_as_it_was_written(run):
+    assert runs.read_config(run, Options) == ("toy", Options(epochs=5), {"size": 4})
+    assert runs.read_config(run)[1] == {"epochs": 5, "rate": 0.1}
+    g = mlp()
+    g.W.data.zero_()
+    runs.load_weights(run, g)
+    assert torch.equal(g.W, mlp().W)
+
+
+def test_a_missing_run_folder_is_named(tmp_path):
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(unn.DataError, match=says(str(folder), "no run folder", "config.json", "unn train")):
+            runs.read_config(folder)
+
+
+WHOLE = {"problem": "toy", "config": {"epochs": 5}, "facts": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        json.dumps(WHOLE)[:30],
+        json.dumps(WHOLE) + "x",
+        "null",
+        "[]",
+        "3",
+        '"toy"',
+        "{}",
+        json.dumps({"problem": "toy", "config": {}}),
+        json.dumps({**WHOLE, "config": None}),
+        json.dumps({**WHOLE, "config": 5}),
+        json.dumps({**WHOLE, "config": []}),
+        json.dumps({**WHOLE, "facts": None}),
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:40] or "empty",
+)
+def test_a_corrupt_configuration_is_named(run, text):
+    (run / "config.json").write_text(text)
+    with pytest.raises(unn.DataError, match=says(str(run / "config.json"))):
+        runs.read_config(run, Options)
+
+
+def test_a_configuration_of_bytes_is_corrupt(run):
+    (run / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(unn.DataError, match=says("config.json", "corrupt")):
+        runs.read_config(run, Options)
+
+
+def test_an_unknown_option_is_named_with_the_closest_known_one(run):
+    (run / "config.json").write_text(json.dumps({**WHOLE, "config": {"epoch": 5}}))
+    with pytest.raises(unn.DataError, match=says("config.json", "unknown option 'epoch'", "another version", "Did you mean 'epochs'")):
+        runs.read_config(run, Options)
+
+
+def test_a_missing_option_without_default_is_an_error(run):
+    @dataclass(frozen=True)
+    class Needed:
+        epochs: int
+        width: int
+
+    with pytest.raises(unn.DataError, match=says("config.json")):
+        runs.read_config(run, Needed)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_into(run, tmp_path):
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(unn.DataError, match=says(str(run), "holds a run already", "--folder")):
+        runs.write_config(run, "toy", Options(), {})
+    assert (run / "config.json").read_bytes() == before
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(unn.DataError, match=says(str(folder), "cannot be made")):
+            runs.write_config(folder, "toy", Options(), {})
+
+
+@pytest.mark.parametrize("keep", [0, 4, 9, 60, 0.5, -1])
+def test_truncated_weights_are_named_and_change_nothing(run, keep):
+    path = run / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    check_weights(run, mlp(), "truncated or corrupt", "model.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"junk" * 50, b"\0" * 100, b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}"])
+def test_corrupt_weights_are_named_and_change_nothing(run, content):
+    (run / "model.safetensors").write_bytes(content)
+    check_weights(run, mlp(), "model.safetensors")
+
+
+def test_missing_weights_are_named(run):
+    (run / "model.safetensors").unlink()
+    check_weights(run, mlp(), str(run), "model.safetensors", "not finished")
+
+
+def test_weights_of_another_graph_are_refused_and_change_nothing(run):
+    g = mlp()
+    g.parameter("Q", "pixel")
+    check_weights(run, g, "lacks 'Q'", "another graph")
+    smaller = unn.FactorGraph("smaller", hidden=5, pixel=4)
+    smaller.parameter("W", "hidden pixel")
+    check_weights(run, smaller, "'V'", "another graph")
+    narrow = unn.FactorGraph("narrow", hidden=5, pixel=4, label=2)
+    narrow.parameter("W", "hidden pixel")
+    narrow.parameter("V", "label hidden")
+    check_weights(run, narrow, "'V'", "(3, 5)", "(2, 5)")
+
+
+def check_weights(folder, module, *words):
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(unn.DataError, match=says(*words)):
+        runs.load_weights(folder, module)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_constants_that_share_memory_are_saved_and_loaded(tmp_path):
+    def build(values):
+        g = unn.FactorGraph("g")
+        g.constant("A", "n", values)
+        g.constant("B", "m", values[:2])
+        return g
+
+    runs.save_weights(tmp_path, build(torch.arange(4.0)))
+    loaded = build(torch.zeros(4))
+    runs.load_weights(tmp_path, loaded)
+    assert loaded.A.tolist() == [0, 1, 2, 3] and loaded.B.tolist() == [0, 1]
+
+
+def test_buffers_that_are_not_saved_are_not_asked_for(tmp_path):
+    def build():
+        g = mlp()
+        module = torch.nn.Linear(4, 4)
+        module.register_buffer("positions", torch.arange(4.0), persistent=False)
+        g.factor(Directed(module, g.variable("Z", "pixel", unn.SquaredNorm()), g["X"]))
+        return g
+
+    runs.save_weights(tmp_path, build())
+    runs.load_weights(tmp_path, build())
+
+
+# -- command line ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """The digits problem is installed."""
+    entry = EntryPoint("digits", "problems.digits_task:DigitsTask", "unn.problems")
+    monkeypatch.setattr("unn.problem.entry_points", lambda group: [entry])
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory):
+    from problems.digits import DigitsConfig, build
+
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    config = DigitsConfig(channels=2)
+    runs.write_config(folder, "digits", config, {"image_shape": [8, 8]})
+    runs.save_weights(folder, build(config, (8, 8)))
+    return folder
+
+
+def refused(capsys, *arguments):
+    """What the command says on standard error; it exits with code 2 and prints nothing else."""
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert code == 2 and not out
+    assert err.startswith("unn: ") and err.count("\n") == 1 and "Traceback" not in err
+    return err
+
+
+@pytest.mark.usefixtures("digits")
+def test_an_unknown_problem_is_named_with_the_closest_known_one(capsys):
+    assert "unknown problem 'digit'. Did you mean 'digits'?" in refused(capsys, "train", "digit")
+    assert "unknown problem 'nope'. Known names: digits." in refused(capsys, "demo", "nope")
+
+
+@pytest.mark.usefixtures("digits")
+def test_commands_name_a_missing_run_folder(capsys, tmp_path):
+    folder = tmp_path / "none"
+    for arguments in (["evaluate", folder], ["infer", folder, "--given", "label=3", "--want", "image"]):
+        message = refused(capsys, *arguments)
+        assert str(folder) in message and "no run folder" in message and "unn train" in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("label", ["--given takes NAME=VALUE", "label=3", "'label'"]),
+        ("=3", ["--given takes NAME=VALUE", "'=3'"]),
+        ("label=12", ["label=12", "0 to 9"]),
+        ("label=-1", ["label=-1", "0 to 9"]),
+        ("label=", ["label=", "0 to 9"]),
+        ("label=three", ["label=three", "0 to 9"]),
+        ("label=²", ["label=²", "0 to 9"]),
+        ("lable=3", ["lable", "image and label", "Did you mean 'label'"]),
+        ("H1=3", ["H1", "image and label"]),
+        ("image=test:359", ["test:359", "test:0 to test:358"]),
+        ("image=test:-1", ["test:-1", "test:0 to test:358"]),
+        ("image=test:x", ["test:x", "test:0 to test:358"]),
+        ("image=test:²", ["test:²", "test:0 to test:358"]),
+        ("image=none.npy", ["none.npy", "not a readable .npy", "test:NUMBER"]),
+    ],
+)
+def test_what_is_given_on_the_command_line_must_be_readable(capsys, digits_run, given, words):
+    want = "label" if given.startswith("image") else "image"
+    message = refused(capsys, "infer", digits_run, "--given", given, "--want", want)
+    assert all(word in message for word in words)
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((7, 8)), ["(7, 8)", "(8, 8)"]),
+        (np.full((8, 8), NAN), ["'image'", "NaN"]),
+        (np.full((8, 8), 2.0), ["'image'", "outside the domain"]),
+        (np.full((8, 8), "x"), ["x.npy"]),
+    ],
+)
+def test_images_on_the_command_line_must_fit(capsys, digits_run, tmp_path, array, words):
+    np.save(tmp_path / "x.npy", array)
+    message = refused(capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npy'}", "--want", "label")
+    assert all(word in message for word in words)
+
+
+@pytest.mark.usefixtures("digits")
+def test_an_archive_of_arrays_is_no_image(capsys, digits_run, tmp_path):
+    np.savez(tmp_path / "x.npz", image=np.zeros((8, 8)))
+    assert "x.npz" in refused(capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npz'}", "--want", "label")
+
+
+@pytest.mark.usefixtures("digits")
+def test_wants_on_the_command_line_must_make_sense(capsys, digits_run):
+    assert "Did you mean 'image'" in refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "imag")
+    assert "is given" in refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "label")
+
+
+@pytest.mark.usefixtures("digits")
+def test_a_variable_is_given_once_on_the_command_line(capsys, digits_run):
+    assert "label" in refused(capsys, "infer", digits_run, "--given", "label=3", "label=4", "--want", "H1")
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("rounds", ["-1", "0"])
+def test_iterations_on_the_command_line_are_at_least_one(capsys, digits_run, rounds):
+    assert "iterations" in refused(capsys, "evaluate", digits_run, "--iterations", rounds)
+    message = refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "H1", "--iterations", rounds)
+    assert "iterations" in message and rounds in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("out", ["none/x.png", "x.xyz"])
+def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(capsys, digits_run, tmp_path, out):
+    message = refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "image", "--out", tmp_path / out)
+    assert out.rpartition("/")[2] in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("epochs", "0"),
+        ("epochs", "-1"),
+        ("batch", "0"),
+        ("batch", "-5"),
+        ("channels", "0"),
+        ("channels", "-1"),
+        ("dropout", "1.5"),
+        ("iterations", "0"),
+        ("rate", "nan"),
+        ("rate", "-1"),
+        ("threads", "-1"),
+        ("gamma", "nan"),
+    ],
+)
+def test_options_out_of_range_are_refused_before_a_run_folder_is_made(capsys, tmp_path, option, value):
+    options = {"epochs": "1", "channels": "2", "batch": "1437", option: value}
+    folder = tmp_path / "run"
+    message = refused(capsys, "train", "digits", "--folder", folder, *(part for name, text in options.items() for part in (f"--{name}", text)))
+    assert option in message
+    assert not folder.exists()
+
+
+@pytest.mark.usefixtures("digits")
+def test_training_does_not_write_into_a_folder_that_holds_a_run(capsys, digits_run):
+    before = (digits_run / "model.safetensors").read_bytes()
+    assert "holds a run already" in refused(capsys, "train", "digits", "--epochs", "1", "--folder", digits_run)
+    assert (digits_run / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.usefixtures("digits")
+def test_training_without_data_says_what_to_download_and_leaves_no_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("UNN_DATA", raising=False)
+    message = refused(capsys, "train", "digits", "--data", "mnist", "--folder", tmp_path / "run")
+    assert "UNN_DATA" in message and "train-images-idx3-ubyte.gz" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"facts": {}},
+        {"facts": {"image_shape": "ab"}},
+        {"facts": {"image_shape": [8, 8, 8]}},
+        {"facts": {"image_shape": [2, 2]}},
+        {"problem": "digts"},
+        {"problem": None},
+        {"config": {"channels": 3}},
+        {"config": {"channels": "x"}},
+        {"config": {"data": "nope"}},
+    ],
+    ids=str,
+)
+def test_a_run_whose_configuration_was_tampered_with_is_refused(capsys, digits_run, tmp_path, change):
+    content = json.loads((digits_run / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, **change}))
+    (tmp_path / "model.safetensors").write_bytes((digits_run / "model.safetensors").read_bytes())
+    refused(capsys, "evaluate", tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [[], ["frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
+def test_commands_that_cannot_be_parsed_exit_with_code_2_and_show_their_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2 and "usage: unn" in capsys.readouterr().err
+
+
+def test_every_error_of_this_package_is_one_class():
+    for error in (unn.DeclarationError, unn.ObservationError, unn.InferenceError, unn.DataError):
+        assert issubclass(error, unn.UnnError) and issubclass(error, ValueError)
+    assert isinstance(mlp()["X"], Variable)
