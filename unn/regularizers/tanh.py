@@ -22,15 +22,18 @@ def tanh(t: Tensor) -> Tensor:
 class _SigmoidTanh(torch.autograd.Function):
     """2 sigmoid(2t) - 1, which like ``torch.tanh`` keeps no more than its result for the backward pass."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(t: Tensor) -> Tensor:
-        return (t + t).sigmoid_().mul_(2).sub_(1)
+        s = (t + t).sigmoid_()
+        return torch.add(s.new_full((), -1.0), s, alpha=2, out=s)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None], t: Tensor) -> tuple[Tensor, int | None]:
+        return tanh(t), in_dims[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
