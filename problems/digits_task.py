@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # ten epochs of the embedded digits are enough for 97%; thirty make the prototypes clearer and still take well under a minute
-DEMO = DigitsConfig(epochs=30)
+DEMO = DigitsConfig(epochs=30, dropout=0.3)
 
 
 class DigitsTask(Problem):
