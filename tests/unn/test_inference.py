@@ -472,3 +472,13 @@ def test_a_message_whose_operands_have_not_changed_is_not_computed_again(monkeyp
     sent.clear()
     unn.Unrolled(declare(8, 8, 4), "image", "label", order=order, iterations=3)(images)
     assert sent.count(("W1", "H1")) == 1 and sent.count(("W2", "H2")) == 3 and sent.count(("W2", "H1")) == 2
+
+
+def test_unrolled_keeps_the_earlier_updates_of_a_variable_that_is_updated_by_blocks():
+    g = mlp()
+    x = torch.randn(2, 6, dtype=torch.float64)
+    half = torch.tensor([True, True, False, False, False])
+    blocks = [unn.Block("H", half), unn.Block("H", ~half), "Y"]
+    net = unn.Unrolled(g, "X", "Y", order=blocks, iterations=2)
+    torch.testing.assert_close(net(x), unn.infer(g, {"X": x}, order=["H", "Y"], iterations=2)["Y"])
+    torch.testing.assert_close(net(x), unn.infer(g, {"X": x}, order=blocks, iterations=2)["Y"])
