@@ -22,6 +22,10 @@ class InferenceError(UnnError, ValueError):
     """What was asked of the engine cannot be done: order, iterations, an unreachable variable."""
 
 
+class DivergenceError(InferenceError, FloatingPointError):
+    """An unrolled network computed NaN or infinite values."""
+
+
 class UnknownNameError(UnnError, KeyError):
     """A result was looked up under a name that it does not hold."""
 

@@ -434,7 +434,19 @@ def test_divergence_ends_with_a_status_and_finite_values():
         g.w.fill_(torch.nan)
     out = unn.infer(g, {}, initial={"A": torch.ones(2, 2)}, order=["B", "A"], iterations=5)
     assert out.status is unn.Status.NOT_A_NUMBER and "update 1 of round 1 (B)" in out.message
-    assert all(x.isfinite().all() for x in out.values.values())
+    assert all(x.isfinite().all() for x in (*out.values.values(), *out.preactivations.values()))
+
+
+def test_an_unrolled_network_refuses_to_return_what_is_not_finite():
+    g = mlp()
+    net = unn.Unrolled(g, "X", "Y", order=["H", "Y"], iterations=2)
+    x = torch.randn(3, 6, dtype=torch.float64)
+    with torch.no_grad():
+        g.V[0, 0] = torch.nan
+    for call in (net, net.preactivations):
+        with pytest.raises(unn.DivergenceError, match="'Y' is NaN or infinite in 3 of 3 batch elements"):
+            call(x)
+    assert unn.Unrolled(g, "X", "Y", order=["H", "Y"], check_values=False)(x).isnan().any()
 
 
 def test_boundedness_is_told_before_running():

@@ -15,7 +15,7 @@ from .observe import Given, Initial, Partial, observe
 from .orders import Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
-from .state import State
+from .state import Snapshot, State
 
 ROUND_CAP = 1000
 
@@ -84,7 +84,7 @@ def infer(
     steps: list[Step] = []
     status, message, rounds = Status.LIMIT, "", 0
     while rounds < limit and status is Status.LIMIT:
-        before = dict(state.values)
+        before = state.snapshot()
         if not steps or not isinstance(chosen, Listed):
             steps = plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
             steps = mark_reuse(plan, steps, cyclic=True) if isinstance(chosen, Listed) else steps
@@ -128,21 +128,21 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
 
 
 @torch.no_grad()
-def _judge(state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int, until: float | None) -> tuple[Status, str]:
+def _judge(state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None) -> tuple[Status, str]:
     """Judge a round: diverged (the state goes back to the values before it), converged, or neither."""
     names = list(dict.fromkeys(step.name for step in steps))
     largest = torch.stack([state.values[name].abs().amax() for name in names])
     if not bool((largest <= _huge(largest.dtype)).all()):
         return _diverged(state, before, steps, rounds)
-    if until is None or any(name not in before for name in names):
+    if until is None or any(name not in before.values for name in names):
         return Status.LIMIT, ""
-    change = float(torch.stack([(state.values[name] - before[name]).abs().amax() for name in names]).max())
+    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
     if change <= until:
         return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
     return Status.LIMIT, ""
 
 
-def _diverged(state: State, before: dict[str, Tensor], steps: Sequence[Step], rounds: int) -> tuple[Status, str]:
+def _diverged(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> tuple[Status, str]:
     """Run the round once more to find the update at which it diverged; leave the state as it was before the round."""
     state.restore(before)
     found = steps[-1]

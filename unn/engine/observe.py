@@ -45,7 +45,6 @@ class Setting:
         masks: for ragged variables, which entries exist, shape ``(batch, *axes)``.
         regularizers: by variable, with dropout where it was asked for.
         like: a tensor with the dtype and device of the run.
-        fixed: names that no update changes.
         free_rows: for variables of which few whole rows are unobserved, the indices of these rows along the batch and the first axes.
         padding: for observed ragged variables, what was given and where it is padding; computed with as 0, returned as given.
     """
@@ -57,7 +56,6 @@ class Setting:
     masks: dict[str, Tensor]
     regularizers: dict[str, Regularizer]
     like: Tensor
-    fixed: frozenset[str] = field(default_factory=frozenset)
     padding: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     free_rows: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
 
@@ -160,7 +158,7 @@ def observe(
     regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
     if dropout:
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
-    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, fixed, padding, free_rows)
+    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, padding, free_rows)
     if lengths:
         mask_constants(graph, setting)
     for name, start in (initial or {}).items():

@@ -24,9 +24,9 @@ class Solution:
     """The result of a run of coordinate descent.
 
     Attributes:
-        values: every variable by name, shape ``(batch, *axes)``; after divergence, those of the last finite round.
+        values: every variable by name, shape ``(batch, *axes)``; after divergence, those before the round in which it happened.
         preactivations: for every updated variable, the sum of messages at its last update (logits, for ``Entropy``).
-        energy: the energy after each update, shape ``(updates, batch)``; None if it was not traced.
+        energy: the energy after each update, shape ``(updates, batch)``, the diverged round included; None if it was not traced.
         schedule: the blocks updated, in order.
         rounds: how many passes over the order were run.
         status: how the run ended.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +13,14 @@ from ..regularizers import Dropped
 from .inner import minimise_block
 from .observe import Setting
 from .plan import Inlet, Plan, Step
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The values and pre-activations of a state at one moment."""
+
+    values: dict[str, Tensor]
+    preactivations: dict[str, Tensor]
 
 
 class State:
@@ -88,9 +97,14 @@ class State:
         """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
         return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
 
-    def restore(self, values: dict[str, Tensor]) -> None:
+    def snapshot(self) -> Snapshot:
+        """The current values and pre-activations, to go back to."""
+        return Snapshot(dict(self.values), dict(self.preactivations))
+
+    def restore(self, snapshot: Snapshot) -> None:
         """Go back to earlier values; kept messages are dropped."""
-        self.values = dict(values)
+        self.values = dict(snapshot.values)
+        self.preactivations = dict(snapshot.preactivations)
         self._kept.clear()
 
     def _update_rows(self, step: Step) -> Tensor | None:

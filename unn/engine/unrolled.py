@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InferenceError, unknown
+from ..errors import DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
 from .observe import Initial, Partial, observe
@@ -29,7 +30,8 @@ class Unrolled(nn.Module):
         iterations: rounds; a range draws the number anew for each call in training, and takes its middle in evaluation.
         initial: first values by name ("uniform", "random", or a tensor); absent by default.
         dropout: by variable, a probability; masks are drawn once a call, in training only.
-        check_values: check observations for NaN and for their domain in each call (never inside ``torch.compile``).
+        check_values: in each call check observations for NaN and for their domain, and what is wanted for NaN and infinity (never inside
+            ``torch.compile``).
 
     Raises:
         InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
@@ -97,6 +99,7 @@ class Unrolled(nn.Module):
         """
         state = self._run(inputs, lengths, iterations, generator, remember=())
         found = tuple(state.result(name) for name in self.want)
+        self._check_finite(found)
         return found[0] if self._single else found
 
     def preactivations(
@@ -109,7 +112,22 @@ class Unrolled(nn.Module):
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
         state = self._run(inputs, lengths, iterations, generator, remember=self.want)
         found = tuple(state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want)
+        self._check_finite(found)
         return found[0] if self._single else found
+
+    def _check_finite(self, found: Sequence[Tensor]) -> None:
+        if not self.check_values or torch.compiler.is_compiling():
+            return
+        for name, x in zip(self.want, found, strict=True):
+            least, most = torch.aminmax(x.detach())
+            if math.isfinite(float(least)) and math.isfinite(float(most)):
+                continue
+            bad = int((~x.detach().isfinite()).reshape(len(x), -1).any(1).sum())
+            raise DivergenceError(
+                f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. The energy: "
+                f"{self.graph.boundedness([other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
+                "values to find the update at which it happened."
+            )
 
     def _run(
         self,
