@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -92,8 +93,8 @@ class Conv2d(Factor):
 
     def size_rules(self) -> list[SizeRule]:
         return [
-            SizeRule(("a", "u", "i"), self._spatial_rule(0, "a", "u", "i")),
-            SizeRule(("b", "v", "j"), self._spatial_rule(1, "b", "v", "j")),
+            SizeRule(("a", "u", "i"), partial(self._spatial_rule, 0)),
+            SizeRule(("b", "v", "j"), partial(self._spatial_rule, 1)),
             SizeRule(("d", "e"), self._group_rule),
             SizeRule(("o",), self._filter_rule),
         ]
@@ -142,29 +143,26 @@ class Conv2d(Factor):
             and weight.device.type == "cpu"
         )
 
-    def _spatial_rule(self, k: int, image: str, kernel: str, feature: str) -> Callable[[LetterSizes], LetterSizes]:
+    def _spatial_rule(self, k: int, known: LetterSizes) -> LetterSizes:
+        image, kernel, feature = ("a", "u", "i") if k == 0 else ("b", "v", "j")
         stride, padding, dilation = self.stride[k], self.padding[k], self.dilation[k]
-
-        def derive(known: LetterSizes) -> LetterSizes:
-            if kernel not in known:
-                return {}
-            reach = dilation * (known[kernel] - 1) + 1
-            if image in known:
-                room = known[image] + 2 * padding - reach
-                if room < 0:
-                    raise DeclarationError(
-                        f"an input of size {known[image]} with padding {padding} is smaller than the kernel's reach of {reach}; "
-                        "use a larger image, a smaller kernel or more padding"
-                    )
-                return {feature: room // stride + 1}
-            if feature in known and stride == 1:
-                size = known[feature] - 1 + reach - 2 * padding
-                if size < 1:
-                    raise DeclarationError(f"an output of size {known[feature]} with padding {padding} and a kernel's reach of {reach} has no input")
-                return {image: size}
+        if kernel not in known:
             return {}
-
-        return derive
+        reach = dilation * (known[kernel] - 1) + 1
+        if image in known:
+            room = known[image] + 2 * padding - reach
+            if room < 0:
+                raise DeclarationError(
+                    f"an input of size {known[image]} with padding {padding} is smaller than the kernel's reach of {reach}; "
+                    "use a larger image, a smaller kernel or more padding"
+                )
+            return {feature: room // stride + 1}
+        if feature in known and stride == 1:
+            size = known[feature] - 1 + reach - 2 * padding
+            if size < 1:
+                raise DeclarationError(f"an output of size {known[feature]} with padding {padding} and a kernel's reach of {reach} has no input")
+            return {image: size}
+        return {}
 
     def _filter_rule(self, known: LetterSizes) -> LetterSizes:
         if known.get("o", 0) % self.groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,10 @@ class Multilinear(Factor):
         }
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was compiled for patterns and sizes, which is found again."""
+        return {**self.__dict__, "_contractions": {}, "_masks": {}}
 
     def energy(self, values: Values) -> Tensor:
         sizes = self._letter_sizes(values, None, None)

@@ -285,6 +285,10 @@ class FactorGraph(nn.Module):
 
         return draw_graph(self, given)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without compiled plans, which are found again."""
+        return {**self.__dict__, "_plans": {}}
+
     def __repr__(self) -> str:
         names = ", ".join(self.variables)
         count = sum(p.numel() for p in nn.Module.parameters(self))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .arrays import Array, Reference
@@ -36,22 +37,22 @@ class SizeRule:
 
 def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
     """The size of ``axis`` is the product of the sizes of ``letters``."""
+    return SizeRule((axis, *letters), partial(_derive_split, axis, letters))
 
-    def derive(known: LetterSizes) -> LetterSizes:
-        missing = [letter for letter in letters if letter not in known]
-        product = math.prod(known[letter] for letter in letters if letter in known)
-        if not missing:
-            if axis in known and known[axis] != product:
-                parts = " x ".join(f"{letter}={known[letter]}" for letter in letters)
-                raise DeclarationError(f"an axis of size {known[axis]} is split as ({' '.join(letters)}), but {parts} = {product}")
-            return {axis: product}
-        if len(missing) == 1 and axis in known:
-            if product == 0 or known[axis] % product:
-                raise DeclarationError(f"an axis of size {known[axis]} cannot be split as ({' '.join(letters)}) with the others {product}")
-            return {missing[0]: known[axis] // product}
-        return {}
 
-    return SizeRule((axis, *letters), derive)
+def _derive_split(axis: str, letters: tuple[str, ...], known: LetterSizes) -> LetterSizes:
+    missing = [letter for letter in letters if letter not in known]
+    product = math.prod(known[letter] for letter in letters if letter in known)
+    if not missing:
+        if axis in known and known[axis] != product:
+            parts = " x ".join(f"{letter}={known[letter]}" for letter in letters)
+            raise DeclarationError(f"an axis of size {known[axis]} is split as ({' '.join(letters)}), but {parts} = {product}")
+        return {axis: product}
+    if len(missing) == 1 and axis in known:
+        if product == 0 or known[axis] % product:
+            raise DeclarationError(f"an axis of size {known[axis]} cannot be split as ({' '.join(letters)}) with the others {product}")
+        return {missing[0]: known[axis] // product}
+    return {}
 
 
 class SizeTable:

@@ -1,6 +1,8 @@
 """The engine: orders, iterations, initial values, observations, padding, statuses, gradients."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -494,3 +496,17 @@ def test_unrolled_keeps_the_earlier_updates_of_a_variable_that_is_updated_by_blo
     net = unn.Unrolled(g, "X", "Y", order=blocks, iterations=2)
     torch.testing.assert_close(net(x), unn.infer(g, {"X": x}, order=["H", "Y"], iterations=2)["Y"])
     torch.testing.assert_close(net(x), unn.infer(g, {"X": x}, order=blocks, iterations=2)["Y"])
+
+
+def test_graphs_and_networks_survive_pickling_and_copying():
+    from problems.digits import declare
+
+    for g, given in ((declare(8, 8, 4), {"image": torch.rand(2, 1, 8, 8)}), (grid(unn.SignedEntropy(), 0.5).float(), {})):
+        initial = {} if given else {"s": torch.rand(2, 3, 3)}
+        before = unn.infer(g, given, initial=initial, iterations=2)
+        for other in (pickle.loads(pickle.dumps(g)), copy.deepcopy(g)):
+            after = unn.infer(other, given, initial=initial, iterations=2)
+            assert all(torch.equal(before[name], after[name]) for name in g.variables)
+    net = unn.Unrolled(mlp(), "X", "Y", order=["H", "Y"], iterations=2)
+    x = torch.randn(2, 6, dtype=torch.float64)
+    assert torch.equal(pickle.loads(pickle.dumps(net))(x), net(x))

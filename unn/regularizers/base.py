@@ -22,13 +22,13 @@ class Regularizer(ABC):
     For all x, t: ``value(x) + conjugate(t) >= <x, t>``, with equality exactly at ``x = mirror(t)`` (Fenchel-Young).
     """
 
-    bounded: ClassVar[bool]
+    bounded: ClassVar[bool] = False
     """True if the domain is bounded, so that multilinear energies cannot fall without end in this variable."""
 
-    formula: ClassVar[str]
+    formula: ClassVar[str] = "a strictly convex function"
     """Psi in one line of text, for explanations."""
 
-    activation: ClassVar[str]
+    activation: ClassVar[str] = "mirror"
     """The usual name of the gradient of the conjugate."""
 
     @abstractmethod
