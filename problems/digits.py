@@ -145,16 +145,17 @@ class DigitsNetwork(nn.Module):
         return self.generator.preactivations(labels, iterations=iterations)  # type: ignore[return-value]
 
 
-def joint_loss(network: nn.Module, images: Tensor, labels: Tensor, gamma: float) -> Tensor:
+def joint_loss(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Tensor, gamma: float) -> Tensor:
     """Cross-entropy of the label plus gamma times binary cross-entropy of the generated image, mean over pixels (Section 3).
 
     Both are Fenchel-Young losses of the variables' own regularizers; that of the image takes the mean parameter
     (1 + tanh t) / 2 = sigmoid(2 t) of a pre-activation t (errata 7 of the digest).
     """
-    loss = F.cross_entropy(network.logits(images), labels)  # type: ignore[operator]
+    loss = F.cross_entropy(network.logits(images), labels)
     if gamma:
+        assert isinstance(network, DigitsNetwork)
         one_hot = F.one_hot(labels, LABELS).to(images.dtype)
-        pixels = network.draw(one_hot)  # type: ignore[operator]
+        pixels = network.draw(one_hot)
         loss = loss + gamma * F.binary_cross_entropy_with_logits(2 * pixels, (1 + images) / 2)
     return loss
 
@@ -237,12 +238,12 @@ def train(config: DigitsConfig, digits: Digits | None = None, report: Callable[[
 
 
 @torch.no_grad()
-def accuracy(network: nn.Module, images: Tensor, labels: Tensor, iterations: int | None = None) -> float:
+def accuracy(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Tensor, iterations: int | None = None) -> float:
     """The share of images whose most probable label is right."""
     network.eval()
     right = 0
     for start in range(0, len(images), 500):
-        logits = network.logits(images[start : start + 500], iterations)  # type: ignore[operator]
+        logits = network.logits(images[start : start + 500], iterations)
         right += int((logits.argmax(1) == labels[start : start + 500]).sum())
     return right / len(images)
 

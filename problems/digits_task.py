@@ -34,7 +34,7 @@ from .digits_untied import UntiedDigits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# ten epochs of the embedded digits are enough for 97%; thirty make the prototypes clearer and still take well under a minute
+# well under a minute on two cores
 DEMO = DigitsConfig(epochs=30, dropout=0.3)
 
 

@@ -239,14 +239,13 @@ def default_order(graph: FactorGraph, given: Mapping[str, object] | Collection[s
     return tuple(sorted(free, key=lambda name: distance.get(name, len(frontier))))
 
 
-def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], warm: Collection[str]) -> list[Step]:
+def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str]) -> list[Step]:
     """The steps that can influence the last values of what is wanted; the others need not run.
 
     Args:
         plan: of the graph.
         steps: the whole schedule.
         want: names of variables.
-        warm: names of variables whose update depends on their own previous value.
     """
     needed = set(want)
     kept: list[Step] = []
@@ -254,7 +253,8 @@ def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], warm: C
         if step.name not in needed:
             continue
         kept.append(step)
-        if step.nodes is None and step.name not in warm:
+        # a variable whose update reads its own value is among its sources, and so needed again below
+        if step.nodes is None:
             needed.discard(step.name)
         for inlet in plan.changing[step.name]:
             needed.update(inlet.sources)

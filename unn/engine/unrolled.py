@@ -176,14 +176,13 @@ class Unrolled(nn.Module):
 
     def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
         device, shapes = state.setting.like.device, state.setting.shapes
-        warm = {*state.setting.observed, *(name for name, how in plan.how.items() if how != "closed form")}
         if not isinstance(self.order, Listed):
             items = [item for _ in range(rounds) for item in self.order.round(generator)]
-            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want, warm), cyclic=False)
+            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
         coloured = "coloured" in plan.how.values()
-        key = (plan, rounds, frozenset(warm), (device, tuple(shapes.items())) if coloured else None)
+        key = (plan, rounds, (device, tuple(shapes.items())) if coloured else None)
         if key not in self._live:
-            live = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want, warm)
+            live = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want)
             self._live[key] = mark_reuse(plan, live, cyclic=False)
         return self._live[key]
 
