@@ -8,6 +8,7 @@ from torch import Tensor
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError
+from unn.interactions import Pairs, Shapes, clique_pairs
 from unn.regularizers.base import batch_sum
 
 from .structure import parse_each
@@ -53,6 +54,9 @@ class Cardinality(Factor):
             x: values of the variable, shape ``(batch, *axes)``.
         """
         return batch_sum((self.counts(x) != self.equals).long())
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        return clique_pairs(self, self.each, shapes)
 
     def formula(self) -> str:
         groups = f" for each {' '.join(self.each)}" if self.each else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +14,7 @@ from unn import Factor, SizeRule
 from unn.arrays import Array, Reference, Variable
 from unn.errors import DeclarationError
 from unn.factor import Values
+from unn.interactions import Pairs, Shapes, node_of
 from unn.sizes import LetterSizes
 
 from . import subpixel
@@ -98,6 +100,18 @@ class Conv2d(Factor):
             SizeRule(("d", "e"), self._group_rule),
             SizeRule(("o",), self._filter_rule),
         ]
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        channels, rows, columns = shapes[self.output]
+        wide, tall, across = shapes[self.input]
+        inner = wide // self.groups
+        o, i, j, e, u, v = np.indices((channels, rows, columns, inner, *shapes[self.weight][2:])).reshape(6, -1)
+        d = o // max(1, channels // self.groups) * inner + e
+        a = i * self.stride[0] - self.padding[0] + u * self.dilation[0]
+        b = j * self.stride[1] - self.padding[1] + v * self.dilation[1]
+        inside = (a >= 0) & (a < tall) & (b >= 0) & (b < across)
+        pairs = node_of(self.references[0], (o, i, j), shapes), node_of(self.references[2], (d, a, b), shapes)
+        return [(self.output, pairs[0][inside], self.input, pairs[1][inside])]
 
     def formula(self) -> str:
         options = [

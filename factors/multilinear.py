@@ -16,6 +16,7 @@ from unn import Factor
 from unn.arrays import Constant, Parameter, Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.factor import Values
+from unn.interactions import Pairs, Shapes, product_pairs
 from unn.sizes import LetterSizes
 
 from .contraction import BATCH, Contraction, contraction
@@ -128,6 +129,9 @@ class Multilinear(Factor):
             return None
         kept: NDArray[np.bool_] = _RELATIONS[relation](index[left], index[right])
         return kept
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        return product_pairs(self, shapes)
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """Find all contraction paths now, for typical sizes of axes, so that nothing is left to do in the first run."""

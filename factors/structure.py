@@ -5,6 +5,7 @@ from __future__ import annotations
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError, suggest
+from unn.interactions import Pairs, Shapes, clique_pairs, term_pairs
 
 
 class Depends(Factor):
@@ -24,6 +25,13 @@ class Depends(Factor):
         _variables_only(self)
         self.child = child
         self.parents = parents
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        found: list[Pairs] = []
+        for parent in self.parents:
+            i, j = term_pairs(self, self.child, parent, shapes)
+            found.append((self.child.array.name, i, parent.array.name, j))
+        return found
 
     def formula(self) -> str:
         return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}"
@@ -45,6 +53,9 @@ class Clique(Factor):
         super().__init__(*references, name=name)
         _variables_only(self)
         self.each = parse_each(self, each)
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        return clique_pairs(self, self.each, shapes)
 
     def formula(self) -> str:
         return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "")

@@ -6,10 +6,8 @@ and Appendix F: image X, hidden H1 and H2, label Y; two convolutions and a dense
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,70 +16,13 @@ from torch import Tensor, nn
 import unn
 from factors import Conv2d, Multilinear
 from unn.errors import DeclarationError
+from unn.training import Task, TensorExamples, fit
 
+from .digits_config import DigitsConfig, check_config
 from .digits_data import Digits, load_digits
 from .digits_untied import UntiedDigits
 
 LABELS = 10
-
-
-@dataclass(frozen=True)
-class DigitsConfig:
-    """All that a run of the digits problem depends on.
-
-    Attributes:
-        data: "embedded" (8x8, inside scikit-learn) or "mnist" (28x28, from $UNN_DATA/mnist).
-        iterations: k, rounds of coordinate descent in training and evaluation.
-        gamma: weight of the loss of the image generated from the label; 0 trains the classifier only.
-        order: "forward-backward" (H1, H2, Y, H2; reverse H2, H1, X, H1) or "forward" (H1, H2, Y; reverse H2, H1, X).
-        initial: first value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
-        dropout: probability for H1 and H2 in training, one mask for all iterations; the paper has 0.3, which spoils the prototypes here
-            (docs/results/digits.md).
-        untied: train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in all.
-        channels: of H1; H2 has twice as many.
-        epochs: passes over the training images.
-        batch: images in a step.
-        rate: learning rate of Adam.
-        schedule: "constant" (the paper) or "cosine" (down to 0, after a warm-up of 5% of the steps).
-        seed: of weights, shuffling, dropout and initial values.
-        threads: CPU threads of torch; 0 leaves its default.
-    """
-
-    data: Literal["embedded", "mnist"] = "embedded"
-    iterations: int = 3
-    gamma: float = 0.1
-    order: Literal["forward-backward", "forward"] = "forward-backward"
-    initial: Literal["zero", "random", "uniform"] = "zero"
-    dropout: float = 0.0
-    untied: bool = False
-    channels: int = 32
-    epochs: int = 10
-    batch: int = 64
-    rate: float = 2e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
-    seed: int = 0
-    threads: int = 0
-
-
-def check_config(config: DigitsConfig) -> None:
-    """Check the options of a run.
-
-    Raises:
-        DeclarationError: names the first option that is out of range.
-    """
-    ranges = {
-        "iterations": (config.iterations, 1, 10_000),
-        "gamma": (config.gamma, 0, 1e6),
-        "dropout": (config.dropout, 0, 0.999),
-        "channels": (config.channels, 1, 100_000),
-        "epochs": (config.epochs, 1, 1_000_000),
-        "batch": (config.batch, 1, 10_000_000),
-        "rate": (config.rate, 1e-12, 1e6),
-        "threads": (config.threads, 0, 4096),
-    }
-    for name, (value, low, high) in ranges.items():
-        if not isinstance(value, (int, float)) or not low <= value <= high:
-            raise DeclarationError(f"digits: option {name} must lie between {low:g} and {high:g}, got {value!r}.")
 
 
 def declare(rows: int = 28, columns: int = 28, channels: int = 32) -> unn.FactorGraph:
@@ -160,91 +101,74 @@ def joint_loss(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Te
     return loss
 
 
-@dataclass
-class Epoch:
-    """What one epoch of training measured."""
-
-    epoch: int
-    loss: float
-    test_accuracy: float
-    seconds: float
-
-
-@dataclass
-class Trained:
-    """A trained network and its history."""
-
-    network: DigitsNetwork | UntiedDigits
-    history: list[Epoch] = field(default_factory=list)
-
-
 def build(config: DigitsConfig, image_shape: tuple[int, int]) -> DigitsNetwork | UntiedDigits:
     """A network with fresh weights, from the config's seed."""
-    torch.manual_seed(config.seed)
-    if config.untied:
-        if config.gamma:
-            raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
-        return UntiedDigits(image_shape, config.iterations, config.channels, config.dropout)
-    return DigitsNetwork(declare(*image_shape, channels=config.channels), config)
+    if config.untied and config.gamma:
+        raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
+    with torch.random.fork_rng():
+        torch.manual_seed(config.training.seed)
+        if config.untied:
+            return UntiedDigits(image_shape, config.iterations, config.channels, config.dropout)
+        return DigitsNetwork(declare(*image_shape, channels=config.channels), config)
 
 
-def train(config: DigitsConfig, digits: Digits | None = None, report: Callable[[Epoch], None] | None = None, progress: bool = False) -> Trained:
-    """Train from scratch; deterministic under the config's seed on CPU.
+class DigitsTask(Task):
+    """The joint loss on the training images, the accuracy on the test images.
 
     Args:
         config: of the run.
-        digits: the images; loaded as the config says if left out.
-        report: called after each epoch.
-        progress: show a bar.
+        digits: the images; loaded as the configuration says if left out.
     """
-    from tqdm import tqdm
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    digits = digits or load_digits(config.data)
-    network = build(config, digits.image_shape)
-    optimiser = torch.optim.Adam(network.parameters(), lr=config.rate)
-    total = config.epochs * -(-len(digits.train_labels) // config.batch)
-    warm = max(1, total // 20)
+    monitor = "test_accuracy"
+    larger_is_better = True
 
-    def factor(step: int) -> float:
-        if config.schedule == "constant":
-            return 1.0
-        ramp = min(1.0, (step + 1) / warm)
-        return ramp * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * step / total))))
+    def __init__(self, config: DigitsConfig, digits: Digits | None = None) -> None:
+        self.config = config
+        self.digits = digits or load_digits(config.data)
+        self.facts = {"image_shape": list(self.digits.image_shape)}
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
-    trained = Trained(network)
-    with tqdm(total=total, desc="training", unit="step", disable=not progress, leave=False) as bar:
-        for epoch in range(1, config.epochs + 1):
-            start, losses = time.perf_counter(), []
-            network.train()
-            for images, labels in _batches(digits, config.batch):
-                loss = joint_loss(network, images, labels, config.gamma)
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                losses.append(float(loss.detach()))
-                bar.update()
-            mean = sum(losses) / len(losses)
-            seconds = time.perf_counter() - start
-            entry = Epoch(epoch, mean, accuracy(network, digits.test_images, digits.test_labels), seconds)
-            trained.history.append(entry)
-            bar.set_postfix(loss=f"{mean:.4f}", accuracy=f"{entry.test_accuracy:.2%}")
-            if report is not None:
-                report(entry)
-    return trained
+    def examples(self) -> TensorExamples:
+        """Pairs of images and labels."""
+        return TensorExamples(self.digits.train_images, self.digits.train_labels)
+
+    def loss(self, network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The joint loss of Section 3."""
+        assert isinstance(network, DigitsNetwork | UntiedDigits)
+        return joint_loss(network, *batch, self.config.gamma)
+
+    def evaluate(self, network: nn.Module) -> dict[str, float]:
+        """Accuracy on the test images."""
+        assert isinstance(network, DigitsNetwork | UntiedDigits)
+        return {"test_accuracy": accuracy(network, self.digits.test_images, self.digits.test_labels)}
+
+
+def train(config: DigitsConfig, digits: Digits | None = None, progress: bool = False) -> tuple[DigitsNetwork | UntiedDigits, list[dict[str, Any]]]:
+    """Train from scratch, in memory; deterministic under the configuration's seed on CPU.
+
+    Args:
+        config: of the run.
+        digits: the images; loaded as the configuration says if left out.
+        progress: show a bar.
+
+    Returns:
+        The network and the metrics of each epoch.
+    """
+    check_config(config)
+    task = DigitsTask(config, digits)
+    network = build(config, task.digits.image_shape)
+    return network, fit(network, task, config.training, progress=progress).history
 
 
 @torch.no_grad()
 def accuracy(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Tensor, iterations: int | None = None) -> float:
     """The share of images whose most probable label is right."""
     network.eval()
+    device = next(network.parameters()).device
     right = 0
     for start in range(0, len(images), 500):
-        logits = network.logits(images[start : start + 500], iterations)
-        right += int((logits.argmax(1) == labels[start : start + 500]).sum())
+        logits = network.logits(images[start : start + 500].to(device), iterations)
+        right += int((logits.argmax(1).cpu() == labels[start : start + 500]).sum())
     return right / len(images)
 
 
@@ -278,17 +202,10 @@ def recognise(network: DigitsNetwork, digits: Digits, images: Tensor) -> Recogni
     own = accuracy(network, images, torch.arange(LABELS))
     count = min(10_000, len(digits.train_labels))
     classifier = SVC(C=10.0).fit(digits.train_images[:count].flatten(1).numpy(), digits.train_labels[:count].numpy())
-    found = classifier.predict(images.flatten(1).numpy())
+    found = classifier.predict(images.cpu().flatten(1).numpy())
     real = classifier.score(digits.test_images.flatten(1).numpy(), digits.test_labels.numpy())
     return Recognition(round(own * LABELS), int((found == torch.arange(LABELS).numpy()).sum()), float(real))
 
 
 def _order(names: list[str], config: DigitsConfig) -> unn.Order | list[str]:
     return unn.ForwardBackward(names) if config.order == "forward-backward" else names
-
-
-def _batches(digits: Digits, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    order = torch.randperm(len(digits.train_labels))
-    for start in range(0, len(order), size):
-        chosen = order[start : start + size]
-        yield digits.train_images[chosen], digits.train_labels[chosen]

@@ -1,115 +1,148 @@
-"""The digits problem on the command line."""
+"""The digits problem on the command line; importing it does not load torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from unn.errors import DataError, DeclarationError, ObservationError, suggest
+from unn.problem import Answer, Problem, Trained
+from unn.training.options import TrainingConfig
 
-import unn
-from unn import runs
-from unn.collage import save_collage
-from unn.draw import draw_energy, draw_graph, draw_images
-from unn.errors import DataError, ObservationError, suggest
-from unn.problem import Answer, Problem
-
-from .digits import (
-    LABELS,
-    DigitsConfig,
-    DigitsNetwork,
-    Epoch,
-    accuracy,
-    build,
-    check_config,
-    prototypes,
-    recognise,
-    train,
-)
-from .digits_data import Digits, load_digits
-from .digits_untied import UntiedDigits
+from .digits_config import DigitsConfig, check_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor, nn
 
+    import unn
+
+    from .digits import DigitsTask
+    from .digits_data import Digits
+
+LABELS = 10
 # well under a minute on two cores
-DEMO = DigitsConfig(epochs=30, dropout=0.3)
+DEMO = DigitsConfig(dropout=0.3, training=TrainingConfig(epochs=30, batch=64, rate=2e-3))
 
 
-class DigitsTask(Problem):
+class DigitsProblem(Problem):
     """Handwritten digits: classify images, draw prototypes of labels."""
 
     name = "digits"
     summary = "handwritten digits: classify images and draw prototypes of classes with the same weights"
     config = DigitsConfig
 
-    def train(self, config: DigitsConfig, folder: Path, progress: bool) -> Answer:
+    def check(self, config: DigitsConfig) -> None:
+        """Check the ranges of all options."""
         check_config(config)
-        digits = load_digits(config.data)
-        runs.write_config(folder, self.name, config, {"image_shape": list(digits.image_shape)})
+        if config.untied and config.gamma:
+            raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
 
-        def report(entry: Epoch) -> None:
-            runs.append_metrics(folder, {"epoch": entry.epoch, "loss": entry.loss, "test_accuracy": entry.test_accuracy, "seconds": entry.seconds})
+    def declare(self, config: DigitsConfig) -> unn.FactorGraph:
+        """The graph for images of 8x8 (embedded) or 28x28 pixels (MNIST)."""
+        from .digits import declare
 
-        trained = train(config, digits, report, progress)
-        runs.save_weights(folder, trained.network)
-        last = trained.history[-1]
-        seconds = sum(entry.seconds for entry in trained.history)
-        lines = [
-            f"trained {config.epochs} epochs in {seconds:.0f} s of training steps: loss {last.loss:.4f}",
-            f"test accuracy {last.test_accuracy:.2%}",
-            f"run folder {folder}",
-        ]
-        return Answer(tuple(lines), {"folder": str(folder), "loss": last.loss, "test_accuracy": last.test_accuracy, "seconds": seconds})
+        size = 28 if config.data == "mnist" else 8
+        return declare(size, size, config.channels)
 
-    def evaluate(self, folder: Path, iterations: Sequence[int]) -> Answer:
-        network, config, digits = _load(folder)
+    def task(self, config: DigitsConfig) -> DigitsTask:
+        """Load the images."""
+        from .digits import DigitsTask
+
+        return DigitsTask(config)
+
+    def network(self, config: DigitsConfig, facts: Mapping[str, Any]) -> nn.Module:
+        """Both directions of one graph, or the untied baseline."""
+        from .digits import build
+
+        shape = facts.get("image_shape")
+        if not (isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)):
+            raise DataError(f"digits: the run's image_shape must be [rows, columns], got {shape!r}.")
+        return build(config, (shape[0], shape[1]))
+
+    def iterations(self, run: Trained) -> int:
+        """As many rounds as in training."""
+        return int(run.config.iterations)
+
+    def order(self, run: Trained, given: Mapping[str, str]) -> unn.Order | list[str]:
+        """Away from what is given, and back if the network was trained so."""
+        import unn
+
+        names = [name for name in (["H1", "H2", "label", "image"] if "image" in given else ["H2", "H1", "image", "label"]) if name not in given]
+        return unn.ForwardBackward(names) if run.config.order == "forward-backward" and len(names) > 2 else names
+
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+        """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1, 1]."""
+        import torch
+
+        if name == "label":
+            if text not in [str(k) for k in range(LABELS)]:
+                raise ObservationError(f"--given label={text}: a label is a digit from 0 to 9.")
+            return torch.eye(LABELS)[int(text)][None]
+        if name == "image":
+            return _read_image(text, run)
+        raise ObservationError(f"--given {name}: only image and label can be given here.{suggest(name, self.graph(run.network).variables)}")
+
+    def show_value(self, run: Trained, name: str, value: Tensor) -> str | Figure:
+        """The most probable labels, or the image."""
+        from unn.draw import draw_images
+
+        if name == "image":
+            return draw_images(value)
+        if name == "label":
+            best = value[0].argsort(descending=True)[:3].tolist()
+            return ", ".join(f"{k} ({float(value[0, k]):.1%})" for k in best)
+        return super().show_value(run, name, value)
+
+    def graph(self, network: nn.Module) -> unn.FactorGraph:
+        """That of both directions."""
+        from .digits import DigitsNetwork
+
+        if not isinstance(network, DigitsNetwork):
+            raise ObservationError("this run holds the untied baseline, which has one direction only; use unn evaluate.")
+        return network.graph
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """Accuracy, and how many of the ten prototypes are recognised."""
+        from unn.draw import draw_images, save_figure
+        from unn.runs import PLOTS
+
+        from .digits import DigitsNetwork, DigitsTask, accuracy, prototypes, recognise
+
+        digits = DigitsTask(run.config).digits
+        network: Any = run.network
         lines, found = [], {}
-        for k in iterations or [config.iterations]:
+        for k in iterations or (run.config.iterations,):
             found[k] = accuracy(network, digits.test_images, digits.test_labels, k)
-            lines.append(f"test accuracy {found[k]:.2%} with {k} iterations (trained with {config.iterations})")
+            lines.append(f"test accuracy {found[k]:.2%} with {k} iterations (trained with {run.config.iterations})")
         data: dict[str, Any] = {"test_accuracy": found}
         if isinstance(network, DigitsNetwork):
             drawn = prototypes(network)
             seen = recognise(network, digits, drawn)
-            draw_images(drawn, [str(k) for k in range(LABELS)]).savefig(folder / "prototypes.png", dpi=120)
+            picture = run.folder / PLOTS / "prototypes.png"
+            picture.parent.mkdir(exist_ok=True)
+            save_figure(draw_images(drawn, [str(k) for k in range(LABELS)]), picture)
             lines += _recognition_lines(seen.network, seen.classifier, seen.classifier_accuracy)
-            lines.append(f"prototypes drawn in {folder / 'prototypes.png'}")
+            lines.append(f"prototypes drawn in {picture}")
             data |= {"recognised_by_network": seen.network, "recognised_by_classifier": seen.classifier}
         return Answer(tuple(lines), data)
 
-    def infer(self, folder: Path, given: Mapping[str, str], want: Sequence[str], iterations: int | None, out: Path | None) -> Answer:
-        network, config, digits = _load(folder)
-        if not isinstance(network, DigitsNetwork):
-            raise ObservationError(f"{folder} holds the untied baseline, which has one direction only; use unn evaluate.")
-        graph = network.graph
-        observed = {name: _read_value(graph, name, text, digits) for name, text in given.items()}
-        order = _order_for(given, config)
-        found = unn.infer(graph, observed, order=order, iterations=iterations or config.iterations, want=want)
-        assert found.energy is not None
-        lines = [f"{found.message}", f"energy {float(found.energy[-1, 0]):.4f} after {found.updates} updates"]
-        data: dict[str, Any] = {"status": found.status.value, "energy": found.energy[:, 0].tolist()}
-        for name in want:
-            value = found[name].detach()
-            data[name] = value[0].tolist()
-            if name == "label":
-                best = value[0].argsort(descending=True)[:3].tolist()
-                lines.append("label: " + ", ".join(f"{k} ({float(value[0, k]):.1%})" for k in best))
-            elif name == "image":
-                path = out or folder / f"image-{'-'.join(f'{n}-{Path(t).name}' for n, t in given.items())}.png"
-                _save(draw_images(value), path)
-                lines.append(f"image: drawn in {path}")
-            else:
-                lines.append(f"{name}: shape {tuple(value.shape[1:])}, from {float(value.min()):.3f} to {float(value.max()):.3f}")
-        return Answer(tuple(lines), data)
-
     def demo(self, folder: Path, progress: bool) -> Answer:
+        """Train on the embedded images, classify, draw prototypes."""
+        import torch
+
+        import unn
+        from unn.draw import draw_energy, draw_graph, draw_images, save_collage, save_figure
+
+        from .digits import DigitsNetwork, accuracy, prototypes, recognise, train
+        from .digits_data import load_digits
+
         folder.mkdir(parents=True, exist_ok=True)
         digits = load_digits(DEMO.data)
-        network = train(DEMO, digits, progress=progress).network
+        network, _ = train(DEMO, digits, progress)
         assert isinstance(network, DigitsNetwork)
+        network.cpu()
         right = accuracy(network, digits.test_images, digits.test_labels)
         drawn = prototypes(network)
         seen = recognise(network, digits, drawn)
@@ -122,7 +155,7 @@ class DigitsTask(Problem):
             "graph.png": draw_graph(network.graph, given=["image"]),
         }
         for name, figure in pictures.items():
-            figure.savefig(folder / name, dpi=120)
+            save_figure(figure, folder / name)
         save_collage([pictures["graph.png"], pictures["prototypes.png"], pictures["energy.png"]], folder / "overview.png")
         lines = [
             f"forward: test accuracy {right:.2%} on {len(digits.test_labels)} images of 8x8 pixels",
@@ -135,13 +168,6 @@ class DigitsTask(Problem):
         )
 
 
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the picture {path} cannot be written: {error}.") from None
-
-
 def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:
     return [
         f"reverse: {network}/10 prototypes recognised by the network itself",
@@ -149,48 +175,19 @@ def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:
     ]
 
 
-def _load(folder: Path) -> tuple[DigitsNetwork | UntiedDigits, DigitsConfig, Digits]:
-    _, config, facts = runs.read_config(folder, DigitsConfig)
-    shape = facts.get("image_shape")
-    if not (isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)):
-        raise DataError(f"{folder / runs.CONFIG}: image_shape must be [rows, columns], got {shape!r}.")
-    check_config(config)
-    network = build(config, (shape[0], shape[1]))
-    runs.load_weights(folder, network)
-    network.eval()
-    return network, config, load_digits(config.data)
+def _read_image(text: str, run: Trained) -> Tensor:
+    from unn.commands.values import read_array
 
+    from .digits_data import load_digits
 
-def _order_for(given: Mapping[str, str], config: DigitsConfig) -> unn.Order | list[str]:
-    names = [name for name in (["H1", "H2", "label", "image"] if "image" in given else ["H2", "H1", "image", "label"]) if name not in given]
-    return unn.ForwardBackward(names) if config.order == "forward-backward" and len(names) > 2 else names
-
-
-def _read_value(graph: unn.FactorGraph, name: str, text: str, digits: Digits) -> Tensor:
-    """A value from the command line: ``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` in [-1, 1]."""
-    if name == "label":
-        if text not in [str(k) for k in range(LABELS)]:
-            raise ObservationError(f"--given label={text}: a label is a digit from 0 to 9.")
-        return torch.eye(LABELS)[int(text)][None]
-    if name == "image":
-        return _read_image(text, digits)
-    raise ObservationError(f"--given {name}: only image and label can be given here.{suggest(name, graph.variables)}")
-
-
-def _read_image(text: str, digits: Digits) -> Tensor:
     if text.startswith("test:"):
+        digits: Digits = load_digits(run.config.data)
         number = text.removeprefix("test:")
         if not (number.isascii() and number.isdecimal() and len(number) < 10) or int(number) >= len(digits.test_images):
             raise ObservationError(f"--given image={text}: test images go from test:0 to test:{len(digits.test_images) - 1}.")
         return digits.test_images[int(number)][None]
-    import numpy as np
-
-    try:
-        array = np.load(text, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"--given image={text}: not a readable .npy file ({error}); give test:NUMBER or an array of pixels in [-1, 1].") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-        raise DataError(f"--given image={text}: holds no array of numbers.")
-    if tuple(array.shape) != digits.image_shape:
-        raise ObservationError(f"--given image={text}: shape {tuple(array.shape)}, expected {digits.image_shape}.")
-    return torch.as_tensor(array, dtype=torch.float32)[None, None]
+    array = read_array(f"image={text}, test:NUMBER or an array of pixels in [-1, 1]", text)
+    shape = tuple(run.facts["image_shape"])
+    if tuple(array.shape) != shape:
+        raise ObservationError(f"--given image={text}: shape {tuple(array.shape)}, expected {shape}.")
+    return array[None, None]

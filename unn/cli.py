@@ -1,125 +1,145 @@
-"""The command line: unn problems | train | evaluate | infer | demo | bench."""
+"""The command line. Arguments are read before torch is imported; what a command needs is imported when it runs."""
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
+import operator
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .errors import UnnError
-from .problem import Answer, load_problem, problem_names
-from .runs import new_folder, read_config
+
+if TYPE_CHECKING:
+    from .problem import Answer, Problem
+
+SUMMARY = "Declare a factor graph once; infer any of its variables given any others."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; errors of the user are one line on standard error and exit code 2."""
+    """Run one command.
+
+    Returns:
+        The exit code: 0; 1 if something was found wanting; 2 for an error of the user, one line on standard error; 130 after Ctrl-C.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        command, problem = parse(arguments)
+        answer, code = _run(command, problem)
+        as_json = getattr(command, "json", False)
+        print(json.dumps(dict(answer.data)) if as_json else "\n".join(answer.lines))
+        return code
     except UnnError as error:
-        print(f"unn: {error}", file=sys.stderr)
+        print(f"unn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("unn: interrupted.", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # the reader of our output has gone, as in unn show digits | head
+        sys.stderr.close()
+        return 141
 
 
-def _run(arguments: list[str]) -> int:
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
-    if options.command != "train" and rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    progress = sys.stderr.isatty() and not getattr(options, "json", False)
-    rounds = getattr(options, "iterations", None)
-    if any(k < 1 for k in (rounds if isinstance(rounds, list) else [] if rounds is None else [rounds])):
-        raise UnnError(f"--iterations must be at least 1, got {rounds}.")
-    if options.command == "problems":
-        for name in problem_names():
-            print(f"{name:12} {load_problem(name).summary}")
-        return 0
-    if options.command == "bench":
-        return _bench(options)
-    if options.command == "train":
-        answer = _train(options, rest, progress)
-    elif options.command == "demo":
-        answer = load_problem(options.problem).demo(options.folder, progress)
-    elif options.command == "evaluate":
-        answer = load_problem(read_config(options.run)[0]).evaluate(options.run, options.iterations)
-    else:
-        given = _assignments(options.given)
-        answer = load_problem(read_config(options.run)[0]).infer(options.run, given, options.want, options.iterations, options.out)
-    _print(answer, options.json)
-    return 0
+def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
+    """The command with its options, as one of the dataclasses in ``unn.commands.arguments``, and the problem if it is one of a problem.
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="unn", description="Declare a factor graph once; infer any variables given any others.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("problems", help="list the installed problems")
-    train = commands.add_parser("train", help="train a problem; unn train PROBLEM --help lists its options", add_help=False)
-    train.add_argument("problem")
-    train.add_argument("--folder", type=Path, help="of the run; runs/PROBLEM-NNN by default")
-    evaluate = commands.add_parser("evaluate", help="measure a trained run")
-    evaluate.add_argument("run", type=Path)
-    evaluate.add_argument("--iterations", type=int, nargs="*", default=[], metavar="K", help="rounds at test time, if not those of training")
-    infer = commands.add_parser("infer", help="infer some variables of a run given others")
-    infer.add_argument("run", type=Path)
-    infer.add_argument("--given", nargs="+", required=True, metavar="NAME=VALUE")
-    infer.add_argument("--want", nargs="+", required=True, metavar="NAME")
-    infer.add_argument("--iterations", type=int, metavar="K")
-    infer.add_argument("--out", type=Path, help="file for a picture")
-    demo = commands.add_parser("demo", help="a complete small run with pictures")
-    demo.add_argument("problem", nargs="?", default="digits")
-    demo.add_argument("--folder", type=Path, default=Path("runs/demo"))
-    bench = commands.add_parser("bench", help="time the engine against plain torch loops (in a checkout)")
-    bench.add_argument("--quick", action="store_true", help="fewer repetitions")
-    bench.add_argument("--only", help="part of the names of the cases to run")
-    for command in (train, evaluate, infer, demo):
-        command.add_argument("--json", action="store_true", help="print data instead of text")
-    return parser
-
-
-def _train(options: argparse.Namespace, rest: list[str], progress: bool) -> Answer:
+    Raises:
+        UnnError: for an unknown problem.
+        SystemExit: after --help, or for arguments that cannot be read.
+    """
     import tyro
 
-    problem = load_problem(options.problem)
-    config: Any = tyro.cli(problem.config, args=rest, prog=f"unn train {problem.name}", description=problem.summary)
-    folder = options.folder or new_folder(Path("runs"), problem.name)
-    return problem.train(config, folder, progress)
+    from .commands import arguments as commands
+    from .problem import load_problem
+
+    by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show}
+    options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    if len(arguments) > 1 and arguments[0] in by_problem and not arguments[1].startswith("-"):
+        problem = load_problem(arguments[1])
+        kind = by_problem[arguments[0]][problem.config]
+        prog = f"unn {arguments[0]} {arguments[1]}"
+        return tyro.cli(kind, prog=prog, description=problem.summary, args=list(arguments[2:]), config=options), problem
+    kinds = {
+        "problems": commands.Problems, "demo": commands.Demo, "resume": commands.Resume, "evaluate": commands.Evaluate,
+        "infer": commands.Infer, "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
+    }  # fmt: skip
+    # importing all problems would slow down every other command
+    load_all = arguments[:1] in (["train"], ["show"]) or any(word.startswith("--tyro-") for word in arguments)
+    choices = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items()]
+    for name, kind in by_problem.items():
+        text = f"{kind.__doc__} unn {name} PROBLEM --help lists its options."
+        choices.append(Annotated[_all_problems(kind) if load_all else commands.Problems, tyro.conf.subcommand(name, description=text)])
+    union: Any = functools.reduce(operator.or_, choices)
+    return tyro.cli(union, prog="unn", description=SUMMARY, args=list(arguments), config=options), None
 
 
-def _bench(options: argparse.Namespace) -> int:
-    path = Path(__file__).resolve().parent.parent / "tests" / "benchmarks" / "core.py"
-    if not path.is_file():
-        raise UnnError("the benchmarks are part of the repository, not of the installed package; run unn bench in a checkout.")
-    import runpy
+def _all_problems(kind: Any) -> Any:
+    """A dataclass whose only field chooses among all problems, each with its own options."""
+    import tyro
 
-    benchmark = runpy.run_path(str(path))
-    arguments = (["--quick"] if options.quick else []) + (["--only", options.only] if options.only else [])
-    return int(benchmark["main"](arguments) or 0)
+    from .commands.arguments import Problems
+    from .problem import load_problem, problem_names
 
-
-def _assignments(texts: Sequence[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in map(_assignment, texts):
-        if name in given:
-            raise UnnError(f"--given names {name!r} twice.")
-        given[name] = value
-    return given
+    problems = [load_problem(name) for name in problem_names()]
+    choices = [Annotated[kind[p.config], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
+    if len(choices) < 2:
+        # a choice of one would be none
+        choices.append(Annotated[Problems, tyro.conf.subcommand("another", description="Any other installed problem.")])
+    choice = make_dataclass("Choice", [("problem", functools.reduce(operator.or_, choices))], frozen=True)
+    choice.__doc__ = kind.__doc__
+    return choice
 
 
-def _assignment(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise UnnError(f"--given takes NAME=VALUE, such as label=3, got {text!r}.")
-    return name, value
+def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
+    """The answer of a command and its exit code."""
+    from .commands import arguments as commands
 
+    progress = sys.stderr.isatty() and not getattr(command, "json", False) and not getattr(command, "quiet", False)
+    match command:
+        case commands.Problems():
+            from .commands.problems import problems
 
-def _print(answer: Answer, as_json: bool) -> None:
-    print(json.dumps(dict(answer.data)) if as_json else "\n".join(answer.lines))
+            return problems(), 0
+        case commands.Show() if problem is not None:
+            from .commands.show import show
+
+            return show(problem, command.config, command.out, command.theme), 0
+        case commands.Train() if problem is not None:
+            from .commands.train import train
+
+            return train(problem, command.config, command.folder, progress)
+        case commands.Resume():
+            from .commands.train import resume
+
+            return resume(command.run, progress)
+        case commands.Evaluate():
+            from .commands.evaluate import evaluate
+
+            return evaluate(command.run, command.iterations), 0
+        case commands.Infer():
+            from .commands.infer import infer
+
+            return infer(command), 0
+        case commands.Compare():
+            from .commands.compare import compare
+
+            return compare(command.runs, command.out, command.theme), 0
+        case commands.Demo():
+            from .problem import load_problem
+
+            return load_problem(command.problem).demo(command.folder, progress), 0
+        case commands.Bench():
+            from .commands.bench import bench
+
+            return bench(command.quick, command.only)
+        case commands.Doctor():
+            from .commands.doctor import doctor
+
+            return doctor()
+    raise UnnError("this is no complete command; see unn --help.")
 
 
 if __name__ == "__main__":

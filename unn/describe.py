@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .arrays import Array, Parameter, Reference, Variable
-from .engine.blocks import meets_itself, node_axis_count
+from .engine.blocks import meets_itself
 from .factor import Factor
+from .interactions import node_axis_count
 from .patterns import Dimension, Pattern
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .arrays import Reference, Variable
 from .errors import DeclarationError, InferenceError
+from .interactions import Pairs, Shapes, complete_pairs
 from .sizes import LetterSizes, SizeRule, letter_sizes
 
 Values = Mapping[str, Tensor]
@@ -139,6 +140,17 @@ class Factor:
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
         """Which terms exist, given the index of each letter in each term; None if all do."""
         return None
+
+    def interactions(self, shapes: Shapes) -> list[Pairs]:
+        """Which nodes interact; all nodes of its variables with one another, where a factor does not know better.
+
+        Args:
+            shapes: of all arrays without batch axes, by name.
+
+        Returns:
+            Pairs of variables, each with the flat indices of the nodes that interact.
+        """
+        return complete_pairs(list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes)
 
     def inferable(self) -> bool:
         """Has this factor an energy, so that coordinate descent can use it?"""

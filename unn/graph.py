@@ -20,6 +20,8 @@ from .sizes import SizeTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .adjacency import Adjacency
+
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
 
 
@@ -259,6 +261,19 @@ class FactorGraph(nn.Module):
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return boundedness_of(self, given)
 
+    def adjacency(self, **sizes: int) -> Adjacency:
+        """Which nodes interact, as a sparse symmetric matrix with named blocks.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .adjacency import adjacency
+
+        return adjacency(self, sizes)
+
     # -- explaining --------------------------------------------------------------------------------------------------
 
     def explain(self) -> str:
@@ -279,11 +294,20 @@ class FactorGraph(nn.Module):
 
         return to_dot(self)
 
-    def draw(self, given: Collection[str] = ()) -> Figure:
-        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares."""
-        from .draw import draw_graph
+    def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, several nodes in plates.
 
-        return draw_graph(self, given)
+        Args:
+            given: names of observed variables.
+            theme: "light" or "dark".
+
+        Raises:
+            DeclarationError: for a name that is not declared.
+            ObservationError: for an unknown theme.
+        """
+        from .draw import draw_graph, theme_named
+
+        return draw_graph(self, given, theme_named(theme))
 
     def __getstate__(self) -> dict[str, object]:
         """Without compiled plans, which are found again."""

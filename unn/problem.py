@@ -1,15 +1,26 @@
-"""What the command line needs of a problem; problems are found by entry points of the group ``unn.problems``."""
+"""What the command line needs of a problem; problems are found by entry points of the group ``unn.problems``.
+
+Importing a problem should not import torch: the command line reads its configuration before it needs anything else.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import UnnError, suggest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from .engine.orders import Order
+    from .graph import FactorGraph
+    from .training import Task
 
 GROUP = "unn.problems"
 
@@ -22,28 +33,115 @@ class Answer:
     data: Mapping[str, Any]
 
 
-class Problem(ABC):
-    """A problem on the command line.
+@dataclass(frozen=True)
+class Trained:
+    """A run with its network.
 
-    A package adds one by an entry point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``.
+    Attributes:
+        folder: of the run.
+        config: its configuration, of the problem's own type.
+        facts: found in the data when it was trained.
+        network: with its weights, in evaluation mode.
+    """
+
+    folder: Path
+    config: Any
+    facts: Mapping[str, Any]
+    network: nn.Module
+
+
+class Problem(ABC):
+    """A problem on the command line: its declaration, its network, and what to train it on.
+
+    A package adds one by an entry point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods give it
+    all commands; the others have defaults to refine.
+
+    Attributes:
+        name: on the command line.
+        summary: one line.
+        config: a frozen dataclass whose fields become the options of ``unn train NAME``; one of them is ``training``, a
+            ``unn.training.TrainingConfig``.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     config: ClassVar[type]
-    """A frozen dataclass; its fields become the options of ``unn train NAME``."""
 
     @abstractmethod
-    def train(self, config: Any, folder: Path, progress: bool) -> Answer:
-        """Train and write the run into ``folder``."""
+    def declare(self, config: Any) -> FactorGraph:
+        """The graph, for data of the usual size."""
 
     @abstractmethod
-    def evaluate(self, folder: Path, iterations: Sequence[int]) -> Answer:
-        """Measure a trained run; ``iterations`` are numbers of rounds at test time, those of training if empty."""
+    def task(self, config: Any) -> Task:
+        """Load the data.
+
+        Raises:
+            DataError: if they are missing or corrupt; says what to get and where to put it.
+        """
 
     @abstractmethod
-    def infer(self, folder: Path, given: Mapping[str, str], want: Sequence[str], iterations: int | None, out: Path | None) -> Answer:
-        """Infer some variables given others, each given as ``NAME=TEXT``."""
+    def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
+        """The network with fresh weights from torch's global generator: a graph, ``unn.Unrolled``, or a module that holds them.
+
+        Args:
+            config: of the run.
+            facts: ``Task.facts``, as they were when it was trained; read from a file, so to be checked.
+        """
+
+    def check(self, config: Any) -> None:
+        """Check the options that the types of the fields do not; by default those of training.
+
+        Raises:
+            DeclarationError: names the first option that is out of range.
+        """
+        config.training.check()
+
+    def graph(self, network: nn.Module) -> FactorGraph:
+        """The graph on which ``unn infer`` works: by default the first in the network."""
+        from .graph import FactorGraph
+
+        for module in network.modules():
+            if isinstance(module, FactorGraph):
+                return module
+        raise UnnError(f"problem {self.name!r}: its network holds no factor graph, so nothing can be inferred.")
+
+    def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
+        """The order of updates of ``unn infer``; None for the engine's default, by distance from what is given."""
+        return None
+
+    def iterations(self, run: Trained) -> int:
+        """Rounds of updates of ``unn infer``, if the command does not say."""
+        return 10
+
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+        """A value given on the command line as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a file of numpy, a category or numbers."""
+        from .commands.values import read_value
+
+        return read_value(self.graph(run.network), name, text)
+
+    def show_value(self, run: Trained, name: str, value: Tensor) -> str | Figure:
+        """An inferred value, shape ``(batch, *axes)``, as a line of text or a picture."""
+        from .commands.values import describe_value
+
+        return describe_value(value)
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """Measure a trained run: by default what training measured.
+
+        Args:
+            run: trained.
+            iterations: numbers of rounds at test time; those of training if empty.
+
+        Raises:
+            UnnError: for iterations that the problem does not offer.
+        """
+        import torch
+
+        if iterations:
+            raise UnnError(f"problem {self.name!r} is evaluated with the iterations of its training only; leave out --iterations.")
+        with torch.no_grad():
+            found = self.task(run.config).evaluate(run.network)
+        return Answer(tuple(f"{name} {value:.6g}" for name, value in found.items()) or ("this problem measures nothing",), found)
 
     def demo(self, folder: Path, progress: bool) -> Answer:
         """A complete small run with pictures.
@@ -67,7 +165,10 @@ def load_problem(name: str) -> Problem:
     """
     for entry in entry_points(group=GROUP):
         if entry.name == name:
-            problem = entry.load()()
+            try:
+                problem = entry.load()()
+            except Exception as error:
+                raise UnnError(f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}.") from error
             if not isinstance(problem, Problem):
                 raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.problem.Problem, but {type(problem).__name__}.")
             return problem

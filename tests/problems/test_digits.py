@@ -9,22 +9,22 @@ import torch
 
 import unn
 from problems.digits import (
-    Digits,
-    DigitsConfig,
     DigitsNetwork,
     accuracy,
     build,
     declare,
     joint_loss,
-    load_digits,
     prototypes,
     recognise,
     train,
 )
+from problems.digits_config import DigitsConfig
+from problems.digits_data import Digits, load_digits
 from problems.digits_untied import UntiedDigits
 from unn.cli import main
+from unn.training import TrainingConfig
 
-SMALL = DigitsConfig(epochs=6, channels=8, iterations=2)
+SMALL = DigitsConfig(channels=8, iterations=2, training=TrainingConfig(epochs=6, batch=64, rate=2e-3))
 
 
 @pytest.fixture(scope="module")
@@ -96,23 +96,23 @@ def test_one_round_of_the_untied_baseline_is_the_tied_network():
 def test_every_initialisation_trains(initial):
     digits = load_digits()
     few = Digits(digits.train_images[:64], digits.train_labels[:64], digits.test_images[:32], digits.test_labels[:32])
-    history = train(replace(SMALL, initial=initial, epochs=8, batch=16), few).history
-    assert history[-1].loss < history[0].loss
+    _, history = train(replace(SMALL, initial=initial, training=TrainingConfig(epochs=8, batch=16, rate=2e-3)), few)
+    assert history[-1]["loss"] < history[0]["loss"]
 
 
 def test_training_is_deterministic_under_its_seed(trained):
-    again = train(SMALL)
-    assert [e.loss for e in again.history] == [e.loss for e in trained.history]
-    other = train(replace(SMALL, seed=1, epochs=1))
-    assert other.history[0].loss != trained.history[0].loss
+    _, again = train(SMALL)
+    assert [entry["loss"] for entry in again] == [entry["loss"] for entry in trained[1]]
+    _, other = train(replace(SMALL, training=replace(SMALL.training, seed=1)))
+    assert other[0]["loss"] != trained[1][0]["loss"]
 
 
 def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
-    digits = load_digits()
-    assert accuracy(trained.network, digits.test_images, digits.test_labels) > 0.9
-    drawn = prototypes(trained.network)
+    digits, network = load_digits(), trained[0]
+    assert accuracy(network, digits.test_images, digits.test_labels) > 0.9
+    drawn = prototypes(network)
     assert drawn.shape == (10, 1, 8, 8) and drawn.abs().max() <= 1
-    assert recognise(trained.network, digits, drawn).network >= 8
+    assert recognise(network, digits, drawn).network >= 8
 
 
 def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert main(["train", "digits", "--epochs", "2", "--channels", "4", "--iterations", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     run = tmp_path / report["folder"]
-    assert {p.name for p in run.iterdir()} == {"config.json", "metrics.jsonl", "model.safetensors"}
+    assert {p.name for p in run.iterdir()} == {"config.json", "metrics.jsonl", "model.safetensors", "checkpoints", "plots", "lock"}
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(run), "--iterations", "1", "2", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
@@ -149,6 +149,7 @@ def test_mnist_is_read_whole_and_learned_from():
     assert torch.bincount(digits.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert digits.train_images.min() == -1 and digits.train_images.max() == 1
     few = Digits(digits.train_images[:4000], digits.train_labels[:4000], digits.test_images[:1000], digits.test_labels[:1000])
-    network = train(DigitsConfig(data="mnist", iterations=2, epochs=2, channels=16), few).network
+    config = DigitsConfig(data="mnist", iterations=2, channels=16, training=TrainingConfig(epochs=2, batch=64, rate=2e-3))
+    network, _ = train(config, few)
     assert isinstance(network, DigitsNetwork)
     assert accuracy(network, few.test_images, few.test_labels) > 0.85

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Multilinear
-from unn.engine.blocks import colour_classes, meets_itself, node_axis_count, node_pairs
+from unn.engine.blocks import colour_classes, meets_itself, node_pairs
+from unn.interactions import node_axis_count
 
 
 def interactions(g, factors, shape):

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays import Reference, Variable
+from ..arrays import Variable
 from ..factor import Factor
-from ..regularizers import Elementwise
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def node_axis_count(variable: Variable) -> int:
-    """How many leading axes index nodes; all of them where the regularizer treats every entry alone and no bar is declared."""
-    if variable.node_axes == 0 and isinstance(variable.regularizer, Elementwise):
-        return len(variable.axes)
-    return variable.node_axes
+from ..interactions import Shapes, node_shape, term_pairs
 
 
 def meets_itself(factor: Factor, variable: Variable) -> bool:
@@ -28,8 +19,7 @@ def meets_itself(factor: Factor, variable: Variable) -> bool:
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
     """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
     places = [r for r in factor.references if r.array.name == variable.name]
-    sizes = factor.letter_sizes(shapes)
-    pairs = [_pairs(factor, one, other, variable, shapes[variable.name], sizes) for k, one in enumerate(places) for other in places[k + 1 :]]
+    pairs = [np.stack(term_pairs(factor, one, other, shapes), axis=1) for k, one in enumerate(places) for other in places[k + 1 :]]
     return np.unique(np.concatenate(pairs), axis=0)
 
 
@@ -39,7 +29,7 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
     Returns:
         Boolean arrays of the shape of the node axes; greedy colouring in the order of the nodes (two classes on a grid).
     """
-    shape = shapes[variable.name][: node_axis_count(variable)]
+    shape = node_shape(variable, shapes)
     pairs = np.concatenate([node_pairs(f, variable, shapes) for f in factors if meets_itself(f, variable)])
     if (pairs[:, 0] == pairs[:, 1]).any():
         return None
@@ -54,24 +44,3 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
         free[taken[(taken >= 0) & (taken <= taken.size)]] = False
         colours[node] = int(np.argmax(free))
     return [(colours == colour).reshape(shape) for colour in range(int(colours.max()) + 1)]
-
-
-def _pairs(factor: Factor, one: Reference, other: Reference, variable: Variable, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
-    count = node_axis_count(variable)
-    dims = [reference.pattern.dimensions[:count] for reference in (one, other)]
-    letters = list(dict.fromkeys(letter for group in dims for dim in group for letter in dim.letters))
-    starts = {letter: max(0, *(-d.shift for r in factor.references for d in r.pattern.dimensions if d.letters == (letter,)), 0) for letter in letters}
-    grid = np.indices([sizes[letter] for letter in letters]).reshape(len(letters), -1) if letters else np.zeros((0, 1), int)
-    index = {letter: grid[k] + starts[letter] for k, letter in enumerate(letters)}
-    keep = factor.keeps(index)
-    flat = []
-    for group in dims:
-        node = np.zeros(grid.shape[1], dtype=np.int64)
-        for dim, size in zip(group, shape, strict=False):
-            along = np.zeros_like(node)
-            for letter in dim.letters:
-                along = along * sizes[letter] + index[letter]
-            node = node * size + along + dim.shift
-        flat.append(node)
-    pairs = np.stack(flat, axis=1)
-    return pairs if keep is None else pairs[keep]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
+from ..factor import Factor
 from ..graph import FactorGraph
 from ..regularizers.base import batch_sum
 from .observe import Partial, observe
@@ -96,3 +97,45 @@ class Trace:
         if not self._energies:
             return self._state.setting.like.new_zeros(0, self._state.setting.batch)
         return torch.stack(self._energies)
+
+
+class Terms:
+    """The share of each regularizer and each factor after each update; those that the update cannot have changed are carried on.
+
+    Args:
+        state: before its first update.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        graph, setting = state.plan.graph, state.setting
+        with torch.no_grad():
+            self._now: dict[str, Tensor] = {}
+            for name in graph.variables:
+                x = state.values[name] if name in state.values else setting.like.new_zeros(setting.batch, *setting.shapes[name])
+                self._now[name] = setting.regularizers[name].value(x, setting.masks.get(name))
+            for factor in graph.factors.values():
+                self._now[factor.name] = self._share(factor)
+        self._rows: dict[str, list[Tensor]] = {name: [] for name in self._now}
+
+    @torch.no_grad()
+    def record(self, name: str) -> None:
+        """Note all shares after an update of this variable."""
+        state, setting = self._state, self._state.setting
+        self._now[name] = setting.regularizers[name].value(state.values[name], setting.masks.get(name))
+        for factor in state.plan.graph.factors.values():
+            if name in factor.variables:
+                self._now[factor.name] = self._share(factor)
+        for term, share in self._now.items():
+            self._rows[term].append(share)
+
+    def shares(self) -> dict[str, Tensor]:
+        """Shape ``(updates, batch)`` each."""
+        return {name: torch.stack(rows) for name, rows in self._rows.items()}
+
+    def _share(self, factor: Factor) -> Tensor:
+        state = self._state
+        # absent variables count as zero, where the energy of factors that can be inferred vanishes
+        if not all(name in state.values for name in factor.variables):
+            return state.setting.like.new_zeros(state.setting.batch)
+        return factor.energy(state.values).expand(state.setting.batch)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
-from .energy import Trace
+from .energy import Terms, Trace
 from .observe import Given, Initial, Partial, observe
 from .orders import Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
@@ -33,6 +33,7 @@ def infer(
     dropout: Mapping[str, float | Tensor] | None = None,
     want: str | Collection[str] | None = None,
     trace: bool = True,
+    terms: bool = False,
     generator: torch.Generator | None = None,
 ) -> Solution:
     """Minimise the energy over everything that is not given, one exact block update after another.
@@ -49,6 +50,7 @@ def infer(
         dropout: by variable, a probability or a mask of shape ``(batch, *axes)``, held fixed over the run as part of the energy.
         want: check that these variables can be reached from what is given.
         trace: record the energy after each update.
+        terms: record the share of each regularizer and each factor as well; costs their energies in each update.
         generator: of random orders, initial values and dropout.
 
     Returns:
@@ -79,6 +81,7 @@ def infer(
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     state = State(plan, setting)
     record = Trace(state) if trace else None
+    shares = Terms(state) if terms else None
 
     schedule: list[Step] = []
     steps: list[Step] = []
@@ -92,6 +95,8 @@ def infer(
             old = state.update(step)
             if record is not None:
                 record.record(step, old)
+            if shares is not None:
+                shares.record(step.name)
         schedule += steps
         rounds += 1
         status, message = _judge(state, before, steps, rounds, until)
@@ -101,6 +106,7 @@ def infer(
         values=values,
         preactivations={name: t.expand(values[name].shape) for name, t in state.preactivations.items()},
         energy=None if record is None else record.energies(),
+        terms=None if shares is None else shares.shares(),
         schedule=tuple(map(str, schedule)),
         rounds=rounds,
         status=status,

@@ -13,7 +13,8 @@ from ..arrays import Variable
 from ..errors import InferenceError, unknown
 from ..factor import Factor
 from ..graph import FactorGraph
-from .blocks import Shapes, colour_classes, meets_itself, node_axis_count, node_pairs
+from ..interactions import Shapes, node_axis_count
+from .blocks import colour_classes, meets_itself, node_pairs
 from .orders import Block, Item, Order
 
 How = Literal["closed form", "coloured", "inner solver"]

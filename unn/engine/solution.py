@@ -27,6 +27,8 @@ class Solution:
         values: every variable by name, shape ``(batch, *axes)``; after divergence, those before the round in which it happened.
         preactivations: for every updated variable, the sum of messages at its last update (logits, for ``Entropy``).
         energy: the energy after each update, shape ``(updates, batch)``, the diverged round included; None if it was not traced.
+        terms: the share of each regularizer (by the name of its variable) and each factor (by its own) after each update, shape
+            ``(updates, batch)`` each; None if they were not asked for.
         schedule: the blocks updated, in order.
         rounds: how many passes over the order were run.
         status: how the run ended.
@@ -36,6 +38,7 @@ class Solution:
     values: dict[str, Tensor]
     preactivations: dict[str, Tensor]
     energy: Tensor | None
+    terms: dict[str, Tensor] | None
     schedule: tuple[str, ...]
     rounds: int
     status: Status

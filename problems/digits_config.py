@@ -1,0 +1,54 @@
+"""The options of the digits problem; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unn.training.options import TrainingConfig, check_ranges
+
+
+@dataclass(frozen=True)
+class DigitsConfig:
+    """All that a run of the digits problem depends on.
+
+    Attributes:
+        data: "embedded" (8x8, inside scikit-learn) or "mnist" (28x28, from $UNN_DATA/mnist).
+        iterations: k, rounds of coordinate descent in training and evaluation.
+        gamma: weight of the loss of the image generated from the label; 0 trains the classifier only.
+        order: "forward-backward" (H1, H2, Y, H2; reverse H2, H1, X, H1) or "forward" (H1, H2, Y; reverse H2, H1, X).
+        initial: first value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
+        dropout: probability for H1 and H2 in training, one mask for all iterations; the paper has 0.3, which spoils the prototypes here
+            (docs/results/digits.md).
+        untied: train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in all.
+        channels: of H1; H2 has twice as many.
+        training: how it is trained.
+    """
+
+    data: Literal["embedded", "mnist"] = "embedded"
+    iterations: int = 3
+    gamma: float = 0.1
+    order: Literal["forward-backward", "forward"] = "forward-backward"
+    initial: Literal["zero", "random", "uniform"] = "zero"
+    dropout: float = 0.0
+    untied: bool = False
+    channels: int = 32
+    training: TrainingConfig = TrainingConfig(epochs=10, batch=64, rate=2e-3)
+
+
+def check_config(config: DigitsConfig) -> None:
+    """Check the options of a run.
+
+    Raises:
+        DeclarationError: names the first option that is out of range.
+    """
+    check_ranges(
+        "digits",
+        {
+            "iterations": (config.iterations, 1, 10_000),
+            "gamma": (config.gamma, 0, 1e6),
+            "dropout": (config.dropout, 0, 0.999),
+            "channels": (config.channels, 1, 100_000),
+        },
+    )
+    config.training.check()

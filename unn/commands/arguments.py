@@ -1,0 +1,122 @@
+"""The arguments of every command, as dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+from tyro.conf import Positional, arg
+
+Config = TypeVar("Config")
+Json = Annotated[bool, arg(help="Print data for machines instead of text.")]
+Quiet = Annotated[bool, arg(help="No progress bar.")]
+Theme = Annotated[str, arg(metavar="{light,dark}", help="Colours of pictures.")]
+RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Folder of a run.")]
+
+
+@dataclass(frozen=True)
+class Problems:
+    """List the installed problems."""
+
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Show(Generic[Config]):
+    """Explain a problem's graph and draw it."""
+
+    config: Config
+    out: Path | None = None
+    """Folder for the pictures; none are drawn without it."""
+    theme: Theme = "light"
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Train(Generic[Config]):
+    """Train a problem."""
+
+    config: Config
+    folder: Path | None = None
+    """Of the run; runs/PROBLEM-NNN by default."""
+    json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A complete small run with pictures."""
+
+    problem: Annotated[Positional[str], arg(metavar="PROBLEM")] = "digits"
+    folder: Path = Path("runs/demo")
+    """For the pictures."""
+    json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was stopped."""
+
+    run: RunFolder
+    json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained run."""
+
+    run: RunFolder
+    iterations: tuple[int, ...] = ()
+    """Rounds at test time, if not those of training; several are compared."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Infer:
+    """Infer some variables of a run given others."""
+
+    run: RunFolder
+    given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
+    """What is observed: a category, numbers (0.1,0.2), a .npy file, or what the problem reads."""
+    want: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
+    """What to infer."""
+    iterations: int | None = None
+    """Rounds of updates."""
+    out: Path | None = None
+    """File for a picture, or for the values of the one wanted variable as .npy."""
+    energy: Path | None = None
+    """File for a picture of the energy by factor."""
+    theme: Theme = "light"
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: a table of their options that differ and their last metrics, and a plot."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
+    """Folders of runs."""
+    out: Path | None = None
+    """File for a plot of their metrics."""
+    theme: Theme = "light"
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time the engine against plain torch loops (in a checkout)."""
+
+    quick: bool = False
+    """Fewer repetitions."""
+    only: str | None = None
+    """Part of the names of the cases to run."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Versions, devices and data that are found."""
+
+    json: Json = False

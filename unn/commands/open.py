@@ -1,0 +1,61 @@
+"""Opening a run: its problem, configuration and network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from ..problem import Problem, Trained, load_problem
+from ..runs.config import config_from_json
+from ..runs.folder import CONFIG, Run, open_run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
+    """The problem of a run and its configuration, of the problem's own type.
+
+    Raises:
+        DataError: if the folder holds no run, or the configuration is corrupt or another version's.
+        UnnError: if the problem is not installed, or an option is out of range.
+    """
+    run = open_run(folder)
+    problem = load_problem(run.problem)
+    config: Any = config_from_json(problem.config, run.config, str(folder / CONFIG))
+    problem.check(config)
+    return problem, config, run
+
+
+def open_trained(folder: Path) -> tuple[Problem, Trained]:
+    """The problem of a run and the run with its network: the final weights, or those of the newest checkpoint if it has not finished.
+
+    Raises:
+        DataError: if there are neither, or they belong to another graph.
+    """
+    import torch
+
+    from ..runs.weights import WEIGHTS, load_weights
+
+    problem, config, run = open_problem(folder)
+    with torch.random.fork_rng():
+        network = problem.network(config, run.facts)
+    if (folder / WEIGHTS).exists():
+        load_weights(folder, network)
+    else:
+        _load_checkpoint(folder, network)
+    return problem, Trained(folder, config, run.facts, network.eval())
+
+
+def _load_checkpoint(folder: Path, network: nn.Module) -> None:
+    from ..runs.checkpoint import newest_checkpoint
+    from ..runs.weights import copy_weights
+    from ..signature import network_signature
+
+    checkpoint, _ = newest_checkpoint(folder, network_signature(network))
+    if checkpoint is None:
+        raise DataError(f"{folder} has neither final weights nor a checkpoint; go on with unn resume {folder}.")
+    tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])
+    tensors.pop("n_averaged", None)
+    copy_weights(tensors, network, f"{folder}, checkpoint of step {checkpoint.step}")

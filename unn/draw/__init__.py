@@ -1,0 +1,19 @@
+"""Pictures: graphs, energies, metrics, matrices and images in one look, light or dark. No global state of matplotlib is touched.
+
+Neither torch nor matplotlib is loaded before something is drawn.
+"""
+
+from .adjacency import adjacency_text as adjacency_text
+from .collage import save_collage as save_collage
+from .energy import draw_energy as draw_energy
+from .energy import draw_energy_terms as draw_energy_terms
+from .graph import draw_graph as draw_graph
+from .images import draw_images as draw_images
+from .matrices import draw_adjacency as draw_adjacency
+from .matrices import draw_attention as draw_attention
+from .metrics import draw_metrics as draw_metrics
+from .save import save_figure as save_figure
+from .theme import DARK as DARK
+from .theme import LIGHT as LIGHT
+from .theme import Theme as Theme
+from .theme import theme_named as theme_named

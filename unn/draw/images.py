@@ -1,0 +1,52 @@
+"""Grids of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ObservationError
+from .theme import LABEL, LIGHT, Theme, add_title, new_figure
+from .values import as_array, described
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+
+def draw_images(images: Tensor, titles: Sequence[str] | None = None, columns: int = 10, theme: Theme = LIGHT) -> Figure:
+    """A grid of images, grey (-1 black, 1 white) or in colours (-1 none of it, 1 all of it).
+
+    Args:
+        images: shape ``(n, 1, rows, columns)`` for grey or ``(n, 3, rows, columns)`` for red, green and blue, in [-1, 1];
+            values beyond are clipped.
+        titles: one for each image.
+        columns: images side by side.
+        theme: light or dark.
+
+    Raises:
+        ObservationError: for images of another shape, fewer titles than images, or no column.
+    """
+    pixels = as_array(images)
+    if pixels is None or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or 0 in pixels.shape:
+        raise ObservationError(
+            f"draw_images takes images of shape (n, 1, rows, columns) or (n, 3, rows, columns), nowhere 0, got {described(images)}."
+        )
+    if titles is not None and len(titles) != len(pixels):
+        raise ObservationError(f"draw_images got {len(pixels)} images, but {len(titles)} titles; pass one for each.")
+    if columns < 1:
+        raise ObservationError(f"draw_images needs at least one column, got columns={columns}.")
+    across = min(columns, len(pixels))
+    down = math.ceil(len(pixels) / across)
+    room = 0.25 if titles is not None else 0.0
+    figure = new_figure(theme, across * 1.05, down * (pixels.shape[2] / pixels.shape[3] + room + 0.05))
+    grid = figure.subplots(down, across, squeeze=False, subplot_kw={"frame_on": False, "xticks": [], "yticks": []}).flatten()
+    for axes, image in zip(grid, pixels, strict=False):
+        if len(image) == 1:
+            axes.imshow(image[0], cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+        else:
+            axes.imshow(((image + 1) / 2).clip(0, 1).transpose(1, 2, 0), interpolation="nearest")
+    for axes, title in zip(grid, titles or (), strict=False):
+        add_title(axes, theme, title, LABEL)
+    return figure

@@ -1,0 +1,245 @@
+"""Where the variables, factors, plates and labels of a graph go, so that none meets another. All lengths are inches."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from .theme import FINE, LABEL, NAME
+
+if TYPE_CHECKING:
+    from ..factor import Factor
+    from ..graph import FactorGraph
+
+Node: TypeAlias = "str | Factor"  # variables by name
+Place = tuple[float, float]
+Columns = list[list[Node]]  # variables and factors in turn: factors meet only the variables left and right of them
+Extents = Mapping[Node, tuple[float, float, float]]  # how far each node with its labels reaches up, down and sideways
+Cells = dict[Node, tuple[int, float]]  # the column and the height of each node
+
+RADIUS, SIDE, GAP, UNARY, LINE = 0.28, 0.16, 0.16, 0.22, 0.15
+PAD, FINE_LINE = 0.09, 0.13  # between a plate and what it holds; the height of a line of its label
+BAND = 8  # columns of variables before the picture goes on below, in the other direction
+
+
+@dataclass(frozen=True)
+class Plate:
+    """The frame of a variable with several nodes, relative to its centre."""
+
+    text: str
+    up: float
+    down: float
+    side: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The centres of all nodes from the top left corner of what they take up.
+
+    Attributes:
+        places: of variables by name, and of factors.
+        plates: of the variables with several nodes.
+        lane: how far from the centre of a variable its column is free of plates, so that edges may bend.
+        width: of everything with its labels.
+        height: of everything with its labels.
+    """
+
+    places: Mapping[Node, Place]
+    plates: Mapping[str, Plate]
+    lane: float
+    width: float
+    height: float
+
+
+def layout_of(graph: FactorGraph, observed: Collection[str]) -> Layout:
+    """Place every variable, every factor that has one, and their labels."""
+    factors = [factor for factor in graph.factors.values() if factor.variables]
+    unary = {name: [factor for factor in factors if factor.variables == (name,)] for name in graph.variables}
+    plates = {name: plate for name in graph.variables if (plate := _plate(graph, name))}
+    parts = _parts(graph, observed)
+    extents = {node: _extent(node, unary, plates) for columns in parts for column in columns for node in column}
+    heights = [_heights(columns, extents) for columns in parts]
+    # each column keeps to its own strip, so that labels of different columns cannot meet
+    strips = [max((side for node, (_, _, side) in extents.items() if isinstance(node, str) == kind), default=0.0) for kind in (True, False)]
+    tallest = max((max(y.values()) - min(y.values()) for y in heights), default=0.0)
+    pitch = max(sum(strips) + 0.25, 0.8, 0.16 * tallest)
+    cells = _shelved([_folded(columns, y, extents) for columns, y in zip(parts, heights, strict=True)], extents)
+    places: dict[Node, Place] = {node: (column * pitch, y) for node, (column, y) in cells.items()}
+    left = min((places[node][0] - extents[node][2] for node in places), default=0.0)
+    right = max((places[node][0] + extents[node][2] for node in places), default=0.0)
+    height = max((places[node][1] + extents[node][1] for node in places), default=0.0)
+    places = {node: (x - left, y) for node, (x, y) in places.items()}
+    for name, alone in unary.items():
+        places.update(_above(places[name], alone, plates.get(name)))
+    lane = max([RADIUS, *(plate.side + 0.04 for plate in plates.values())])
+    return Layout(places, plates, lane, right - left, height)
+
+
+def factor_text(factor: Factor) -> tuple[str, float, float]:
+    """A factor's label in lines, its width and its height."""
+    from ..describe import factor_label
+
+    lines = textwrap.wrap(factor_label(factor), 16, max_lines=3, placeholder="...")
+    return "\n".join(lines), max([0.0, *(text_width(line, LABEL) for line in lines)]), LINE * len(lines)
+
+
+def fits(name: str) -> bool:
+    """Has the circle of a variable room for its name? If not, the name goes below."""
+    return text_width(name, NAME) < 2 * RADIUS - 0.1
+
+
+def text_width(text: str, size: float) -> float:
+    """Of one line; a dollar sign would be read as the beginning of mathematics."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), text.replace("$", "S"), size=size).get_extents().width) / 72 if text.strip() else 0.0
+
+
+def _plate(graph: FactorGraph, name: str) -> Plate | None:
+    """The plate of a variable whose axes have a bar with nodes on its left, labelled with them and their sizes."""
+    variable = graph.variables[name]
+    sizes = graph.size_table.shape(variable, graph.size_table.static)
+    nodes = list(zip(variable.axes, sizes, strict=True))[: variable.node_axes]
+    if not nodes:
+        return None
+    # no break between an axis and its size: a no-break space is none to the wrapper
+    words = " ×\u00a0".join(axis if size is None else f"{axis}\u00a0{size}" for axis, size in nodes)
+    lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")]
+    width = max(text_width(line, FINE) for line in lines)
+    inside = 0.0 if fits(name) else text_width(name, NAME) / 2
+    down = RADIUS + (0.0 if fits(name) else 0.04 + LINE) + 0.04 + FINE_LINE * len(lines) + PAD / 2
+    return Plate("\n".join(lines), RADIUS + PAD, down, max(RADIUS, inside, width / 2) + PAD)
+
+
+def _parts(graph: FactorGraph, observed: Collection[str]) -> list[Columns]:
+    """The columns of each connected part of the graph, by distance from what is observed."""
+    left = [factor for factor in graph.factors.values() if len(factor.variables) > 1]
+    waiting = list(graph.variables)
+    parts: list[Columns] = []
+    while waiting:
+        start = [name for name in waiting if name in observed and not parts] or waiting[:1]
+        columns: Columns = [list(start)]
+        reached = set(start)
+        while touching := [factor for factor in left if reached.intersection(factor.variables)]:
+            left = [factor for factor in left if factor not in touching]
+            near = dict.fromkeys(name for factor in touching for name in factor.variables if name not in reached)
+            columns += [list(touching), list(near)]
+            reached.update(near)
+        waiting = [name for name in waiting if name not in reached]
+        parts.append(columns)
+    return parts
+
+
+def _extent(node: Node, unary: Mapping[str, Sequence[Factor]], plates: Mapping[str, Plate]) -> tuple[float, float, float]:
+    """How far a node with its labels reaches up, down and to each side of its centre."""
+    if not isinstance(node, str):
+        _, width, height = factor_text(node)
+        return SIDE / 2 + 0.04 + height, SIDE / 2, max(SIDE, width) / 2
+    plate = plates.get(node) or Plate("", RADIUS, RADIUS + (0.0 if fits(node) else 0.04 + LINE), RADIUS)
+    row = _above((0.0, 0.0), unary[node], plates.get(node))
+    up = max([plate.up, *(max(SIDE, factor_text(factor)[2] / 2) - y for factor, (_, y) in row)])
+    reach = max([plate.side, *(abs(x) + SIDE + factor_text(factor)[1] for factor, (x, _) in row)])
+    return up, plate.down, max(reach, text_width(node, NAME) / 2)
+
+
+def _above(centre: Place, factors: Sequence[Factor], plate: Plate | None) -> list[tuple[Factor, Place]]:
+    """Unary factors in a row above their variable and its plate, each with its label to its right."""
+    starts = np.cumsum([0.0, *(2 * SIDE + factor_text(factor)[1] for factor in factors)])[:-1]
+    y = centre[1] - UNARY - (plate.up if plate else RADIUS)
+    return [(factor, (centre[0] + float(x - starts.mean()), y)) for factor, x in zip(factors, starts, strict=True)]
+
+
+def _heights(columns: Columns, extents: Extents) -> dict[Node, float]:
+    """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and keep the best of some sweeps."""
+    column_of = {node: k for k, column in enumerate(columns) for node in column}
+    edges = [(name, factor) for factor in column_of if not isinstance(factor, str) for name in factor.variables]
+    neighbours: dict[Node, list[Node]] = {node: [] for node in column_of}
+    for name, factor in edges:
+        neighbours[name].append(factor)
+        neighbours[factor].append(name)
+    y = {node: height for column in columns for node, height in _spaced(column, dict.fromkeys(column, 0.0), extents).items()}
+    best, least = dict(y), math.inf
+    for sweep in range(30):
+        side = (-1, 1, 0)[sweep % 3]  # look at the column on the left, on the right, at both
+        for column in columns[::-1] if side == 1 else columns:
+            seen = {node: [y[n] for n in neighbours[node] if column_of[n] - column_of[node] != -side] for node in column}
+            wish = {node: float(np.mean(heights or [y[node]])) for node, heights in seen.items()}
+            y.update(_spaced(sorted(column, key=wish.__getitem__), wish, extents))
+        cost = sum(abs(y[name] - y[factor]) for name, factor in edges)
+        if cost < least:
+            best, least = dict(y), cost
+    return best
+
+
+def _spaced(order: Sequence[Node], wish: Mapping[Node, float], extents: Extents) -> dict[Node, float]:
+    """The heights closest to the wished ones that keep the order and leave room for labels."""
+    rooms = [extents[upper][1] + extents[lower][0] + GAP for upper, lower in pairwise(order)]
+    return dict(zip(order, spread([wish[node] for node in order], rooms), strict=True))
+
+
+def spread(wishes: Sequence[float], rooms: Sequence[float]) -> list[float]:
+    """The places closest to the wished ones (in squares) with at least these rooms between neighbours: isotonic regression by pooling.
+
+    Args:
+        wishes: in the order to be kept.
+        rooms: between each and the next, one fewer.
+    """
+    offsets = [float(offset) for offset in np.cumsum([0.0, *rooms])]
+    pools: list[tuple[float, int]] = []
+    for wish, offset in zip(wishes, offsets, strict=False):
+        total, count = wish - offset, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            before = pools.pop()
+            total, count = total + before[0], count + before[1]
+        pools.append((total, count))
+    levels = [total / count for total, count in pools for _ in range(count)]
+    return [level + offset for level, offset in zip(levels, offsets, strict=False)]
+
+
+def _folded(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:
+    """One part, folded into bands that run right and back in turn and meet in outer columns of factors."""
+    bands = math.ceil((len(columns) + 1) // 2 / BAND)
+    length = 2 * math.ceil((len(columns) + 1) // 2 / bands)
+    shifts, bottom = [], 0.0
+    for start in range(0, len(columns), length):
+        band = [node for column in columns[start : start + length] for node in column]
+        shifts.append(bottom - min(y[node] - extents[node][0] for node in band))
+        bottom = shifts[-1] + max(y[node] + extents[node][1] for node in band) + 2 * GAP
+    cells: Cells = {}
+    for number, column in enumerate(columns):
+        band_number, k = divmod(number, length)
+        turns = k == length - 1 and band_number + 1 < len(shifts)
+        shift = (shifts[band_number] + shifts[band_number + 1]) / 2 if turns else shifts[band_number]
+        cells.update({node: (k if band_number % 2 == 0 else length - 2 - k, y[node] + shift) for node in column})
+    return cells
+
+
+def _shelved(parts: Sequence[Cells], extents: Extents) -> Cells:
+    """Parts side by side on shelves as wide as a band, their first variables at one height."""
+    cells: Cells = {}
+    shelf: Cells = {}
+    used, bottom = 0, 0.0
+    for part in parts:
+        first, last = min(column for column, _ in part.values()), max(column for column, _ in part.values())
+        if shelf and used + last - first + 1 > 2 * BAND:
+            bottom = _put(shelf, cells, bottom, extents)
+            shelf, used = {}, 0
+        start = next(iter(part.values()))[1]
+        shelf.update({node: (column - first + used, y - start) for node, (column, y) in part.items()})
+        # columns of variables have even numbers
+        used += 2 * ((last - first) // 2 + 1)
+    _put(shelf, cells, bottom, extents)
+    return cells
+
+
+def _put(shelf: Cells, cells: Cells, top: float, extents: Extents) -> float:
+    """Add a shelf to the cells, below ``top``; where the next may begin."""
+    shift = top - min((y - extents[node][0] for node, (_, y) in shelf.items()), default=0.0)
+    cells.update({node: (column, y + shift) for node, (column, y) in shelf.items()})
+    return max((cells[node][1] + extents[node][1] for node in shelf), default=0.0) + 2 * GAP

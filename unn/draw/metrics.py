@@ -1,0 +1,93 @@
+"""Metrics of runs along the steps of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from ..errors import ObservationError, suggest
+from .theme import LIGHT, Theme, add_legend, add_title, line_look, new_figure, shortened, style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+History = Sequence[Mapping[str, float]]
+
+CLOCKS = frozenset({"step", "epoch", "seconds", "time"})
+"""What counts the way, and is therefore no metric."""
+
+ACROSS, WIDTH, HEIGHT = 3, 3.2, 2.2  # panels side by side, and inches of each
+
+
+def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme = LIGHT) -> Figure:
+    """One panel for each metric, one line for each run.
+
+    Args:
+        histories: by the name of the run, its entries in order, each a value by the name of the metric. An entry may lack a metric
+            (the line goes on to the next that has it); a value that is not finite breaks the line; a lone value is a dot.
+        x: what the entries of a run are drawn over: "step", "epoch", "seconds", or any other key of theirs.
+        theme: light or dark.
+
+    Raises:
+        ObservationError: if there is nothing to draw, or a run has no entry with ``x``.
+    """
+    names = _metric_names(histories, x)
+    across = min(ACROSS, len(names))
+    down = math.ceil(len(names) / across)
+    labels = [shortened(str(label), 36) for label in histories]
+    # as many names side by side as have room, at about 0.075 inches a letter
+    columns = max(1, min(len(labels), int(across * WIDTH / (0.075 * max(map(len, labels)) + 0.6))))
+    figure = new_figure(theme, across * WIDTH, down * HEIGHT + 0.25 + 0.2 * math.ceil(len(labels) / columns))
+    grid = figure.subplots(down, across, squeeze=False).flatten()
+    for axes in grid[len(names) :]:
+        axes.set_axis_off()
+    for number, (axes, name) in enumerate(zip(grid, names, strict=False)):
+        style_axes(axes, theme)
+        add_title(axes, theme, shortened(name, 40))
+        for run, history in enumerate(histories.values()):
+            _draw_line(axes, [(entry[x], entry[name]) for entry in history if _is_number(entry, x) and _is_number(entry, name)], theme, run)
+        axes.locator_params(axis="y", nbins=5)
+        axes.locator_params(axis="x", nbins=5)
+        if number + across >= len(names):
+            axes.set_xlabel(x, parse_math=False)
+    add_legend(figure, theme, _handles(labels, theme), loc="outside lower center", columns=columns)
+    return figure
+
+
+def _metric_names(histories: Mapping[str, History], x: str) -> list[str]:
+    """Every metric of any run, in order of appearance."""
+    if not histories:
+        raise ObservationError("draw_metrics needs at least one run: a mapping from its name to its entries.")
+    for run, history in histories.items():
+        keys = dict.fromkeys(key for entry in history for key in entry if _is_number(entry, key))
+        if keys and x not in keys:
+            raise ObservationError(f"draw_metrics: no entry of run {run!r} has a number for x={x!r}.{suggest(x, keys)} Pass another x.")
+    entries = [entry for history in histories.values() for entry in history if _is_number(entry, x)]
+    names = dict.fromkeys(key for entry in entries for key in entry if _is_number(entry, key) and key != x and key not in CLOCKS)
+    if not names:
+        raise ObservationError(f"draw_metrics found no metric: no entry of {', '.join(map(repr, histories))} has a number beside {x!r}.")
+    return list(names)
+
+
+def _is_number(entry: Mapping[str, float], key: str) -> bool:
+    value = entry.get(key)
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], theme: Theme, run: int) -> None:
+    places = [float(place) for place, _ in points]
+    values = [float(value) if math.isfinite(value) else math.nan for _, value in points]
+    gaps = [True, *map(math.isnan, values), True]
+    # a value without neighbours makes no line, and would not be seen without a dot
+    lone = [k for k in range(len(values)) if gaps[k] and gaps[k + 2] and not gaps[k + 1]]
+    axes.plot(places, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_look(theme, run))
+
+
+def _handles(labels: Sequence[str], theme: Theme) -> list[Artist]:
+    from matplotlib.lines import Line2D
+
+    return [Line2D([], [], linewidth=1.4, label=label, **line_look(theme, run)) for run, label in enumerate(labels)]

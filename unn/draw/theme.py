@@ -1,0 +1,134 @@
+"""One look for all pictures: the colours of a light and a dark theme, and figures and axes made in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import ObservationError, unknown
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
+
+TITLE, NAME, LABEL, FINE = 10.0, 9.0, 8.0, 7.0
+"""Sizes of text in points."""
+
+STROKES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a picture, as ``#RRGGBB``.
+
+    Attributes:
+        name: by which ``theme_named`` finds it.
+        background: behind everything.
+        foreground: of text, and of what matters most.
+        muted: of frames, ticks and text that matters less; contrast with the background at least 4.5:1.
+        faint: of edges and plates, and of lines in a crowd; contrast at least 3:1.
+        fill: inside of observed variables, behind text in the foreground colour.
+        cycle: of lines, in order; apart from one another in any common colour blindness, contrast at least 3:1.
+        sequential: a perceptually uniform colormap that begins near the background.
+        diverging: a colormap whose middle is near the background.
+    """
+
+    name: str
+    background: str
+    foreground: str
+    muted: str
+    faint: str
+    fill: str
+    cycle: tuple[str, ...]
+    sequential: str
+    diverging: str
+
+
+# The hues of Okabe and Ito (2008) with lightness and chroma moved, until each stands out from the background and the smallest
+# distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009), is as large as it gets.
+LIGHT = Theme(
+    name="light", background="#FFFFFF", foreground="#222222", muted="#5F6368", faint="#868B92", fill="#BDBDBD",
+    cycle=("#075084", "#CD7D0C", "#1C9857", "#BA7C9D", "#8A3308", "#5894E1"), sequential="magma_r", diverging="RdBu_r",
+)  # fmt: skip
+DARK = Theme(
+    name="dark", background="#14171C", foreground="#E8EAED", muted="#A9AFB8", faint="#767D88", fill="#4A515C",
+    cycle=("#63D4FD", "#FDBF37", "#98DEAE", "#AB678C", "#BA682C", "#387BCE"), sequential="magma", diverging="berlin",
+)  # fmt: skip
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+
+
+def theme_named(name: str) -> Theme:
+    """The theme of this name, ``"light"`` or ``"dark"``.
+
+    Raises:
+        ObservationError: for any other name; suggests the closest.
+    """
+    if not isinstance(name, str) or name not in THEMES:
+        raise ObservationError(unknown("theme", name, THEMES))
+    return THEMES[name]
+
+
+def new_figure(theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
+    """An empty figure that belongs to no window, width and height in inches.
+
+    Raises:
+        ObservationError: if the theme is not a Theme, such as its mere name.
+    """
+    from matplotlib.figure import Figure
+
+    if not isinstance(theme, Theme):
+        raise ObservationError(f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}.")
+    return Figure(figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background)
+
+
+def style_axes(axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom"), size: float = LABEL) -> None:
+    """Colour the axes, their ticks and the labels set later; draw the named sides of the frame, with no others."""
+    axes.set_facecolor(theme.background)
+    for side, spine in axes.spines.items():
+        spine.set(visible=side in frame, color=theme.muted, linewidth=0.8)
+    axes.tick_params(which="both", color=theme.muted, labelcolor=theme.foreground, labelsize=size, width=0.8, length=3)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=theme.foreground, fontsize=NAME)
+        axis.get_offset_text().set(color=theme.foreground, fontsize=size)
+
+
+def add_title(axes: Axes, theme: Theme, text: str, size: float = NAME) -> None:
+    """A title above axes; dollar signs are dollar signs."""
+    axes.set_title(text, fontsize=size, color=theme.foreground, parse_math=False)
+
+
+def add_legend(target: Axes | Figure, theme: Theme, handles: Sequence[Artist], loc: str = "best", columns: int = 1) -> Legend:
+    """A legend of these artists by their labels, in this order."""
+    options: dict[str, Any] = {"loc": loc, "ncols": columns, "frameon": False, "fontsize": LABEL, "labelcolor": theme.foreground}
+    legend = target.legend(handles, [str(handle.get_label()) for handle in handles], **options)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return legend
+
+
+def line_look(theme: Theme, number: int) -> dict[str, Any]:
+    """Colour and stroke of a line; beyond the colours of the theme, strokes tell lines apart."""
+    return {"color": theme.cycle[number % len(theme.cycle)], "linestyle": STROKES[number // len(theme.cycle) % len(STROKES)]}
+
+
+def ramp(theme: Theme, start: float = 0.0) -> ListedColormap:
+    """The sequential colormap from a fraction of its length on; entries that are masked have the colour of the background."""
+    import matplotlib
+    import numpy as np
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap(matplotlib.colormaps[theme.sequential](np.linspace(start, 1, 256)))
+    colours.set_bad(theme.background)
+    return colours
+
+
+def shortened(text: str, limit: int, mark: str = "…") -> str:
+    """At most ``limit`` characters: the beginning and the end of a longer text, which is where names differ."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}{mark}{text[len(text) - tail :]}"

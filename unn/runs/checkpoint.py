@@ -1,0 +1,140 @@
+"""Checkpoints: all that training needs to go on, in a folder of safetensors and JSON that exists whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .files import delete_folder, write_folder_atomically
+from .tree import from_bytes, put_together, take_apart, to_bytes
+
+CHECKPOINTS = "checkpoints"
+FORMAT = 1
+TENSORS, STATE = "state.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        step: how many steps were taken.
+        signature: of the graphs and sizes that it belongs to, a line each.
+        state: nested, as ``state_dict()`` gives it.
+    """
+
+    step: int
+    signature: tuple[str, ...]
+    state: dict[str, Any]
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
+    """Write a checkpoint into a run folder and delete all but the newest ones.
+
+    Args:
+        folder: of the run.
+        checkpoint: to write.
+        keep: how many to keep, at least 1; older ones go only after the new one is durable.
+
+    Raises:
+        DataError: if it cannot be written; the others are untouched.
+    """
+    from .. import __version__
+
+    content, tensors = take_apart(checkpoint.state)
+    packed = to_bytes(tensors)
+    head = {
+        "format": FORMAT,
+        "unn": __version__,
+        "step": checkpoint.step,
+        "signature": list(checkpoint.signature),
+        "sha256": hashlib.sha256(packed).hexdigest(),
+        "state": content,
+    }
+    path = folder / CHECKPOINTS / f"step-{checkpoint.step:09d}"
+    write_folder_atomically(path, {TENSORS: packed, STATE: json.dumps(head).encode()})
+    for step in checkpoint_steps(folder)[: -max(1, keep)]:
+        delete_folder(folder / CHECKPOINTS / f"step-{step:09d}")
+    return path
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints of a run, in order."""
+    root = folder / CHECKPOINTS
+    names = [re.fullmatch(r"step-(\d+)", path.name) for path in root.iterdir()] if root.is_dir() else []
+    return sorted(int(match.group(1)) for match in names if match)
+
+
+def newest_checkpoint(folder: Path, signature: Sequence[str]) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint of a run that is whole.
+
+    Args:
+        folder: of the run.
+        signature: of the graphs and sizes that it must belong to.
+
+    Returns:
+        The checkpoint, None if there is none at all, and a warning for each newer one that is corrupt.
+
+    Raises:
+        DataError: if it belongs to another graph, version or size, or if all are corrupt.
+    """
+    warnings: list[str] = []
+    for step in reversed(checkpoint_steps(folder)):
+        try:
+            checkpoint = read_checkpoint(folder / CHECKPOINTS / f"step-{step:09d}")
+        except _CorruptError as error:
+            warnings.append(str(error))
+            continue
+        difference = first_difference(checkpoint.signature, signature)
+        if difference:
+            raise DataError(f"{folder}: the checkpoint of step {step} belongs to another graph: {difference}")
+        return checkpoint, warnings
+    if warnings:
+        raise DataError(" ".join([*warnings, "No checkpoint of this run can be read; train it anew."]))
+    return None, []
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Args:
+        path: of its folder.
+
+    Raises:
+        DataError: if it is missing, corrupt, or of another format.
+    """
+    try:
+        head = json.loads((path / STATE).read_bytes())
+        found, version, digest = head["format"], head["unn"], head["sha256"]
+        if found == FORMAT:
+            packed = (path / TENSORS).read_bytes()
+            if hashlib.sha256(packed).hexdigest() != digest:
+                raise ValueError(f"{TENSORS} is not what was written")
+            state = put_together(head["state"], from_bytes(packed))
+            return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _CorruptError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
+    raise DataError(f"{path} has checkpoint format {found}, written by unn {version}; this version reads format {FORMAT}.")
+
+
+def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """Where two signatures differ, in words; empty if they do not."""
+    for line in theirs:
+        if line not in ours:
+            subject = line.split(":")[0]
+            other = next((own for own in ours if own.split(":")[0] == subject), None)
+            return f"it has [{line}], this graph has " + (f"[{other}]." if other else "none such.")
+    for line in ours:
+        if line not in theirs:
+            return f"it lacks [{line}]."
+    return "" if list(theirs) == list(ours) else "its parts are declared in another order."
+
+
+class _CorruptError(DataError):
+    """A checkpoint that cannot be read; an older one may do."""

@@ -1,0 +1,124 @@
+"""The folder of a run: where it is, what it was made with, and who is writing into it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .files import delete_unfinished, write_atomically
+
+CONFIG, LOCK, PLOTS = "config.json", "lock", "plots"
+
+
+class RunBusyError(DataError):
+    """Another process is writing into the folder of a run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, opened.
+
+    Attributes:
+        folder: of the run.
+        problem: the name of the problem.
+        config: its resolved configuration, as JSON.
+        facts: found at run time, such as the sizes of the data.
+        code: which versions and commits made it.
+    """
+
+    folder: Path
+    problem: str
+    config: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    code: Mapping[str, Any]
+
+
+def new_folder(root: Path, problem: str) -> Path:
+    """Make the next free folder ``root/problem-NNN``, which is then no other process's.
+
+    Raises:
+        DataError: if it cannot be made.
+    """
+    number = 1
+    while True:
+        folder = root / f"{problem}-{number:03d}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise DataError(f"run folder {folder} cannot be made: {error.strerror or error}.") from None
+
+
+def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> Run:
+    """Make the folder of a run and write its configuration.
+
+    Args:
+        folder: new, or without a run.
+        problem: its name.
+        config: a dataclass.
+        facts: found at run time, as JSON.
+        code: from ``code_version``.
+
+    Raises:
+        DataError: if the folder holds a run already, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"run folder {folder} cannot be made: {error}.") from None
+    if (folder / CONFIG).exists():
+        raise DataError(f"run folder {folder} holds a run already; go on with unn resume {folder}, choose another with --folder, or delete it.")
+    content = {"problem": problem, "config": asdict(config), "facts": dict(facts), "code": dict(code or {})}
+    write_atomically(folder / CONFIG, json.dumps(content, indent=2, default=str).encode())
+    return open_run(folder)
+
+
+def open_run(folder: Path) -> Run:
+    """Read the configuration of a run.
+
+    Raises:
+        DataError: if the folder holds no run, or its configuration is corrupt.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.")
+    try:
+        content = json.loads(path.read_text())
+        problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
+        if not (isinstance(problem, str) and all(isinstance(part, dict) for part in (config, facts, code))):
+            raise TypeError("problem must be a text; config, facts and code mappings")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
+    return Run(folder, problem, config, facts, code)
+
+
+@contextlib.contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Be the only process that writes into a run; a killed process holds nothing.
+
+    Raises:
+        RunBusyError: if another process does.
+        DataError: if the folder cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunBusyError(f"run folder {folder} is in use by another process; wait until it ends, or stop it.") from None
+    except OSError as error:
+        raise DataError(f"run folder {folder} cannot be written: {error.strerror or error}.") from None
+    try:
+        for inside in (folder, folder / "checkpoints"):
+            delete_unfinished(inside)
+        yield
+    finally:
+        lock.release()

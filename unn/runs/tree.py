@@ -1,0 +1,85 @@
+"""Nested state, as ``state_dict()`` gives it, taken apart into tensors and JSON, and put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
+
+
+def take_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The state as JSON in which tensors are named, and the tensors by name.
+
+    Args:
+        state: of dictionaries, lists, tuples, tensors, numbers, texts and None.
+
+    Raises:
+        TypeError: for anything else; says where it is.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _apart(state, "state", tensors), tensors
+
+
+def put_together(content: Any, tensors: dict[str, Tensor]) -> Any:
+    """What ``take_apart`` took apart.
+
+    Raises:
+        KeyError: if a tensor is missing.
+    """
+    if isinstance(content, list):
+        return [put_together(item, tensors) for item in content]
+    if not isinstance(content, dict):
+        return content
+    if content.keys() == {_TENSOR}:
+        return tensors[content[_TENSOR]]
+    if content.keys() == {_TUPLE}:
+        return tuple(put_together(item, tensors) for item in content[_TUPLE])
+    if content.keys() == {_PAIRS}:
+        return {put_together(key, tensors): put_together(value, tensors) for key, value in content[_PAIRS]}
+    return {key: put_together(value, tensors) for key, value in content.items()}
+
+
+def _apart(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(state, Tensor):
+        tensors[where] = state.detach()
+        return {_TENSOR: where}
+    if isinstance(state, dict):
+        if all(isinstance(key, str) and not key.startswith("$") for key in state):
+            return {key: _apart(value, f"{where}.{key}", tensors) for key, value in state.items()}
+        return {_PAIRS: [[_apart(key, where, tensors), _apart(value, f"{where}.{key}", tensors)] for key, value in state.items()]}
+    if isinstance(state, (list, tuple)):
+        items = [_apart(item, f"{where}.{k}", tensors) for k, item in enumerate(state)]
+        return items if isinstance(state, list) else {_TUPLE: items}
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return state
+    raise TypeError(f"{where} is of type {type(state).__name__}, which no checkpoint holds; use tensors, numbers, texts, lists and dictionaries.")
+
+
+def to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """As safetensors; each tensor is copied, so that none share memory."""
+    from safetensors.torch import save
+
+    return save({name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()})
+
+
+def from_bytes(content: bytes) -> dict[str, Tensor]:
+    """From safetensors.
+
+    Raises:
+        ValueError: if the content is truncated or corrupt.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return dict(load(content))
+    except (SafetensorError, RuntimeError, KeyError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
+    """The name of the first tensor with a NaN or infinite entry; None if all are finite."""
+    return next((name for name, x in tensors.items() if x.is_floating_point() and not bool(torch.isfinite(x).all())), None)

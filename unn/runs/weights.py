@@ -1,0 +1,84 @@
+"""The weights of a module as safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DataError, suggest
+from .files import write_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+WEIGHTS = "model.safetensors"
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and saved buffers by name, each once, under its first name, however many submodules share it."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, x in dict(module.state_dict(keep_vars=True)).items():
+        if id(x) not in seen:
+            seen.add(id(x))
+            found[name] = x
+    return found
+
+
+def save_weights(folder: Path, module: nn.Module) -> None:
+    """Save all parameters and buffers as safetensors, atomically.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    from .tree import to_bytes
+
+    write_atomically(folder / WEIGHTS, to_bytes(named_tensors(module)))
+
+
+def load_weights(path: Path, module: nn.Module) -> None:
+    """Load what ``save_weights`` wrote into a module of the same structure.
+
+    Args:
+        path: of the file, or of the folder of the run.
+        module: changed only if everything fits.
+
+    Raises:
+        DataError: if the file is missing, truncated or corrupt, or its names and shapes are not those of the module.
+    """
+    from .tree import from_bytes
+
+    if path.is_dir():
+        path = path / WEIGHTS
+    if not path.is_file():
+        raise DataError(f"{path.parent} has no {path.name}; the run has not finished.")
+    try:
+        tensors = from_bytes(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is truncated or corrupt ({error}).") from None
+    copy_weights(tensors, module, str(path))
+
+
+def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -> None:
+    """Copy tensors by name into a module.
+
+    Args:
+        tensors: as from ``named_tensors``.
+        module: changed only if everything fits.
+        where: the tensors come from, for messages.
+
+    Raises:
+        DataError: if their names and shapes are not those of the module.
+    """
+    own = named_tensors(module)
+    for name, x in own.items():
+        if name not in tensors:
+            raise DataError(f"{where} lacks {name!r}; it belongs to another graph.{suggest(name, tensors)}")
+        if tensors[name].shape != x.shape:
+            raise DataError(f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, but this graph needs {tuple(x.shape)}.")
+    for name in tensors:
+        if name not in own:
+            raise DataError(f"{where} holds {name!r}, which this graph has not; it belongs to another graph.")
+    for name, x in own.items():
+        x.data.copy_(tensors[name])

@@ -1,0 +1,10 @@
+from .batches import DatasetExamples as DatasetExamples
+from .batches import Examples as Examples
+from .batches import TensorExamples as TensorExamples
+from .loop import Fit as Fit
+from .loop import fit as fit
+from .options import TrainingConfig as TrainingConfig
+from .processes import Processes as Processes
+from .processes import several_processes as several_processes
+from .task import Batch as Batch
+from .task import Task as Task

@@ -1,0 +1,297 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import DataError, DeclarationError, DivergenceError
+from ..runs.checkpoint import Checkpoint, newest_checkpoint
+from ..runs.tree import first_not_finite
+from ..runs.weights import named_tensors
+from ..signature import network_signature
+from .batches import Part, load_parts, seed_of, steps_in_epoch
+from .files import RunFiles
+from .interrupt import Interrupt
+from .options import TrainingConfig
+from .processes import Processes, several_processes
+from .state import TrainingState
+from .task import Task
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+Entry = dict[str, Any]
+
+
+@dataclass
+class Fit:
+    """The result of training.
+
+    Attributes:
+        network: trained; the average of the weights if one was asked for, the best weights if training could stop early.
+        history: the entries of metrics, in order.
+        step: how many steps were taken.
+        interrupted: did Ctrl-C or a request to end stop it?
+    """
+
+    network: nn.Module
+    history: list[Entry] = field(default_factory=list)
+    step: int = 0
+    interrupted: bool = False
+
+
+def fit(
+    network: nn.Module,
+    task: Task,
+    config: TrainingConfig,
+    folder: Path | None = None,
+    progress: bool = False,
+    report: Callable[[Entry], None] | None = None,
+    processes: Processes | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Fit:
+    """Train a network; on CPU the result depends on its weights, the task and the configuration alone.
+
+    A run that was stopped, however it was, goes on from its newest checkpoint and ends with the same numbers as one that never stopped.
+
+    Args:
+        network: with fresh weights.
+        task: examples, loss, measures.
+        config: of the training.
+        folder: of the run, locked by the caller; None keeps nothing on disk.
+        progress: show a bar.
+        report: called with each entry of metrics.
+        processes: that train together; those that ``torchrun`` started by default.
+        warn: called with what went wrong without ending the training, such as a checkpoint on a full disk; prints to standard error by default.
+
+    Raises:
+        DivergenceError: if the loss or the weights become NaN or infinite.
+        DataError: if the folder's checkpoint belongs to another graph, or the last checkpoint or the weights cannot be written.
+    """
+    config.check()
+    with ExitStack() as stack:
+        group = processes or stack.enter_context(several_processes(config.device))
+        if config.threads:
+            stack.enter_context(_threads(config.threads))
+        # the caller's generators are as they were afterwards
+        stack.enter_context(torch.random.fork_rng([group.device] if group.device.type == "cuda" else []))
+        files = stack.enter_context(RunFiles(folder if group.main else None, warn or _to_stderr))
+        interrupt = stack.enter_context(Interrupt())
+        return _Training(network, task, config, group, files, folder).run(progress, report, interrupt)
+
+
+class _Training:
+    """One call of ``fit``."""
+
+    def __init__(self, network: nn.Module, task: Task, config: TrainingConfig, group: Processes, files: RunFiles, folder: Path | None) -> None:
+        self.task, self.config, self.group, self.files = task, config, group, files
+        self.examples = task.examples()
+        self.epoch = steps_in_epoch(len(self.examples), config.batch)
+        self.total = config.steps or config.epochs * self.epoch
+        if not self.total:
+            raise DeclarationError("training: the examples are a stream without an end; say how many --steps to take.")
+        self.network = network.to(group.device)
+        self.state = TrainingState(self.network, config, self.total)
+        self.signature = network_signature(self.network)
+        if folder is not None:
+            checkpoint, warnings = newest_checkpoint(folder, self.signature)
+            for text in warnings:
+                files.warn(text)
+            if checkpoint is not None:
+                self.state.load_state_dict(checkpoint.state, f"{folder}, checkpoint of step {checkpoint.step}")
+        self.history = files.begin(self.state.progress.step)
+        self.step_module = _wrapped(_Loss(self.network, task), config, group)
+
+    def run(self, show: bool, report: Callable[[Entry], None] | None, interrupt: Interrupt) -> Fit:
+        from tqdm import tqdm
+
+        progress, group, config = self.state.progress, self.group, self.config
+        parts = range(group.rank * config.accumulate, (group.rank + 1) * config.accumulate)
+        batches = load_parts(
+            self.examples, progress.step, self.total, config.batch, config.seed, parts, group.count * config.accumulate,
+            config.workers, group.device.type == "cuda",
+        )  # fmt: skip
+        stopped = False
+        with tqdm(total=self.total, initial=progress.step, desc="training", unit="step", disable=not (show and group.main), leave=False) as bar:
+            while progress.step < self.total and not progress.finished and not stopped:
+                start = time.perf_counter()
+                stopped = self.take_step(next(batches), interrupt.requested)
+                progress.seconds += time.perf_counter() - start
+                bar.update()
+                entry = self.entry()
+                if entry:
+                    self.history.append(entry)
+                    self.files.append(entry)
+                    bar.set_postfix({key: f"{value:.4g}" for key, value in entry.items() if key not in ("step", "epoch", "seconds", "rate")})
+                    if report is not None and group.main:
+                        report(entry)
+                if stopped or self.checkpoint_is_due():
+                    self.save()
+        finished = progress.finished or progress.step >= self.total
+        if not finished:
+            self.files.require_saved()
+            return Fit(self.state.best_network, self.history, progress.step, interrupted=True)
+        if config.patience:
+            self.state.restore_best()
+        best = self.state.best_network.eval()
+        self.files.finish(best)
+        return Fit(best, self.history, progress.step)
+
+    def take_step(self, parts: list[Part], stop: bool) -> bool:
+        """Compute gradients over all parts and processes, and update the weights; return whether any process was asked to stop."""
+        config, state, group = self.config, self.state, self.group
+        progress = state.progress
+        self.network.train()
+        torch.manual_seed(seed_of(config.seed, 3, progress.step, group.rank))
+        weights = [self.task.weight(part.batch, part.count) if part.count else 0.0 for part in parts]
+        whole, stops = group.sum(torch.tensor([sum(weights), float(stop)], dtype=torch.float64, device=group.device)).tolist()
+        if not whole > 0:
+            raise DataError(f"training: the batch of step {progress.step + 1} has no items: Task.weight gave {weights}.")
+        losses = []
+        for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+            last = number == len(parts) - 1
+            with nullcontext() if last or group.count == 1 else self.step_module.no_sync():  # type: ignore[operator]
+                with torch.autocast(group.device.type, _DTYPES.get(config.precision), enabled=config.precision in _DTYPES):
+                    loss = self.step_module(to_device(part.batch, group.device))
+                # processes average their gradients, so each multiplies by their number
+                share = weight * group.count / whole
+                state.scaler.scale(loss if share == 1 else loss * share).backward()
+                losses.append(loss.detach().double() * weight)
+        total = float(group.sum(torch.stack(losses).sum()))
+        if not math.isfinite(total):
+            raise DivergenceError(
+                f"training: the loss of step {progress.step + 1} is {total}; {self.files.last_good()}. Try a lower --rate, --clip 1, "
+                "fewer iterations, or bound the variables (unn show says which energies have no minimum)."
+            )
+        progress.loss += total
+        progress.items += whole
+        if config.clip:
+            state.scaler.unscale_(state.optimizer)
+            nn.utils.clip_grad_norm_(self.network.parameters(), config.clip)
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+        state.optimizer.zero_grad(set_to_none=True)
+        state.schedule.step()
+        if state.average is not None:
+            state.average.update_parameters(self.network)
+        progress.step += 1
+        return bool(stops > 0)
+
+    def entry(self) -> Entry | None:
+        """The metrics after a step, if any are due."""
+        config, progress = self.config, self.state.progress
+        evaluate = self.evaluation_is_due()
+        if not evaluate and not (config.log_every and progress.step % config.log_every == 0):
+            return None
+        loss = progress.loss / progress.items
+        progress.loss = progress.items = 0.0
+        entry: Entry = {"step": progress.step, "loss": loss, "rate": float(self.state.optimizer.param_groups[0]["lr"])}
+        if self.epoch:
+            entry["epoch"] = progress.step / self.epoch
+        if evaluate:
+            entry |= self.evaluate(loss)
+        return entry | {"seconds": progress.seconds}
+
+    def evaluation_is_due(self) -> bool:
+        """At the intervals of the configuration, and after the last step."""
+        every = self.config.evaluate_every or (math.ceil(self.total / 10) if self.config.steps or not self.epoch else self.epoch)
+        return self.state.progress.step % every == 0 or self.state.progress.step == self.total
+
+    def checkpoint_is_due(self) -> bool:
+        """At the intervals of the configuration, and after the last step."""
+        progress, every = self.state.progress, self.config.checkpoint_every
+        if progress.finished or progress.step == self.total:
+            return True
+        return progress.step % every == 0 if every else self.evaluation_is_due()
+
+    def evaluate(self, loss: float) -> dict[str, float]:
+        """Measure the network in the main process, and note whether it is the best so far."""
+        progress = self.state.progress
+        found: dict[str, float] | None = None
+        if self.group.main:
+            network = self.state.best_network
+            network.eval()
+            torch.manual_seed(seed_of(self.config.seed, 4, progress.step))
+            with torch.no_grad():
+                found = {name: float(value) for name, value in self.task.evaluate(network).items()}
+        found = dict(self.group.from_main(found))
+        monitor = self.task.monitor
+        if monitor != "loss" and monitor not in found:
+            raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(found) or 'nothing'}.")
+        value = found.get(monitor, loss)
+        better = progress.best is None or (value > progress.best if self.task.larger_is_better else value < progress.best)
+        if better:
+            progress.best, progress.best_step, progress.waited = value, progress.step, 0
+            if self.config.patience:
+                self.state.remember_best()
+        else:
+            progress.waited += 1
+            progress.finished = bool(self.config.patience) and progress.waited >= self.config.patience
+        return found
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the weights are useless."""
+        if not self.group.main or self.files.folder is None:
+            return
+        bad = first_not_finite(named_tensors(self.network))
+        if bad is not None:
+            raise DivergenceError(
+                f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; {self.files.last_good()}. "
+                "Try a lower --rate or --clip 1."
+            )
+        self.files.save(Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep)
+
+
+class _Loss(nn.Module):
+    """The loss as a module of its own, whose call DistributedDataParallel, autocast and compilation can wrap."""
+
+    def __init__(self, network: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.network = network
+        self.task = task
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.task.loss(self.network, batch)
+
+
+def _wrapped(loss: nn.Module, config: TrainingConfig, group: Processes) -> nn.Module:
+    if config.compile:
+        loss = torch.compile(loss)  # type: ignore[assignment]
+    if group.count == 1:
+        return loss
+    # a loss need not reach every parameter in every step
+    return DistributedDataParallel(loss, device_ids=[group.device] if group.device.type == "cuda" else None, find_unused_parameters=True)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with all of its tensors on a device: of tuples, lists, dictionaries and whatever has a method ``to``."""
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(part, device) for part in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(to_device(part, device) for part in batch)
+    if isinstance(batch, dict):
+        return {name: to_device(part, device) for name, part in batch.items()}
+    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _to_stderr(text: str) -> None:
+    print(f"unn: {text}", file=sys.stderr, flush=True)

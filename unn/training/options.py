@@ -1,0 +1,108 @@
+"""The options of training that every problem shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a network is trained.
+
+    Attributes:
+        epochs: passes over the examples.
+        steps: of the optimizer in all, instead of epochs; 0 leaves it to the epochs. Streams of examples, which have no end, need it.
+        batch: examples in a step, over all processes and parts.
+        accumulate: parts in which each process computes its share of a batch, one after another, to save memory.
+        optimizer: "adam", "adamw" or "sgd" (with momentum 0.9).
+        rate: learning rate.
+        weight_decay: of the optimizer.
+        schedule: of the learning rate after its warm-up: "constant", or down to 0 by "cosine" or "linear".
+        warmup: share of the steps in which the rate rises to its full value; 0 for none.
+        clip: largest norm of the gradient; 0 does not clip.
+        ema: decay of the exponential moving average of the weights, which is then what is evaluated and kept; 0 for none.
+        precision: of arithmetic, by autocast; weights stay in float32.
+        compile: run the loss through torch.compile.
+        log_every: steps between entries of the loss; 0 for those of evaluations alone.
+        evaluate_every: steps between evaluations; 0 for one at the end of each epoch (with steps: ten in all).
+        checkpoint_every: steps between checkpoints; 0 for one at each evaluation.
+        keep: how many checkpoints stay.
+        patience: evaluations without improvement after which training stops and goes back to the best weights; 0 never stops early.
+        seed: of weights and everything random in training.
+        threads: CPU threads of torch; 0 leaves its default.
+        workers: processes that prepare batches; 0 for none.
+        device: "auto" takes an accelerator if there is one; else "cpu", "cuda", "cuda:1", ...
+    """
+
+    epochs: int = 10
+    steps: int = 0
+    batch: int = 64
+    accumulate: int = 1
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    warmup: float = 0.05
+    clip: float = 0.0
+    ema: float = 0.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    log_every: int = 0
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+    keep: int = 2
+    patience: int = 0
+    seed: int = 0
+    threads: int = 0
+    workers: int = 0
+    device: str = "auto"
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: names the first option that is out of range.
+        """
+        check_ranges(
+            "training",
+            {
+                "epochs": (self.epochs, 1, 10**9),
+                "steps": (self.steps, 0, 10**12),
+                "batch": (self.batch, 1, 10**9),
+                "accumulate": (self.accumulate, 1, 10**6),
+                "rate": (self.rate, 1e-12, 1e6),
+                "weight_decay": (self.weight_decay, 0, 1e6),
+                "warmup": (self.warmup, 0, 1),
+                "clip": (self.clip, 0, 1e12),
+                "ema": (self.ema, 0, 1 - 1e-12),
+                "log_every": (self.log_every, 0, 10**12),
+                "evaluate_every": (self.evaluate_every, 0, 10**12),
+                "checkpoint_every": (self.checkpoint_every, 0, 10**12),
+                "keep": (self.keep, 1, 10**6),
+                "patience": (self.patience, 0, 10**9),
+                "seed": (self.seed, 0, 2**63 - 1),
+                "threads": (self.threads, 0, 4096),
+                "workers": (self.workers, 0, 4096),
+            },
+        )
+        if self.accumulate > self.batch:
+            raise DeclarationError(f"training: option accumulate must be at most the batch of {self.batch} examples, got {self.accumulate}.")
+
+
+def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:
+    """Check options.
+
+    Args:
+        where: the problem, for messages.
+        ranges: by name the value, the smallest and the largest that is allowed.
+
+    Raises:
+        DeclarationError: names the first option that is out of range.
+    """
+    for name, (value, low, high) in ranges.items():
+        # written so that NaN fails too
+        if not isinstance(value, (int, float)) or not low <= value <= high:
+            raise DeclarationError(f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}.")

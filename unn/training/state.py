@@ -1,0 +1,130 @@
+"""Everything that changes while a network is trained, and how it is saved and put back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ..runs.weights import copy_weights, named_tensors
+from .options import TrainingConfig
+
+
+@dataclass
+class Progress:
+    """How far training has come.
+
+    Attributes:
+        step: steps taken.
+        seconds: spent in steps.
+        loss: the sum of the losses since the last entry of metrics, each times its number of items.
+        items: how many items that were.
+        best: value of the monitored metric at its best evaluation; None before the first.
+        best_step: of that evaluation.
+        waited: evaluations since then.
+        finished: no step will follow.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    items: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    waited: int = 0
+    finished: bool = False
+
+
+class TrainingState:
+    """A network with its optimizer, schedule, gradient scaler and average.
+
+    Args:
+        network: to train, on its device.
+        config: of the training.
+        total: steps in all.
+    """
+
+    def __init__(self, network: nn.Module, config: TrainingConfig, total: int) -> None:
+        self.network = network
+        self.optimizer = make_optimizer(network, config)
+        self.schedule = LambdaLR(self.optimizer, rate_factor(config, total))
+        device = next((p.device.type for p in network.parameters()), "cpu")
+        self.scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
+        self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True) if config.ema else None
+        self.progress = Progress()
+        self._best: dict[str, Tensor] = {}
+
+    @property
+    def best_network(self) -> nn.Module:
+        """What is evaluated and kept: the average, if there is one."""
+        return self.network if self.average is None else self.average.module
+
+    def remember_best(self) -> None:
+        """Copy the weights, in case training stops early."""
+        self._best = {name: x.detach().clone() for name, x in named_tensors(self.best_network).items()}
+
+    def restore_best(self) -> None:
+        """Go back to the weights that were remembered."""
+        copy_weights(self._best, self.best_network, "the best weights")
+
+    def state_dict(self) -> dict[str, Any]:
+        """As nested dictionaries of tensors, numbers and texts."""
+        state: dict[str, Any] = {
+            "network": named_tensors(self.network),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "progress": asdict(self.progress),
+            "best": self._best,
+        }
+        if self.average is not None:
+            state["average"] = {**named_tensors(self.average.module), "n_averaged": self.average.n_averaged}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], where: str) -> None:
+        """Put back what ``state_dict`` gave.
+
+        Raises:
+            DataError: if the tensors are not those of this network.
+        """
+        copy_weights(state["network"], self.network, where)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.progress = Progress(**state["progress"])
+        self._best = dict(state["best"])
+        if self.average is not None:
+            average: dict[str, Tensor] = dict(state["average"])
+            self.average.n_averaged.copy_(average.pop("n_averaged"))
+            copy_weights(average, self.average.module, where)
+
+
+def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimizer that the configuration names."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
+    return torch.optim.SGD(parameters, lr=config.rate, momentum=0.9, weight_decay=config.weight_decay)
+
+
+def rate_factor(config: TrainingConfig, total: int) -> Callable[[int], float]:
+    """The share of the full learning rate at a step, from 0."""
+    warm = max(1, int(config.warmup * total))
+
+    def factor(step: int) -> float:
+        ramp = min(1.0, (step + 1) / warm)
+        if config.schedule == "cosine":
+            return ramp * 0.5 * (1 + math.cos(math.pi * min(step, total) / total))
+        if config.schedule == "linear":
+            return ramp * max(0.0, 1 - step / total)
+        return ramp
+
+    return factor
