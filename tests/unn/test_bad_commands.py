@@ -12,6 +12,7 @@ from unn import runs
 from unn.arrays import Variable
 from unn.cli import main
 
+
 @pytest.fixture
 def digits(monkeypatch):
     """The digits problem is installed."""

@@ -399,7 +399,7 @@ def test_images_refuse_wrong_shapes_titles_and_columns():
     with pytest.raises(ObservationError, match="shape"):
         draw_images(images[:, 0])
     with pytest.raises(ObservationError, match="shape"):
-        draw_images(images.expand(2, 3, 4, 4))
+        draw_images(images.expand(2, 2, 4, 4))
     with pytest.raises(ObservationError, match="2 images, but 1 titles"):
         draw_images(images, ["a"])
     with pytest.raises(ObservationError, match="columns=0"):

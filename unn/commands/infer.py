@@ -23,14 +23,14 @@ def infer(command: Infer) -> Answer:
     Raises:
         UnnError: for values that cannot be read, names that are not known, or files that cannot be written.
     """
+    if command.iterations is not None:
+        require_rounds(command.iterations)
+    given = assignments(command.given)
+    problem, run = open_trained(command.run)
     from ..draw import draw_energy_terms, save_figure, theme_named
     from ..engine.infer import infer as minimise
 
-    if command.iterations is not None:
-        require_rounds(command.iterations)
     theme = theme_named(command.theme)
-    given = assignments(command.given)
-    problem, run = open_trained(command.run)
     graph = problem.graph(run.network)
     observed = {name: problem.read_value(run, name, text) for name, text in given.items()}
     found = minimise(

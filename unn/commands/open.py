@@ -34,11 +34,11 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
     Raises:
         DataError: if there are neither, or they belong to another graph.
     """
+    problem, config, run = open_problem(folder)
     import torch
 
     from ..runs.weights import WEIGHTS, load_weights
 
-    problem, config, run = open_problem(folder)
     with torch.random.fork_rng():
         network = problem.network(config, run.facts)
     if (folder / WEIGHTS).exists():

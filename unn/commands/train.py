@@ -32,10 +32,10 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
     Raises:
         UnnError: for options out of range, missing data, a folder that holds a run, or a divergence.
     """
+    problem.check(config)
     from ..runs.code import code_version
     from ..training import fit, several_processes
 
-    problem.check(config)
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
         network = _fresh_network(problem, config, task.facts)
@@ -53,9 +53,9 @@ def resume(folder: Path, progress: bool) -> tuple[Answer, int]:
     Raises:
         UnnError: if the folder holds no run, its data have changed, or its checkpoint belongs to another graph.
     """
+    problem, config, run = open_problem(folder)
     from ..training import fit, several_processes
 
-    problem, config, run = open_problem(folder)
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
         if dict(task.facts) != dict(run.facts):

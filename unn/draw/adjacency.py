@@ -44,7 +44,8 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
     margin = max(map(len, names)) + 1
     if width - margin < len(blocks):
         raise ObservationError(f"adjacency_text needs a width of at least {margin + len(blocks)} for these {len(blocks)} blocks, got {width}.")
-    bar = "|" if width - margin >= 2 * len(blocks) - 1 else ""
+    # lines between blocks only where they do not crowd out the cells
+    bar = "|" if width - margin >= 4 * len(blocks) else ""
     across = _allotted(sizes, min(nodes, width - margin - len(bar) * (len(blocks) - 1)))
     down = _allotted(sizes, min(nodes, max(len(blocks), width // 2)))
     per_pair = _per_pair(begins, ends, _starts(sizes, down), _starts(sizes, across))

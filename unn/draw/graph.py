@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from .layout import FINE_LINE, LINE, RADIUS, SIDE, Layout, Place, Plate, factor_text, fits, layout_of, text_width
-from .theme import FINE, LABEL, LIGHT, NAME, TITLE, Theme, add_legend, new_figure
+from .theme import FINE, LABEL, LIGHT, NAME, TITLE, Theme, add_legend, check_theme, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -32,7 +32,9 @@ def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = L
 
     Raises:
         DeclarationError: for a name that is not declared.
+        ObservationError: for a theme that is none.
     """
+    check_theme(theme)
     observed = {graph[name].name for name in ([given] if isinstance(given, str) else given)}.intersection(graph.variables)
     factors = [factor for factor in graph.factors.values() if factor.variables]
     layout = layout_of(graph, observed)
@@ -98,7 +100,9 @@ def _draw_edges(axes: Axes, factor: Factor, ends: Collection[Place], place: Plac
     x, y = place
     for name, (u, v) in zip(factor.variables, ends, strict=True):
         if len(ends) == 1:
-            bends, codes = [(u, v), (u, y), (x, v), (x, y)], [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+            middle = (v - RADIUS + y) / 2
+            bends = [(u, v), (u, v - RADIUS), (u, middle), (x, middle), (x, y)]
+            codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
         else:
             # edges leave both ends sideways and bend beyond the plates, so that steep ones do not run over nodes above and below
             start, bend = u + math.copysign(RADIUS, x - u), u + math.copysign(layout.lane, x - u)

@@ -50,7 +50,7 @@ def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme =
     middles = [float(middle) for middle in (starts[1:] + starts[:-1]) / 2]
     widths = [text_width(name, LABEL) for name in names]
     upright = all(b - a > (v + w) / 2 + 0.1 for a, b, v, w in zip(middles, middles[1:], widths, widths[1:], strict=False))
-    upright = upright and widths[0] / 2 <= middles[0] + LEADER and widths[-1] / 2 <= side - middles[-1] + LEADER
+    upright = upright and widths[0] / 2 <= middles[0] + 0.1 and widths[-1] / 2 <= side - middles[-1] + 0.1
     left, top = MARGIN + max(widths) + LEADER, MARGIN + (LINE if upright else max(widths)) + LEADER + (0.25 if title else 0.0)
     varied = shown.count() > 0 and shown.max() > shown.min()
     across, tall = max(left + side + (0.95 if varied else LEADER), text_width(title, TITLE) + 2 * MARGIN), top + side + MARGIN
@@ -67,8 +67,8 @@ def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme =
     image = axes.imshow(shown, extent=(0, length, length, 0), aspect="auto", interpolation="nearest", **_colours(shown, bool(varied), theme))
     axes.set(xlim=(0, nodes), ylim=(nodes, 0))
     for border in np.cumsum([size for _, size in blocks])[:-1].tolist():
-        axes.axhline(border, color=theme.faint, linewidth=0.6, gid="border")
-        axes.axvline(border, color=theme.faint, linewidth=0.6, gid="border")
+        axes.axhline(border, color=theme.faint, linewidth=0.5, gid="border")
+        axes.axvline(border, color=theme.faint, linewidth=0.5, gid="border")
     if varied:
         _colour_bar(figure, image, left + side + 0.15, top, side, "edges per pair of nodes", theme)
     return figure
@@ -147,7 +147,7 @@ def _colours(shown: Any, varied: bool, theme: Theme) -> dict[str, Any]:
 
 
 def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: float, label: str, theme: Theme) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     axes = _axes_at(figure, x, y, BAR, height)
     bar = figure.colorbar(image, cax=axes)
@@ -155,6 +155,9 @@ def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: fl
     bar.outline.set(edgecolor=theme.muted, linewidth=0.8, visible=True)
     bar.set_label(label, color=theme.foreground, fontsize=LABEL)
     bar.locator = MaxNLocator(4)
+    # small numbers as multiples of a power of ten, which is written above the bar
+    bar.formatter = formatter = ScalarFormatter()
+    formatter.set_powerlimits((-2, 3))
     bar.update_ticks()
 
 

@@ -36,7 +36,7 @@ def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme
         ObservationError: if there is nothing to draw, or a run has no entry with ``x``.
     """
     names = _metric_names(histories, x)
-    across = min(ACROSS, len(names))
+    across = 2 if len(names) == 4 else min(ACROSS, len(names))
     down = math.ceil(len(names) / across)
     labels = [shortened(str(label), 36) for label in histories]
     # as many names side by side as have room, at about 0.075 inches a letter

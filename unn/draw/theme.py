@@ -72,16 +72,25 @@ def theme_named(name: str) -> Theme:
     return THEMES[name]
 
 
+def check_theme(theme: object) -> None:
+    """Refuse what is not a theme, such as its mere name.
+
+    Raises:
+        ObservationError: says what to pass.
+    """
+    if not isinstance(theme, Theme):
+        raise ObservationError(f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}.")
+
+
 def new_figure(theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """An empty figure that belongs to no window, width and height in inches.
 
     Raises:
-        ObservationError: if the theme is not a Theme, such as its mere name.
+        ObservationError: if the theme is none.
     """
     from matplotlib.figure import Figure
 
-    if not isinstance(theme, Theme):
-        raise ObservationError(f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}.")
+    check_theme(theme)
     return Figure(figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background)
 
 

@@ -69,7 +69,7 @@ class RunFiles:
         """Write the final weights.
 
         Raises:
-            DataError: if they cannot be written.
+            DataError: if they, or the last checkpoint and the metrics, cannot be written.
         """
         if self.folder is None:
             return
@@ -77,6 +77,7 @@ class RunFiles:
             save_weights(self.folder, network)
         except DataError as error:
             raise DataError(f"{error} {self.last_good().capitalize()}. Make room there, then unn resume {self.folder}.") from None
+        self.require_saved()
 
     def last_good(self) -> str:
         """The newest checkpoint, in words."""
