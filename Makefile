@@ -2,17 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint mutants bench clean
+.PHONY: demo test lint docs package mutants bench clean
 
 demo: .venv/runtime
 	$(BIN)/unn demo
 
 test: .venv/development
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term:skip-covered
 
 lint: .venv/development
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: .venv/development
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+package: .venv/development
+	$(BIN)/python -m pytest -q -m package tests/packaging
 
 mutants: .venv/development
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
@@ -34,4 +40,4 @@ bench: .venv/runtime
 	touch $@ .venv/runtime
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

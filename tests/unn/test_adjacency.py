@@ -90,7 +90,10 @@ def test_nodes_of_a_product_interact_where_one_of_its_terms_holds_both(sizes, wh
     assert found.blocks == [("A", n), ("B", m)] and found.nodes("B").tolist() == list(range(n, n + m))
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2}, {"groups": 2}, {"stride": (1, 2), "padding": (2, 0)}], ids=str)
+OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2}, {"groups": 2}, {"stride": (1, 2), "padding": (2, 0)}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_nodes_of_a_convolution_interact_where_the_derivative_is_not_zero(options):
     g = unn.FactorGraph("g", c=2, row=6, col=5, o=4, u=3, v=2)
     X, H = g.variable("X", "c row col", unn.SquaredNorm()), g.variable("H", "o r s", unn.SquaredNorm())

@@ -112,7 +112,8 @@ def test_evaluating_and_logging_more_often_changes_nothing():
 @given(batch=st.integers(2, 50), accumulate=st.integers(1, 5))
 @settings(max_examples=15)
 def test_a_batch_in_parts_gives_the_losses_and_weights_of_the_whole_batch(batch, accumulate):
-    config = TrainingConfig(steps=5, batch=batch, rate=0.05, log_every=1)
+    # Adam divides by the gradient's own size, and so makes rounding as large as a step where a gradient is almost zero
+    config = TrainingConfig(steps=5, batch=batch, optimizer="sgd", rate=0.5, log_every=1)
     whole = fit(toy_network(dropout=0), ToyTask(), config)
     parts = fit(toy_network(dropout=0), ToyTask(), replace(config, accumulate=min(accumulate, batch)))
     assert [e["loss"] for e in parts.history] == pytest.approx([e["loss"] for e in whole.history], abs=1e-5)
@@ -163,8 +164,8 @@ def test_schedules_rise_to_the_full_rate_and_end_where_they_should(schedule):
     factor = rate_factor(TrainingConfig(schedule=schedule, warmup=0.1), 100)
     rates = [factor(step) for step in range(101)]
     assert rates[0] == pytest.approx(0.1, rel=0.02) and max(rates) == pytest.approx(1, abs=0.12)
-    assert all(a < b for a, b in itertools.pairwise(rates))
-    assert all(a >= b for a, b in itertools.pairwise(rates))
+    assert all(a < b for a, b in itertools.pairwise(rates[:10]))
+    assert all(a >= b for a, b in itertools.pairwise(rates[9:]))
     assert rates[100] == pytest.approx(1 if schedule == "constant" else 0, abs=1e-12)
 
 
