@@ -90,7 +90,7 @@ def joint_loss(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Te
     """Cross-entropy of the label plus gamma times binary cross-entropy of the generated image, mean over pixels (Section 3).
 
     Both are Fenchel-Young losses of the variables' own regularizers; that of the image takes the mean parameter
-    (1 + tanh t) / 2 = sigmoid(2 t) of a pre-activation t (errata 7 of the digest).
+    (1 + tanh t) / 2 = sigmoid(2 t) of a pre-activation t (docs/theory.md, errata 5).
     """
     loss = F.cross_entropy(network.logits(images), labels)
     if gamma:

@@ -59,7 +59,7 @@ class Boundedness:
 
 
 def boundedness_of(graph: FactorGraph, given: Collection[str]) -> Boundedness:
-    """Judge a graph (undirected-network digest, errata 4).
+    """Judge a graph (docs/theory.md, Boundedness).
 
     Regularizers of unbounded domains grow like a square: they outweigh factors of degree at most 1 in their variables, compete
     with those of degree 2, and lose against those of degree 3 or more, unless their weights vanish. A factor of degree 2 without any

@@ -104,8 +104,8 @@ def _variable_lines(graph: FactorGraph) -> list[str]:
     lines = ["Variables"] if graph.variables else []
     for variable in graph.variables.values():
         regularizer = variable.regularizer
-        nodes, over = ", ".join(variable.axes[: variable.node_axes]), ", ".join(regularizer.over_axes(variable.axes))
-        axes = f"axes {_axes(graph, variable)}; {f'one node for each {nodes}' if nodes else 'no node axes: all of it is one node'}"
+        nodes, over = ", ".join(variable.axes[: node_axis_count(variable)]), ", ".join(regularizer.over_axes(variable.axes))
+        axes = f"axes {_axes(graph, variable)}; {f'one node for each {nodes}' if nodes else 'all of it is one node'}"
         lines += _wrapped(f"  {variable.name}: ", axes, 6)
         lines += _wrapped("      ", f"Psi(x) = {regularizer.formula}, by {regularizer!r}", 10)
         lines += _wrapped("      ", f"activation: {regularizer.activation}{' over ' if over else ''}{over}", 10)

@@ -113,7 +113,7 @@ def test_explain_gives_sizes_and_entries_where_known():
     assert "X: axes r = 3, c = 4, v = 2; one node for each r, c" in text
     assert "W: parameter, axes v = 2, v = 2; 4 entries" in text
     assert "U: constant, axes r = 3, c = 4, v = 2; 24 entries, passed to each call" in text
-    assert "A: axes n = dynamic; no node axes" in mixed().explain()
+    assert "A: axes n = dynamic; one node for each n" in mixed().explain()
     assert "P: parameter, axes m = dynamic; number of entries dynamic" in mixed().explain()
 
 
