@@ -56,8 +56,7 @@ def test_the_sdist_holds_what_is_needed_to_test_it(built):
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 def test_the_example_of_the_readme_runs_in_an_empty_environment(kind, built, empty, tmp_path):
     (package,) = built.glob(kind)
-    run(empty, "-m", "pip", "install", "--quiet", "--force-reinstall" if kind == "*.whl" else "--upgrade", "--constraint", ROOT / "constraints.txt", package,
-        folder=tmp_path)  # fmt: skip
+    run(empty, "-m", "pip", "install", "--quiet", "--force-reinstall", "--constraint", ROOT / "constraints.txt", package, folder=tmp_path)
     code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
     printed = run(empty, "-c", code, folder=tmp_path)
     assert "converged" in printed and "(3, 6)" in printed

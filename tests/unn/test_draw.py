@@ -8,11 +8,13 @@ import sys
 from dataclasses import fields
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
@@ -142,22 +144,20 @@ def test_the_sequential_colormap_begins_near_the_background_and_changes_lightnes
     colours = matplotlib.colormaps[theme.sequential](np.linspace(0, 1, 33))[:, :3]
     lightness = np.array([cielab(linear(colour))[0] for colour in colours])
     steps = np.diff(lightness) * np.sign(lightness[-1] - lightness[0])
-    assert steps.min() > 0.5 * steps.mean() and steps.max() < 2 * steps.mean()
+    # made even in CAM02-UCS, which CIELAB follows but for the darkest colours
+    assert steps.min() > 0.25 * steps.mean() and steps.max() < 1.5 * steps.mean()
     here, start, end = (cielab(linear(colour))[0] for colour in (theme.background, colours[0], colours[-1]))
     assert abs(here - start) < 0.1 * abs(here - end)
 
 
-@THEMES
-def test_the_middle_of_the_diverging_colormap_is_near_the_background(theme):
-    colours = [*matplotlib.colormaps[theme.diverging]([0.0, 0.5, 1.0]), theme.background]
-    low, middle, high, here = (cielab(linear(colour))[0] for colour in colours)
-    assert abs(middle - here) < min(abs(low - here), abs(high - here)) / 2
+def test_notebooks_can_show_a_picture():
+    assert draw_graph(sudoku())._repr_png_().startswith(b"\x89PNG")
 
 
 @THEMES
 def test_every_text_and_line_of_every_picture_can_be_read(theme):
     for kind, figure in gallery(theme).items():
-        figure.canvas.draw()
+        rendered(figure)
         assert to_rgba(figure.get_facecolor()) == to_rgba(theme.background)
         texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
         assert texts and all(contrast(theme.background, text.get_color()) >= 4.5 for text in texts), kind
@@ -170,7 +170,7 @@ def test_pictures_look_the_same_whatever_the_style_of_the_session(style):
     def colours() -> list[object]:
         figures = gallery(LIGHT).values()
         for figure in figures:
-            figure.canvas.draw()
+            rendered(figure)
         texts = [(text.get_text(), to_rgba(text.get_color())) for figure in figures for text in figure.findobj(Text) if text.get_text()]
         return texts + [to_rgba(line.get_color()) for figure in figures for axes in figure.axes for line in axes.lines]
 
@@ -194,7 +194,7 @@ def test_importing_loads_neither_torch_nor_matplotlib_and_metrics_never_need_tor
     code = (
         "import sys, unn.draw; from unn.draw import draw_metrics, draw_adjacency\n"
         "assert not {'torch', 'matplotlib'} & set(sys.modules)\n"
-        "draw_metrics({'a': [{'step': 1, 'loss': 2.0}]}).canvas.draw(); draw_adjacency([0], [1], [('X', 2)])\n"
+        "draw_metrics({'a': [{'step': 1, 'loss': 2.0}]}); draw_adjacency([0], [1], [('X', 2)])\n"
         "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -203,7 +203,8 @@ def test_importing_loads_neither_torch_nor_matplotlib_and_metrics_never_need_tor
 # -- graphs ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+# a smaller graph would say no more, and shrinking takes minutes
+@settings(max_examples=15, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(st.integers(3, 30), st.integers(0, 10**6), st.booleans())
 def test_nothing_in_a_graph_meets_what_it_does_not_belong_to(count, seed, dark):
     g = random_graph(count, seed)
@@ -216,8 +217,21 @@ def test_nothing_in_a_known_graph_meets_what_it_does_not_belong_to(make):
     check_apart(g.draw(), g)
 
 
+def test_edges_of_a_large_factor_pass_beside_wide_plates():
+    g = unn.FactorGraph("star", a=1)
+    centre = g.variable("centre", "a", unn.SquaredNorm())
+    around = [g.variable(f"x{k}", f"{'m' * 15}{k} | a", unn.SquaredNorm()) for k in range(6)]
+    g.factor(Multilinear(centre["i"], *(variable[f"{'jklmno'[k]} i"] for k, variable in enumerate(around)), name="star"))
+    figure = g.draw()
+    check_apart(figure, g)
+    frames = {name: plate.get_window_extent() for name, plate in patches(figure, "plate ").items()}
+    for name, other in itertools.permutations(frames, 2):
+        edge = patches(figure, "edge ")[f"{name} star"]
+        assert not edge.get_transform().transform_path(edge.get_path()).intersects_bbox(frames[other], filled=False)
+
+
 def check_apart(figure: Figure, g: unn.FactorGraph) -> None:
-    figure.canvas.draw()
+    rendered(figure)
     texts = [text for text in (*figure.axes[0].texts, *figure.legends[0].get_texts()) if text.get_text()]
     boxes = [text.get_window_extent() for text in texts]
     variables, factors, plates = (patches(figure, kind) for kind in ("variable ", "factor ", "plate "))
@@ -255,7 +269,7 @@ def test_plates_stand_around_variables_with_a_bar_and_name_their_node_axes():
     g.variable("alone", "row d", unn.SignedEntropy())  # its entries are nodes, but nobody declared a bar
     g.variable("whole", "| d", unn.SquaredNorm())
     figure = g.draw()
-    figure.canvas.draw()
+    rendered(figure)
     frames = {name: plate.get_window_extent() for name, plate in patches(figure, "plate ").items()}
     labels = {name: [text.get_text() for text in figure.axes[0].texts if holds(frame, text.get_window_extent())] for name, frame in frames.items()}
     assert labels == {"grid": ["row 9 × col 7", "grid"], "text": ["n", "text"]}
@@ -315,13 +329,14 @@ def test_files_keep_the_background(tmp_path, theme):
         save_figure(figure, tmp_path / "one.png", dpi=50)
         save_collage([figure, figure], tmp_path / "two.png", 200, theme)
     for name in ("one.png", "two.png"):
-        picture = Image.open(tmp_path / name).convert("RGB")
-        assert picture.getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
+        with Image.open(tmp_path / name) as picture:
+            assert picture.convert("RGB").getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
 
 
 def test_dots_per_inch_scale_the_picture(tmp_path):
     save_figure(draw_energy(torch.ones(3, 2)), tmp_path / "small.png", dpi=50)
-    assert Image.open(tmp_path / "small.png").size == (320, 190)
+    with Image.open(tmp_path / "small.png") as picture:
+        assert picture.size == (320, 190)
 
 
 def test_a_file_that_cannot_be_finished_stays_as_it_was(tmp_path, monkeypatch):
@@ -367,7 +382,17 @@ def test_a_collage_has_its_width_and_all_figures(tmp_path):
     figures = [draw_energy(torch.ones(3, 2)), draw_images(torch.ones(1, 1, 2, 2))]
     save_collage(figures, tmp_path / "all.png", 300)
     heights = [round(300 * figure.get_figheight() / figure.get_figwidth()) for figure in figures]
-    assert Image.open(tmp_path / "all.png").size == (300, pytest.approx(sum(heights), abs=2))
+    with Image.open(tmp_path / "all.png") as picture:
+        assert picture.size == (300, pytest.approx(sum(heights), abs=2))
+
+
+@THEMES
+def test_a_collage_has_the_background_of_its_theme_below_transparent_figures(tmp_path, theme):
+    figure = draw_images(torch.ones(1, 1, 2, 2), theme=theme)
+    figure.set_facecolor("none")
+    save_collage([figure], tmp_path / "a.png", 100, theme)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
 
 
 def test_a_collage_refuses_nothing_and_other_formats(tmp_path):
@@ -407,6 +432,11 @@ def cielab(light: np.ndarray) -> np.ndarray:
     xyz = primaries @ light.clip(0, 1) / [0.95047, 1, 1.08883]
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def rendered(figure: Figure) -> None:
+    """Find the place of everything, as it would be saved."""
+    FigureCanvasAgg(figure).draw()
 
 
 def patches(figure: Figure, kind: str) -> dict[str, object]:

@@ -102,6 +102,15 @@ def test_training_leaves_the_generator_and_the_threads_of_its_caller_as_they_wer
     assert torch.equal(before, torch.get_rng_state()) and torch.get_num_threads() == threads
 
 
+def test_every_step_draws_dropout_masks_of_its_own():
+    task = ToyTask()
+    # with one and the same example in all rows, only the masks can tell the steps apart
+    task.inputs[:], task.labels[:] = task.inputs[0].clone(), task.labels[0].clone()
+    config = TrainingConfig(steps=4, batch=50, rate=1e-9, log_every=1)
+    losses = [entry["loss"] for entry in fit(toy_network(dropout=0.5), task, config).history]
+    assert len({round(loss, 5) for loss in losses}) == 4
+
+
 def test_evaluating_and_logging_more_often_changes_nothing():
     seldom = fit(toy_network(), ToyTask(), SHORT)
     often = fit(toy_network(), ToyTask(), replace(SHORT, log_every=1, evaluate_every=2))

@@ -25,7 +25,7 @@ def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme
         figures: from top to bottom; at least one.
         path: of the PNG, in a folder that exists; replaced whole or not at all.
         width: in pixels.
-        theme: whose background lies below the figures.
+        theme: whose background lies below figures without one.
 
     Raises:
         ObservationError: for no figure, or a width below 1.
@@ -40,12 +40,12 @@ def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme
         raise DataError(f"save_collage writes PNG files; end the name of {path} in .png.")
     pictures = []
     for figure in figures:
-        picture = Image.open(io.BytesIO(rendered(figure, "png", DPI, str(path)))).convert("RGB")
+        picture = Image.open(io.BytesIO(rendered(figure, "png", DPI, str(path)))).convert("RGBA")
         pictures.append(picture.resize((width, max(1, round(picture.height * width / picture.width))), Image.Resampling.LANCZOS))
     whole = Image.new("RGB", (width, sum(picture.height for picture in pictures)), theme.background)
     top = 0
     for picture in pictures:
-        whole.paste(picture, (0, top))
+        whole.paste(picture, (0, top), picture)
         top += picture.height
     buffer = io.BytesIO()
     whole.save(buffer, format="PNG")

@@ -159,6 +159,7 @@ def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: fl
     bar.formatter = formatter = ScalarFormatter()
     formatter.set_powerlimits((-2, 3))
     bar.update_ticks()
+    axes.yaxis.get_offset_text().set_horizontalalignment("left")
 
 
 def _axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:

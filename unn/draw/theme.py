@@ -11,7 +11,7 @@ from ..errors import ObservationError, unknown
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
@@ -34,7 +34,6 @@ class Theme:
         fill: inside of observed variables, behind text in the foreground colour.
         cycle: of lines, in order; apart from one another in any common colour blindness, contrast at least 3:1.
         sequential: a perceptually uniform colormap that begins near the background.
-        diverging: a colormap whose middle is near the background.
     """
 
     name: str
@@ -45,18 +44,17 @@ class Theme:
     fill: str
     cycle: tuple[str, ...]
     sequential: str
-    diverging: str
 
 
 # The hues of Okabe and Ito (2008) with lightness and chroma moved, until each stands out from the background and the smallest
 # distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009), is as large as it gets.
 LIGHT = Theme(
     name="light", background="#FFFFFF", foreground="#222222", muted="#5F6368", faint="#868B92", fill="#BDBDBD",
-    cycle=("#075084", "#CD7D0C", "#1C9857", "#BA7C9D", "#8A3308", "#5894E1"), sequential="magma_r", diverging="RdBu_r",
+    cycle=("#075084", "#CD7D0C", "#1C9857", "#BA7C9D", "#8A3308", "#5894E1"), sequential="magma_r",
 )  # fmt: skip
 DARK = Theme(
     name="dark", background="#14171C", foreground="#E8EAED", muted="#A9AFB8", faint="#767D88", fill="#4A515C",
-    cycle=("#63D4FD", "#FDBF37", "#98DEAE", "#AB678C", "#BA682C", "#387BCE"), sequential="magma", diverging="berlin",
+    cycle=("#63D4FD", "#FDBF37", "#98DEAE", "#AB678C", "#BA682C", "#387BCE"), sequential="magma",
 )  # fmt: skip
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
 
@@ -83,15 +81,15 @@ def check_theme(theme: object) -> None:
 
 
 def new_figure(theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
-    """An empty figure that belongs to no window, width and height in inches.
+    """An empty figure that belongs to no window, width and height in inches; notebooks show it as it is.
 
     Raises:
         ObservationError: if the theme is none.
     """
-    from matplotlib.figure import Figure
+    from .picture import Picture
 
     check_theme(theme)
-    return Figure(figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background)
+    return Picture(figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background)
 
 
 def style_axes(axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom"), size: float = LABEL) -> None:
@@ -124,15 +122,14 @@ def line_look(theme: Theme, number: int) -> dict[str, Any]:
     return {"color": theme.cycle[number % len(theme.cycle)], "linestyle": STROKES[number // len(theme.cycle) % len(STROKES)]}
 
 
-def ramp(theme: Theme, start: float = 0.0) -> ListedColormap:
+def ramp(theme: Theme, start: float = 0.0) -> Colormap:
     """The sequential colormap from a fraction of its length on; entries that are masked have the colour of the background."""
     import matplotlib
     import numpy as np
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap(matplotlib.colormaps[theme.sequential](np.linspace(start, 1, 256)))
-    colours.set_bad(theme.background)
-    return colours
+    return colours.with_extremes(bad=theme.background)
 
 
 def shortened(text: str, limit: int, mark: str = "…") -> str:

@@ -1,3 +1,0 @@
-"""Moved to unn.draw."""
-
-from .draw.collage import save_collage as save_collage
