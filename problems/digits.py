@@ -105,7 +105,7 @@ def build(config: DigitsConfig, image_shape: tuple[int, int]) -> DigitsNetwork |
     """A network with fresh weights, from the config's seed."""
     if config.untied and config.gamma:
         raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         if config.untied:
             return UntiedDigits(image_shape, config.iterations, config.channels, config.dropout)

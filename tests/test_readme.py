@@ -22,7 +22,7 @@ def test_the_example_prints_what_the_readme_says():
     printed = re.search(r"```text\n(.*?)```", TEXT, re.S).group(1)
     assert len([line for line in code.splitlines() if line.strip()]) <= 13
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), torch.random.fork_rng():
+    with contextlib.redirect_stdout(out), torch.random.fork_rng(devices=[]):
         exec(compile(code, "README.md", "exec"), {})
     assert numbers_and_words(out.getvalue()) == numbers_and_words(printed)
 
@@ -37,7 +37,7 @@ def test_code_blocks_of_the_docs_run():
     for page in sorted((ROOT / "docs").glob("*.md")):
         names = {}
         for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-            with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng():
+            with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
                 exec(compile(code, page.name, "exec"), names)
 
 

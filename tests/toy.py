@@ -12,7 +12,7 @@ SIZE, LABELS = 5, 3
 
 
 def toy_network(seed=0, hidden=4, dropout=0.2, iterations=2):
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         g = unn.FactorGraph("toy", pixel=SIZE, hidden=hidden, label=LABELS)
         X, H = g.variable("X", "pixel", unn.SquaredNorm()), g.variable("H", "hidden", unn.SignedEntropy())

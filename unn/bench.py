@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Run = Callable[[], object]
+Clock = Callable[[Run], float]
+Memory = Callable[[Run], int]
 
 PAIR_SECONDS = 0.02
 """How long a pair takes at least: of shorter calls, a pair takes the fastest of several."""
@@ -91,7 +93,7 @@ class Figure:
         return None if self.limit is None else self.value <= self.limit
 
 
-def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
+def measure(case: Case, pairs: int = 15, warmup: int = 3, clock: Clock | None = None, memory: Memory | None = None) -> Result:
     """Time both ways of a case in turns, on one thread.
 
     Times are processor times, kernel included: pauses while something else runs do not count. What it does to caches slows both members
@@ -102,18 +104,21 @@ def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
         case: to run.
         pairs: how many times each is timed.
         warmup: how many times each runs before.
+        clock: other than of processor times, gives the seconds of one call.
+        memory: other than ``peak_memory``, gives the most bytes of one call.
 
     Raises:
         ValueError: for fewer than one pair.
     """
     if pairs < 1:
         raise ValueError(f"measure: at least one pair is needed, got {pairs}.")
+    clock, memory = clock or _seconds, memory or peak_memory
     with one_thread():
         for _ in range(warmup):
             case.ours()
             case.other()
-        repeats = max(1, math.ceil(PAIR_SECONDS / max(1e-6, _seconds(case.ours) + _seconds(case.other))))
-        timed = [_pair(case, repeats, other_first=pair % 2 == 1) for pair in range(pairs)]
+        repeats = max(1, math.ceil(PAIR_SECONDS / max(1e-6, clock(case.ours) + clock(case.other))))
+        timed = [_pair(case, repeats, pair % 2 == 1, clock) for pair in range(pairs)]
         ratios = [a / b for a, b in timed]
         return Result(
             case,
@@ -121,8 +126,8 @@ def measure(case: Case, pairs: int = 15, warmup: int = 3) -> Result:
             other_ms=1e3 * statistics.median(b for _, b in timed),
             ratio=statistics.median(ratios),
             spread=_quartiles(ratios),
-            ours_bytes=peak_memory(case.ours),
-            other_bytes=peak_memory(case.other),
+            ours_bytes=memory(case.ours),
+            other_bytes=memory(case.other),
         )
 
 
@@ -256,10 +261,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _pair(case: Case, repeats: int, other_first: bool) -> tuple[float, float]:
+def _pair(case: Case, repeats: int, other_first: bool, clock: Clock) -> tuple[float, float]:
     """Seconds of the fastest call of ours and of the other, timed in turns."""
     first, second = (case.other, case.ours) if other_first else (case.ours, case.other)
-    timed = [(_seconds(first), _seconds(second)) for _ in range(repeats)]
+    timed = [(clock(first), clock(second)) for _ in range(repeats)]
     fastest = min(a for a, _ in timed), min(b for _, b in timed)
     return (fastest[1], fastest[0]) if other_first else fastest
 

@@ -28,8 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, problem = parse(arguments)
         answer, code = _run(command, problem)
-        as_json = getattr(command, "json", False)
-        print(json.dumps(dict(answer.data)) if as_json else "\n".join(answer.lines))
+        if getattr(command, "json", False):
+            print(json.dumps(dict(answer.data)))
+        elif answer.lines:
+            print("\n".join(answer.lines))
         return code
     except UnnError as error:
         print(f"unn: {' '.join(str(error).split())}", file=sys.stderr)
@@ -134,7 +136,7 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
         case commands.Bench():
             from .commands.bench import bench
 
-            return bench(command.quick, command.only)
+            return bench(command.quick, command.only), 0
         case commands.Doctor():
             from .commands.doctor import doctor
 

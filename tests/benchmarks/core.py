@@ -45,7 +45,7 @@ class Model:
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
-def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64, check_values: bool = True) -> Model:
+def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
     """An undirected network with one hidden layer; order H, Y."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -59,8 +59,8 @@ def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64,
         g.factor(Multilinear(Y["y"], V["y h"], H["h"]))
         g.factor(Multilinear(b["h"], H["h"]))
         g.factor(Multilinear(c["y"], Y["y"]))
-        x = torch.randn(batch, inputs)
-    net = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], check_values=check_values)
+        x = torch.randn(batch, inputs).to(device)
+    net = unn.Unrolled(g.to(device), given="X", want="Y", order=["H", "Y"], check_values=check_values)
     weights, outer, bias, label_bias = (g.get_parameter(name) for name in ("W", "V", "b", "c"))
 
     def by_hand(rounds: int) -> Tensor:
@@ -74,7 +74,7 @@ def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64,
     return Model("mlp", tuple(g.parameters()), lambda rounds: _tensor(net.preactivations(x, iterations=rounds)), by_hand)
 
 
-def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_values: bool = True) -> Model:
+def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
     """The network of the digits problem; order H1, H2, label.
 
     Args:
@@ -82,12 +82,13 @@ def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_value
         channels: of H1; H2 has twice as many.
         batch: images in a call.
         check_values: as in ``Unrolled``.
+        device: that both compute on.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         g = digits.declare(size, size, channels=channels)
-        images = torch.rand(batch, 1, size, size) * 2 - 1
-    net = unn.Unrolled(g, given="image", want="label", order=["H1", "H2", "label"], check_values=check_values)
+        images = (torch.rand(batch, 1, size, size) * 2 - 1).to(device)
+    net = unn.Unrolled(g.to(device), given="image", want="label", order=["H1", "H2", "label"], check_values=check_values)
     W1, W2, V, b1, b2, b = (g.get_parameter(name) for name in ("W1", "W2", "V", "b1", "b2", "b"))
 
     def by_hand(rounds: int) -> Tensor:
@@ -103,14 +104,15 @@ def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_value
     return Model("convolution", tuple(g.parameters()), lambda rounds: _tensor(net.preactivations(images, iterations=rounds)), by_hand)
 
 
-def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int = 64, check_values: bool = True) -> Model:
+def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
     """Undirected self-attention; order Q, K, V, S, H, S, V, K, Q, then the missing rows of X (undirected-network paper, Section 4)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         positions = torch.randn(length, width)
         known = torch.rand(batch, length).argsort(1) >= missing
         x = torch.randn(batch, length, width) * known[:, :, None]
-        g = _declare_attention(positions)
+        g = _declare_attention(positions).to(device)
+    positions, known, x = (tensor.to(device) for tensor in (positions, known, x))
     net = unn.Unrolled(g, given="X", want="X", order=unn.ForwardBackward(["Q", "K", "V", "S", "H"], last="X"), check_values=check_values)
     seen = unn.Partial(x, known[:, :, None])
     W_Q, W_K, W_V = (g.get_parameter(name) for name in ("W_Q", "W_K", "W_V"))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.benchmarks import core
+from tests.benchmarks import core, gpu
 from unn.bench import Case, Figure, Result, figure_table, measure, median_seconds, one_thread, peak_memory, require_equal, table
 
 MEGABYTE = 2**20
@@ -232,3 +232,51 @@ def test_table_of_figures() -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == ["figure", "value", "limit", "verdict"]
     assert cells[2:] == [["update", "12.3 us", "30.00", "passes"], ["build", "80 ms", "50.00", "fails"], ["free", "1 s", "-", "-"]]
+
+
+# -- the section of a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "MODELS", {name: (lambda device, make=make: make()) for name, make in MODELS.items()})
+
+
+def test_other_clocks_and_memories_can_be_used() -> None:
+    times = {"ours": 3.0, "other": 2.0}
+    ours, other = (lambda: "ours"), (lambda: "other")
+    found = measure(case(ours=ours, other=other), pairs=2, clock=lambda run: times[str(run())], memory=lambda run: 8 if run is ours else 2)
+    assert (found.ratio, found.ours_ms, found.memory_ratio) == (1.5, 3000.0, 4.0)
+
+
+def test_without_a_gpu_its_section_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu.main(["--quick"])
+    assert capsys.readouterr().out == "no GPU: its section was left out\n"
+
+
+@pytest.mark.usefixtures("small_models")
+def test_the_section_of_a_gpu_has_a_table_for_each_way_to_run() -> None:
+    parts = list(gpu.section("cpu", pairs=1, only="mlp", rounds=(1, 2), backend="aot_eager"))
+    assert [part.splitlines()[0] for part in parts] == [
+        "eager, float32", "eager, bfloat16 by autocast", "compiled, float32", "compiled, bfloat16 by autocast",
+    ]  # fmt: skip
+    for part in parts:
+        names = [line.split("|")[1].strip() for line in part.splitlines()[4:]]
+        assert names == ["mlp forward k=1", "mlp forward k=2", "mlp forward+backward k=1", "mlp forward+backward k=2"]
+
+
+@pytest.mark.usefixtures("small_models")
+def test_a_difference_between_the_two_ways_ends_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MODELS["mlp"]()
+    wrong = core.Model("mlp", model.parameters, lambda k: model.ours(k) + 0.1, model.other)
+    monkeypatch.setitem(gpu.MODELS, "mlp", lambda device: wrong)
+    with pytest.raises(ArithmeticError, match="mlp forward k=1"):
+        next(iter(gpu.section("cpu", pairs=1, only="mlp", rounds=(1,))))
+
+
+def test_full_precision_is_only_lent() -> None:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with gpu.full_precision():
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before

@@ -225,11 +225,20 @@ def test_a_monitor_that_is_not_measured_is_named():
         fit(toy_network(), Misspelt(), SHORT)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_every_precision_trains_and_keeps_its_weights_in_float32(precision):
     result = fit(toy_network(), ToyTask(), replace(SHORT, epochs=10, precision=precision))
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert all(x.dtype == torch.float32 for x in tensors_of(result.network).values())
+
+
+def test_steps_that_overflow_in_float16_are_left_out_without_a_word():
+    class Steep(ToyTask):
+        def loss(self, network, batch):
+            return super().loss(network, batch) * 1000
+
+    result = fit(toy_network(), Steep(), replace(SHORT, epochs=15, precision="float16"))
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
 
 
 def test_a_stream_without_an_end_needs_a_number_of_steps():

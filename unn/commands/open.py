@@ -39,7 +39,7 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
 
     from ..runs.weights import WEIGHTS, load_weights
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         network = problem.network(config, run.facts)
     if (folder / WEIGHTS).exists():
         load_weights(folder, network)

@@ -69,7 +69,7 @@ def resume(folder: Path, progress: bool) -> tuple[Answer, int]:
 def _fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
     import torch
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         return problem.network(config, facts)
 

@@ -127,7 +127,8 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     if isinstance(iterations, range):
         if not len(iterations) or min(iterations) < 1:
             raise InferenceError(f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5.")
-        return iterations[int(torch.randint(len(iterations), (), generator=generator))]
+        place = "cpu" if generator is None else generator.device
+        return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
         raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
     return iterations
@@ -153,7 +154,7 @@ def _diverged(state: State, before: Snapshot, steps: Sequence[Step], rounds: int
     state.restore(before)
     found = steps[-1]
     number = len(steps)
-    bad = torch.ones(state.setting.batch, dtype=torch.bool)
+    bad = torch.ones(state.setting.batch, dtype=torch.bool, device=state.setting.like.device)
     largest = 0.0
     for k, step in enumerate(steps):
         peaks = [x.abs().amax().item() for name, x in state.values.items() if name in state.plan.free]

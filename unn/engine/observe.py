@@ -12,6 +12,7 @@ from ..arrays import Array, Variable
 from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph import FactorGraph
 from ..regularizers import AlongAxis, Dropped, Elementwise, Regularizer
+from ..regularizers.base import uniform
 from .checks import check_constants, check_domain, check_dtypes, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
 from .ragged import mask_constants, masked, ragged_masks
 
@@ -69,8 +70,9 @@ def observe(
     dropout: Mapping[str, float | Tensor] | None = None,
     generator: torch.Generator | None = None,
     check_values: bool = True,
+    check_masks: bool = True,
 ) -> Setting:
-    """Bring all that is known together and check it.
+    """Bring all that is known together and check it. Checks of what tensors hold wait for their device: of values, and of masks and lengths.
 
     Raises:
         ObservationError: for unknown names, wrong shapes, dtypes or devices, NaN, values outside a domain, contradicting sizes.
@@ -80,6 +82,7 @@ def observe(
         raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
     if not isinstance(initial or {}, Mapping) or not isinstance(dropout or {}, Mapping) or not isinstance(lengths or {}, Mapping):
         raise InferenceError("initial, dropout and lengths are mappings by name, such as initial={'Y': 'uniform'}.")
+    check_masks = check_masks and not torch.compiler.is_compiling()
     values = graph.fixed_values()
     like = next((x for x in values.values() if x.is_floating_point()), None)
     observed: dict[str, tuple[Tensor, Tensor]] = {}
@@ -124,13 +127,13 @@ def observe(
     shapes = _static_shapes(graph) if len(solved) == len(graph.size_table.static) else _all_shapes(graph, solved)
     if batch is None:
         batch = 1
-    masks = ragged_masks(graph, lengths, shapes, batch, like.device) if lengths else {}
+    masks = ragged_masks(graph, lengths, shapes, batch, like.device, check_masks) if lengths else {}
     padding: dict[str, tuple[Tensor, Tensor]] = {}
     free_rows: dict[str, tuple[Tensor, ...]] = {}
     for name, value in given.items():
         array = graph.arrays[name]
         if isinstance(value, Partial):
-            where_observed = _partial_mask(graph.variable_named(name), value)
+            where_observed = _partial_mask(graph.variable_named(name), value, check_masks)
             full = torch.where(where_observed, value.value, 0)
             if check_values:
                 mask = masks.get(name)
@@ -157,7 +160,7 @@ def observe(
     fixed = frozenset(n for n in given if n not in observed) | frozenset(graph.fixed_values())
     regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
     if dropout:
-        _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator)
+        _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator, check_masks)
     setting = Setting(values, observed, shapes, batch, masks, regularizers, like, padding, free_rows)
     if lengths:
         mask_constants(graph, setting)
@@ -190,8 +193,7 @@ def initial_value(setting: Setting, variable: Variable, start: Tensor | str, gen
     if isinstance(start, str) and start == "uniform":
         return regularizer.mirror(setting.like.new_zeros(shape), mask)
     if isinstance(start, str) and start == "random":
-        noise = torch.rand(shape, generator=generator, dtype=setting.like.dtype, device=setting.like.device)
-        return regularizer.mirror(noise, mask)
+        return regularizer.mirror(uniform(shape, setting.like, generator), mask)
     raise InferenceError(f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}.")
 
 
@@ -222,7 +224,7 @@ def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
+def _partial_mask(variable: Variable, partial: Partial, check: bool) -> Tensor:
     value, mask = partial.value, partial.mask
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -239,7 +241,7 @@ def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
     mask = mask.expand(value.shape)
     for axis in variable.regularizer.over_axes(variable.axes):
         dim = variable.regularizer.dim if isinstance(variable.regularizer, AlongAxis) else variable.axes.index(axis) + 1
-        if not torch.compiler.is_compiling() and bool((mask.any(dim) != mask.all(dim)).any()):
+        if check and bool((mask.any(dim) != mask.all(dim)).any()):
             raise ObservationError(
                 f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties "
                 "the entries along it; observe whole rows or none."
@@ -276,6 +278,7 @@ def _add_dropout(
     batch: int,
     like: Tensor,
     generator: torch.Generator | None,
+    check: bool,
 ) -> None:
     for name, amount in dropout.items():
         if name not in graph.variables:
@@ -293,7 +296,7 @@ def _add_dropout(
                 scale = amount.to(like.dtype).expand(shape)
             except RuntimeError:
                 raise InferenceError(f"dropout: the mask of {name!r} has shape {tuple(amount.shape)}, expected {shape}.") from None
-            if not torch.compiler.is_compiling() and not bool((scale >= 0).all() & scale.isfinite().all()):
+            if check and not bool((scale >= 0).all() & scale.isfinite().all()):
                 raise InferenceError(f"dropout: the mask of {name!r} must be finite and >= 0 everywhere: 0 where dropped, 1/(1-p) where kept.")
         else:
             if isinstance(amount, bool) or not isinstance(amount, (int, float)):
@@ -302,6 +305,5 @@ def _add_dropout(
                 raise InferenceError(f"dropout: the probability of {name!r} must be in [0, 1), got {amount}.")
             if amount == 0:
                 continue
-            keep = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) >= amount
-            scale = keep.to(like.dtype) / (1 - amount)
+            scale = (uniform(shape, like, generator) >= amount).to(like.dtype) / (1 - amount)
         regularizers[name] = Dropped(inner, scale)

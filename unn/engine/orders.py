@@ -87,7 +87,8 @@ class RandomOrder(Order):
         return self._permuted + self._last
 
     def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:
-        permutation = torch.randperm(len(self._permuted), generator=generator).tolist()
+        place = "cpu" if generator is None else generator.device
+        permutation = torch.randperm(len(self._permuted), generator=generator, device=place).tolist()
         return tuple(self._permuted[k] for k in permutation) + self._last
 
     def __repr__(self) -> str:

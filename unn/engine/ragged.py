@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ragged_masks(
-    graph: FactorGraph, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device
+    graph: FactorGraph, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device, check: bool
 ) -> dict[str, Tensor]:
     """Which entries of each ragged variable exist, shape ``(batch, *axes)``, 1 along regular axes."""
     table = graph.size_table
@@ -28,7 +28,7 @@ def ragged_masks(
             raise ObservationError(f"lengths: graph {graph.name!r}: " + unknown("axis", axis, known))
         length = _checked(axis, length, batch, device)
         other = ragged.setdefault(table.root(axis), (axis, length))
-        if not torch.compiler.is_compiling() and not torch.equal(other[1], length):
+        if check and not torch.equal(other[1], length):
             raise ObservationError(f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; give one of them.")
     _refuse_what_counts_padding(graph, set(ragged))
     masks: dict[str, Tensor] = {}
@@ -38,7 +38,7 @@ def ragged_masks(
             if (root := table.root(axis)) in ragged:
                 size = shapes[name][k]
                 length = ragged[root][1]
-                if not torch.compiler.is_compiling() and not bool(((length > 0) & (length <= size)).all()):
+                if check and not bool(((length > 0) & (length <= size)).all()):
                     bad = int(((length <= 0) | (length > size)).nonzero()[0])
                     raise ObservationError(
                         f"lengths: batch element {bad} has length {int(length[bad])} along axis {axis!r} of {name!r}, which has size {size}; "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..factor import Factor
-from ..regularizers import Dropped
+from ..regularizers import AlongAxis, Dropped
 from .inner import minimise_block
 from .observe import Setting
 from .plan import Inlet, Plan, Step
@@ -72,8 +72,7 @@ class State:
             self._version[name] += 1
             return old
         if self.closed_form(step):
-            t = self.receive(step)
-            x = self.setting.regularizers[name].mirror(t, self.setting.masks.get(name))
+            x = self._activate(name, self.receive(step), self.setting.masks.get(name))
         else:
             x = minimise_block(self, step)
         shape = (self.setting.batch, *self.setting.shapes[name])
@@ -127,7 +126,16 @@ class State:
             total = message if total is None else total + message
         if total is None:
             return None
-        return self.setting.observed[name][0].index_put(rows, regularizer.mirror(total))
+        value = self.setting.observed[name][0]
+        return value.index_put(rows, self._activate(name, total, None).to(value.dtype))
+
+    def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
+        """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
+        regularizer = self.setting.regularizers[name]
+        if t.dtype != self.setting.like.dtype and isinstance(regularizer, AlongAxis):
+            # rounded to half precision, probabilities would not sum to one
+            t = t.to(self.setting.like.dtype)
+        return regularizer.mirror(t, mask)
 
     def _coupled_rows(self, name: str, count: int) -> bool:
         """Does the regularizer tie entries of different rows?"""
@@ -197,6 +205,7 @@ class State:
         rows = self.setting.free_rows[inlet.sources[0]]
         fresh = inlet.factor.message_rows(name, self.values, rows)
         assert fresh is not None
+        fresh = fresh.to(old.dtype)
         return old.index_put(rows, fresh)
 
     def _compute(self, inlet: Inlet, name: str) -> Tensor:

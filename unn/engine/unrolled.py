@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from ..errors import DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
 from .observe import Initial, Partial, observe
-from .orders import Item, Listed, Order, as_order
+from .orders import Block, Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
 
@@ -30,8 +31,9 @@ class Unrolled(nn.Module):
         iterations: rounds; a range draws the number anew for each call in training, and takes its middle in evaluation.
         initial: first values by name ("uniform", "random", or a tensor); absent by default.
         dropout: by variable, a probability; masks are drawn once a call, in training only.
-        check_values: in each call check observations for NaN and for their domain, and what is wanted for NaN and infinity (never inside
-            ``torch.compile``).
+        check_values: in each call check observations for NaN and for their domain, masks and lengths for their extent, and what is wanted for
+            NaN and infinity (never inside ``torch.compile``). The checks wait for the device; without them
+            exact updates wait for nothing.
 
     Raises:
         InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
@@ -73,9 +75,10 @@ class Unrolled(nn.Module):
                 raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
         round_limit(iterations, None, None)
         self.iterations = iterations
-        self.initial = dict(initial or {})
+        self.initial: dict[str, Tensor | str] = dict(initial or {})
         self.dropout = dict(dropout or {})
         self.check_values = check_values
+        self._has_blocks = isinstance(self.order, Listed) and any(isinstance(item, Block) for item in self.order.items)
         self._live: dict[object, list[Step]] = {}
         Plan.of(graph, fixed).prepare()
 
@@ -152,6 +155,7 @@ class Unrolled(nn.Module):
             dropout=self.dropout if self.training else None,
             generator=generator,
             check_values=self.check_values and not torch.compiler.is_compiling(),
+            check_masks=self.check_values,
         )
         plan = Plan.of(self.graph, fixed)
         state = State(plan, setting, remember)
@@ -179,12 +183,19 @@ class Unrolled(nn.Module):
         if not isinstance(self.order, Listed):
             items = [item for _ in range(rounds) for item in self.order.round(generator)]
             return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
-        coloured = "coloured" in plan.how.values()
-        key = (plan, rounds, (device, tuple(shapes.items())) if coloured else None)
+        # only the nodes of steps depend on the device and on sizes
+        nodes = self._has_blocks or "coloured" in plan.how.values()
+        key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
         if key not in self._live:
             live = live_steps(plan, plan.steps(self.order.items * rounds, shapes, device), self.want)
             self._live[key] = mark_reuse(plan, live, cyclic=False)
         return self._live[key]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the initial values too, those aside that somebody learns: they are moved by whoever owns them."""
+        self.initial = {name: fn(x) if isinstance(x, Tensor) and not x.requires_grad else x for name, x in self.initial.items()}
+        super()._apply(fn, recurse)
+        return self
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -91,6 +92,20 @@ def batch_sum(x: Tensor) -> Tensor:
 def batch_all(x: Tensor) -> Tensor:
     """Conjunction over all axes but the first."""
     return x if x.ndim < 2 else x.flatten(1).all(1)
+
+
+def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform noise in [0, 1) with the dtype and on the device of ``like``, drawn where the generator lives, so that any generator will do."""
+    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
+
+
+def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gaussian noise of unit variance, otherwise as ``uniform``."""
+    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
+
+
+def _place(like: Tensor, generator: torch.Generator | None) -> torch.device:
+    return like.device if generator is None else generator.device
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError
-from .base import Regularizer, batch_all, batch_sum, tolerance, widened
+from .base import Regularizer, batch_all, batch_sum, normal, tolerance, uniform, widened
 from .tanh import tanh
 
 
@@ -81,8 +81,7 @@ class SquaredNorm(Elementwise):
         return x.isfinite()
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        noise = torch.randn(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-        return self.mirror(t + noise, mask)
+        return self.mirror(t + normal(t.shape, t, generator), mask)
 
 
 class NonNegative(Elementwise):
@@ -133,8 +132,7 @@ class BinaryEntropy(Elementwise):
         return (x >= -tolerance) & (x <= 1 + tolerance)
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        uniform = torch.rand(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-        x = (uniform < self.mirror(t)).to(t.dtype)
+        x = (uniform(t.shape, t, generator) < self.mirror(t)).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
 
 
@@ -162,8 +160,7 @@ class SignedEntropy(Elementwise):
         return x.abs() <= 1 + tolerance
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        uniform = torch.rand(t.shape, generator=generator, dtype=t.dtype, device=t.device)
-        x = torch.where(uniform < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
+        x = torch.where(uniform(t.shape, t, generator) < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
 
 

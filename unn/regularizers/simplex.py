@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError, suggest
-from .base import Regularizer, batch_all, batch_sum, tolerance, widened
+from .base import Regularizer, batch_all, batch_sum, tolerance, uniform, widened
 
 
 class AlongAxis(Regularizer):
@@ -126,8 +126,8 @@ class Entropy(Simplex):
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         rows, empty = self._rows(t, mask)
-        uniform = torch.rand(t.shape, generator=generator, dtype=widened(t).dtype, device=t.device)
-        gumbel = -(-uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log()).log()
+        noise = uniform(t.shape, widened(t), generator)
+        gumbel = -(-noise.clamp_min(torch.finfo(noise.dtype).tiny).log()).log()
         winner = (rows / self.temperature + gumbel).argmax(self.dim, keepdim=True)
         return torch.zeros_like(t).scatter(self.dim, winner, 1.0).masked_fill(empty, 0)
 

@@ -151,9 +151,9 @@ class _Training:
         config, state, group = self.config, self.state, self.group
         progress = state.progress
         self.network.train()
-        torch.manual_seed(seed_of(config.seed, 3, progress.step, group.rank))
+        seed_generators(group.device, seed_of(config.seed, 3, progress.step, group.rank))
         weights = [self.task.weight(part.batch, part.count) if part.count else 0.0 for part in parts]
-        whole, stops = group.sum(torch.tensor([sum(weights), float(stop)], dtype=torch.float64, device=group.device)).tolist()
+        whole, stops = group.sum(torch.tensor([sum(weights), float(stop)], dtype=torch.float64)).tolist()
         if not whole > 0:
             raise DataError(f"training: the batch of step {progress.step + 1} has no items: Task.weight gave {weights}.")
         losses = []
@@ -165,8 +165,9 @@ class _Training:
                 # processes average their gradients, so each multiplies by their number
                 share = weight * group.count / whole
                 state.scaler.scale(loss if share == 1 else loss * share).backward()
-                losses.append(loss.detach().double() * weight)
-        total = float(group.sum(torch.stack(losses).sum()))
+                losses.append(loss.detach())
+        # float64 on the CPU, since some accelerators lack it
+        total = float(group.sum((torch.stack(losses).cpu().double() * torch.tensor(weights, dtype=torch.float64)).sum()))
         if not math.isfinite(total):
             raise DivergenceError(
                 f"training: the loss of step {progress.step + 1} is {total}; {self.files.last_good()}. Try a lower --rate, --clip 1, "
@@ -180,7 +181,7 @@ class _Training:
         state.scaler.step(state.optimizer)
         state.scaler.update()
         state.optimizer.zero_grad(set_to_none=True)
-        state.schedule.step()
+        state.advance_schedule()
         if state.average is not None:
             state.average.update_parameters(self.network)
         progress.step += 1
@@ -220,7 +221,7 @@ class _Training:
         if self.group.main:
             network = self.state.best_network
             network.eval()
-            torch.manual_seed(seed_of(self.config.seed, 4, progress.step))
+            seed_generators(self.group.device, seed_of(self.config.seed, 4, progress.step))
             with torch.no_grad():
                 found = {name: float(value) for name, value in self.task.evaluate(network).items()}
         found = dict(self.group.from_main(found))
@@ -281,6 +282,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, dict):
         return {name: to_device(part, device) for name, part in batch.items()}
     return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
+
+
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed torch's global generators of the CPU and of a device, and no others: ``torch.manual_seed`` costs more than a small step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 @contextmanager

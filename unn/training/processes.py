@@ -35,10 +35,13 @@ class Processes:
         return self.rank == 0
 
     def sum(self, numbers: Tensor) -> Tensor:
-        """The sum over all processes, elementwise."""
-        if self.count > 1:
-            dist.all_reduce(numbers)
-        return numbers
+        """The sum over all processes, elementwise, of numbers on the CPU."""
+        if self.count == 1:
+            return numbers
+        # NCCL adds up what lies on GPUs, gloo what lies on the CPU
+        there = numbers.to(self.device) if self.device.type == "cuda" else numbers
+        dist.all_reduce(there)
+        return there
 
     def from_main(self, content: Any) -> Any:
         """What the main process passed; for small picklable things that our own code makes."""

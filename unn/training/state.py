@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -59,6 +60,13 @@ class TrainingState:
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True) if config.ema else None
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
+
+    def advance_schedule(self) -> None:
+        """Go on to the next learning rate, also after a step that the gradient scaler left out because it overflowed."""
+        with warnings.catch_warnings():
+            if self.scaler.is_enabled():
+                warnings.filterwarnings("ignore", "Detected call of .lr_scheduler.step", UserWarning)
+            self.schedule.step()
 
     @property
     def best_network(self) -> nn.Module:
