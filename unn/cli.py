@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, problem = parse(arguments)
         answer, code = _run(command, problem)
         if getattr(command, "json", False):
-            print(json.dumps(dict(answer.data)))
+            from .runs.metrics import strict
+
+            print(json.dumps(strict(dict(answer.data)), allow_nan=False))
         elif answer.lines:
             print("\n".join(answer.lines))
         return code

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import UnnError, suggest
+from .training.options import TrainingConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,5 +172,19 @@ def load_problem(name: str) -> Problem:
                 raise UnnError(f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}.") from error
             if not isinstance(problem, Problem):
                 raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.problem.Problem, but {type(problem).__name__}.")
+            _check_config_type(name, problem.config)
             return problem
     raise UnnError(f"unknown problem {name!r}.{suggest(name, problem_names())}")
+
+
+def _check_config_type(name: str, config: type) -> None:
+    """Check what the command line makes options of.
+
+    Raises:
+        UnnError: if it is no dataclass with defaults and a ``TrainingConfig``.
+    """
+    if not (isinstance(config, type) and is_dataclass(config)):
+        raise UnnError(f"problem {name!r}: its config must be a dataclass, got {config!r}.")
+    training = next((field for field in fields(config) if field.name == "training"), None)
+    if training is None or not isinstance(training.default, TrainingConfig):
+        raise UnnError(f"problem {name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...).")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ def resume(folder: Path, progress: bool) -> tuple[Answer, int]:
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        if dict(task.facts) != dict(run.facts):
+        if json.loads(json.dumps(dict(task.facts))) != dict(run.facts):
             raise DataError(f"{folder} was trained on data with {dict(run.facts)}; those found now have {dict(task.facts)}.")
         network = _fresh_network(problem, config, run.facts)
         with _locked(folder, processes):

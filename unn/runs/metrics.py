@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ class MetricsFile:
     def __init__(self, folder: Path, until_step: int = 0) -> None:
         self.path = folder / METRICS
         kept = [entry for entry in read_metrics(folder) if entry["step"] <= until_step]
-        content = "".join(json.dumps(entry) + "\n" for entry in kept).encode()
+        content = "".join(_line(entry) for entry in kept).encode()
         if not self.path.exists() or self.path.read_bytes() != content:
             write_atomically(self.path, content)
         self._size = len(content)
@@ -44,7 +45,7 @@ class MetricsFile:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry; it has a number of steps under ``step``."""
-        self._pending += (json.dumps(dict(entry)) + "\n").encode()
+        self._pending += _line(entry).encode()
         try:
             self._flush()
         except OSError:
@@ -91,7 +92,7 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a run, in order; none if there is no file. A last line without an end is left out.
+    """The entries of a run, in order; none if there is no file. A last line without an end is left out; what was not finite is NaN.
 
     Raises:
         DataError: names the line that is corrupt.
@@ -109,5 +110,18 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
                 raise ValueError("no mapping with a whole number under 'step'")
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number} is corrupt ({error}).") from None
-        entries.append(entry)
+        entries.append({name: math.nan if value is None else value for name, value in entry.items()})
     return entries
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(strict(dict(entry)), allow_nan=False) + "\n"
+
+
+def strict(content: Any) -> Any:
+    """The same with null for numbers that are not finite, which JSON does not have."""
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, dict):
+        return {name: strict(value) for name, value in content.items()}
+    return [strict(value) for value in content] if isinstance(content, (list, tuple)) else content

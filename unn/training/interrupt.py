@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
+
+ONE_REQUEST = 2.0
+"""Seconds within which several signals are one request: a launcher of processes passes on what the terminal sent them already."""
 
 
 class Interrupt:
-    """Notes SIGINT and SIGTERM while its context lasts; a second one stops at once, as usual.
+    """Notes SIGINT and SIGTERM while its context lasts; a later second one stops at once, as usual.
 
     Attributes:
         requested: has one come?
@@ -16,6 +20,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
+        self._since = 0.0
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
@@ -29,8 +34,11 @@ class Interrupt:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._restore()
+        if not self.requested:
+            self.requested, self._since = True, time.monotonic()
+        elif time.monotonic() - self._since > ONE_REQUEST:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
