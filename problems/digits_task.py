@@ -106,7 +106,7 @@ class DigitsProblem(Problem):
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
         """Accuracy, and how many of the ten prototypes are recognised."""
         from unn.draw import draw_images, save_figure
-        from unn.runs import PLOTS
+        from unn.runs import PLOTS, make_folder
 
         from .digits import DigitsNetwork, DigitsTask, accuracy, prototypes, recognise
 
@@ -121,10 +121,13 @@ class DigitsProblem(Problem):
             drawn = prototypes(network)
             seen = recognise(network, digits, drawn)
             picture = run.folder / PLOTS / "prototypes.png"
-            picture.parent.mkdir(exist_ok=True)
-            save_figure(draw_images(drawn, [str(k) for k in range(LABELS)]), picture)
             lines += _recognition_lines(seen.network, seen.classifier, seen.classifier_accuracy)
-            lines.append(f"prototypes drawn in {picture}")
+            try:
+                make_folder(picture.parent)
+                save_figure(draw_images(drawn, [str(k) for k in range(LABELS)]), picture)
+                lines.append(f"prototypes drawn in {picture}")
+            except DataError as error:
+                lines.append(f"prototypes not drawn: {error}")
             data |= {"recognised_by_network": seen.network, "recognised_by_classifier": seen.classifier}
         return Answer(tuple(lines), data)
 
@@ -134,11 +137,12 @@ class DigitsProblem(Problem):
 
         import unn
         from unn.draw import draw_energy, draw_graph, draw_images, save_collage, save_figure
+        from unn.runs import make_folder
 
         from .digits import DigitsNetwork, accuracy, prototypes, recognise, train
         from .digits_data import load_digits
 
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         digits = load_digits(DEMO.data)
         network, _ = train(DEMO, digits, progress)
         assert isinstance(network, DigitsNetwork)

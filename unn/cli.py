@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import operator
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .errors import UnnError
+from .errors import DataError, UnnError
 
 if TYPE_CHECKING:
     from .problem import Answer, Problem
@@ -28,12 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, problem = parse(arguments)
         answer, code = _run(command, problem)
-        if getattr(command, "json", False):
-            from .runs.metrics import strict
-
-            print(json.dumps(strict(dict(answer.data)), allow_nan=False))
-        elif answer.lines:
-            print("\n".join(answer.lines))
+        # of several processes that train together, one speaks
+        if os.environ.get("RANK", "0") == "0":
+            _print(answer, getattr(command, "json", False))
         return code
     except UnnError as error:
         print(f"unn: {' '.join(str(error).split())}", file=sys.stderr)
@@ -45,6 +44,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of our output has gone, as in unn show digits | head
         sys.stderr.close()
         return 141
+
+
+def _print(answer: Answer, as_json: bool) -> None:
+    """Print the lines of an answer, or its data.
+
+    Raises:
+        DataError: if standard output takes no more.
+    """
+    from .runs.metrics import strict
+
+    text = json.dumps(strict(dict(answer.data)), allow_nan=False) if as_json else "\n".join(answer.lines)
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"standard output cannot be written: {error.strerror or error}.") from None
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
@@ -87,7 +104,11 @@ def _all_problems(kind: Any) -> Any:
     from .commands.arguments import Problems
     from .problem import load_problem, problem_names
 
-    problems = [load_problem(name) for name in problem_names()]
+    problems = []
+    for name in problem_names():
+        # one that is broken spares the others; unn doctor says what is wrong with it
+        with contextlib.suppress(UnnError):
+            problems.append(load_problem(name))
     choices = [Annotated[kind[p.config], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
     if len(choices) < 2:
         # a choice of one would be none

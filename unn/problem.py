@@ -172,12 +172,14 @@ def load_problem(name: str) -> Problem:
                 raise UnnError(f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}.") from error
             if not isinstance(problem, Problem):
                 raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.problem.Problem, but {type(problem).__name__}.")
-            _check_config_type(name, problem.config)
+            if getattr(problem, "name", None) != name or not isinstance(getattr(problem, "summary", None), str):
+                raise UnnError(f"problem {name!r} ({entry.value}) needs name = {name!r}, as its entry point, and a summary of one line.")
+            _check_config_type(name, getattr(problem, "config", None))
             return problem
     raise UnnError(f"unknown problem {name!r}.{suggest(name, problem_names())}")
 
 
-def _check_config_type(name: str, config: type) -> None:
+def _check_config_type(name: str, config: object) -> None:
     """Check what the command line makes options of.
 
     Raises:
@@ -188,3 +190,7 @@ def _check_config_type(name: str, config: type) -> None:
     training = next((field for field in fields(config) if field.name == "training"), None)
     if training is None or not isinstance(training.default, TrainingConfig):
         raise UnnError(f"problem {name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...).")
+    taken = {field.name for field in fields(TrainingConfig)} | {"config", "folder", "out", "theme", "json", "quiet"}
+    clash = next((field.name for field in fields(config) if field.name in taken), None)
+    if clash is not None:
+        raise UnnError(f"problem {name!r}: the option {clash!r} of {config.__name__} is one of training or of the command; give it another name.")

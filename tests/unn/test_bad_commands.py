@@ -1,6 +1,10 @@
 """Bad command lines: the right error, what was wrong and what to do."""
 
+import errno
+import io
 import json
+import os
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -11,6 +15,8 @@ import unn
 from unn import runs
 from unn.arrays import Variable
 from unn.cli import main
+from unn.problem import Problem
+from unn.training import TrainingConfig
 
 
 @pytest.fixture
@@ -199,6 +205,117 @@ def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(c
         main(arguments)
     out, err = capsys.readouterr()
     assert stop.value.code == 2 and not out and "--help" in err
+
+
+class Named(Problem):
+    name, summary, config = "named", "a problem", None
+
+    def declare(self, config):
+        raise NotImplementedError
+
+    task = network = declare
+
+
+def installed(monkeypatch, **attributes):
+    """Install a problem with these attributes under the name "named"."""
+    kind = type("Installed", (Named,), attributes)
+    monkeypatch.setattr("unn.problem.entry_points", lambda group: [FakeEntry("named", kind)])
+
+
+@dataclass(frozen=True)
+class FakeEntry:
+    name: str
+    kind: type
+    value: str = "somewhere:Installed"
+
+    def load(self):
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Without training."""
+
+    size: int = 3
+
+
+@dataclass(frozen=True)
+class Clashing:
+    """With an option of training."""
+
+    batch: int = 3
+    training: TrainingConfig = TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({}, "must be a dataclass"),
+        ({"config": int}, "must be a dataclass"),
+        ({"config": Bare}, "needs a field training"),
+        ({"config": Clashing}, "'batch'"),
+        ({"config": Bare, "name": "other"}, "needs name = 'named'"),
+    ],
+)
+def test_a_problem_that_cannot_be_used_says_why_and_spares_the_others(capsys, monkeypatch, attributes, words):
+    installed(monkeypatch, **attributes)
+    assert words in refused(capsys, "train", "named")
+    assert main(["problems"]) == 0 and words in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert not stop.value.code
+
+
+@pytest.mark.usefixtures("digits")
+def test_a_place_to_write_to_that_nothing_is_written_to_is_an_error(capsys, digits_run, tmp_path):
+    given = ["infer", digits_run, "--given", "label=3"]
+    assert "has no picture" in refused(capsys, *given, "--want", "H1", "--out", tmp_path / "h.txt")
+    assert "give two files" in refused(capsys, *given, "--want", "image", "--out", tmp_path / "x.png", "--energy", tmp_path / "x.png")
+    assert main([*map(str, given), "--want", "image", "--out", str(tmp_path / "x.npy"), "--json"]) == 0
+    assert np.load(tmp_path / "x.npy").shape == (1, 1, 8, 8)
+    assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "x.npy")]
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("dtype", [">f8", "<i2", "longdouble", "?"])
+def test_arrays_of_every_kind_of_number_are_read(capsys, digits_run, tmp_path, dtype):
+    np.save(tmp_path / "x.npy", np.zeros((8, 8), dtype))
+    assert main(["infer", str(digits_run), "--given", f"image={tmp_path / 'x.npy'}", "--want", "label"]) == 0
+
+
+@pytest.mark.usefixtures("digits")
+def test_more_rounds_than_anybody_waits_for_are_refused(capsys, digits_run):
+    for command in (["evaluate", digits_run], ["infer", digits_run, "--given", "label=3", "--want", "H1"]):
+        assert "between 1 and" in refused(capsys, *command, "--iterations", "99999999999999999999999")
+
+
+@pytest.mark.usefixtures("digits")
+def test_an_output_that_takes_nothing_is_an_error_of_one_line(capsys, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", Full())
+        assert main(["problems"]) == 2
+    assert "No space left" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("digits")
+def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch, tmp_path):
+    def broken(*arguments, **options):
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr("unn.draw.draw_metrics", broken)
+    assert main(["train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "1", "--folder", str(tmp_path / "run")]) == 0
+    out, err = capsys.readouterr()
+    assert "trained 23 steps" in out and "no fonts" in err
+
+
+@pytest.mark.usefixtures("digits")
+def test_other_processes_of_a_training_print_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["problems", "--json"]) == 0 and not capsys.readouterr().out
 
 
 def test_every_error_of_this_package_is_one_class():

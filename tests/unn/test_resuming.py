@@ -17,6 +17,7 @@ from toy import ToyTask, same_tensors, tensors_of, toy_network, without_times
 
 import unn
 from unn import runs
+from unn.runs import checkpoint as checkpoints
 from unn.runs import files
 from unn.training import TrainingConfig, fit
 
@@ -403,3 +404,70 @@ def test_a_corrupt_line_of_metrics_is_named(stopped, line):
 def test_nothing_in_a_checkpoint_executes_on_load(stopped):
     for path in (stopped / "checkpoints").rglob("*"):
         assert path.is_dir() or path.suffix in (".json", ".safetensors")
+
+
+# -- what would otherwise be lost quietly ------------------------------------------------------------------------------------
+
+
+def test_checkpoints_after_the_one_that_training_went_on_from_make_way(stopped):
+    (stopped / "checkpoints" / "step-000000010" / "state.safetensors").write_bytes(b"")
+    with pytest.raises(StopError):
+        fit(toy_network(), Stopping(3), replace(CONFIG, checkpoint_every=2), stopped, warn=lambda text: None)
+    assert runs.checkpoint_steps(stopped) == [6, 8]
+    runs.read_checkpoint(stopped / "checkpoints" / "step-000000008")
+
+
+@pytest.mark.parametrize(
+    "change", [{"rate": 0.1}, {"ema": 0.0}, {"precision": "float16"}, {"optimizer": "sgd"}, {"epochs": 2}, {"seed": 5}, {"batch": 7}], ids=str
+)
+def test_a_run_goes_on_with_the_options_that_it_was_begun_with(stopped, change):
+    (name, value), = change.items()
+    with pytest.raises(unn.DataError, match=says("other options", f"option {name}: {getattr(CONFIG, name)}", f"option {name}: {value}")):
+        fit(toy_network(), ToyTask(), replace(CONFIG, **change), stopped)
+
+
+def test_options_that_change_no_number_may_change(stopped, whole):
+    fit(toy_network(), ToyTask(), replace(CONFIG, workers=1, keep=2), stopped)
+    check_same(stopped, whole)
+
+
+def test_final_weights_of_an_earlier_end_do_not_outlive_it(stopped):
+    runs.save_weights(stopped, toy_network(seed=5))
+    with pytest.raises(StopError):
+        fit(toy_network(), Stopping(1), CONFIG, stopped)
+    assert not (stopped / "model.safetensors").exists()
+
+
+def test_metrics_that_are_gone_are_reported(stopped):
+    (stopped / "metrics.jsonl").unlink()
+    warnings = []
+    fit(toy_network(), ToyTask(), CONFIG, stopped, warn=warnings.append)
+    assert len(warnings) == 1 and "lost 4 of 4 entries" in warnings[0]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_the_new_one_stays(stopped, monkeypatch, whole):
+    warnings = []
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "delete_folder", read_only)
+        with pytest.raises(StopError):
+            fit(toy_network(), Stopping(6), CONFIG, stopped, warn=warnings.append)
+    assert len(warnings) == 1 and "cannot be deleted: Read-only" in warnings[0] and runs.checkpoint_steps(stopped) == [5, 10, 15]
+    fit(toy_network(), ToyTask(), CONFIG, stopped)
+    check_same(stopped, whole)
+
+
+def test_other_things_among_the_checkpoints_are_left_alone(stopped, whole):
+    (stopped / "checkpoints" / "step-1").mkdir()
+    (stopped / "checkpoints" / "step-000000099").write_text("no folder")
+    fit(toy_network(), ToyTask(), CONFIG, stopped)
+    assert {"step-1", "step-000000099"} <= {path.name for path in (stopped / "checkpoints").iterdir()}
+    check_same(stopped, whole)
+
+
+@pytest.mark.parametrize("damage", [lambda s: s.pop("network"), lambda s: s.pop("schedule"), lambda s: s["progress"].update(other=1)])
+def test_a_checkpoint_that_lacks_a_part_is_corrupt_and_no_traceback(stopped, damage):
+    newest = runs.read_checkpoint(stopped / "checkpoints" / "step-000000010")
+    damage(newest.state)
+    runs.write_checkpoint(stopped, newest)
+    with pytest.raises(unn.DataError, match=says("checkpoint of step 10", "corrupt")):
+        fit(toy_network(), ToyTask(), CONFIG, stopped)

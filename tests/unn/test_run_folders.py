@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from helpers import mlp, says
@@ -174,3 +175,21 @@ def test_buffers_that_are_not_saved_are_not_asked_for(tmp_path):
 
     runs.save_weights(tmp_path, build())
     runs.load_weights(tmp_path, build())
+
+
+@pytest.mark.parametrize("value", [{1, 2}, frozenset({3}), np.int64(5), object()], ids=["set", "frozenset", "numpy", "object"])
+def test_what_json_cannot_hold_is_refused_before_training(tmp_path, value):
+    @dataclass(frozen=True)
+    class Odd:
+        value: object
+
+    with pytest.raises(unn.DeclarationError, match=says("config")):
+        runs.create_run(tmp_path / "config", "toy", Odd(value), {})
+    with pytest.raises(unn.DeclarationError, match=says("facts", "JSON")):
+        runs.create_run(tmp_path / "facts", "toy", Options(), {"value": value})
+    assert not (tmp_path / "facts").exists() and not (tmp_path / "config").exists()
+
+
+def test_facts_are_what_is_read_back(tmp_path):
+    run = runs.create_run(tmp_path, "toy", Options(), {"shape": (8, 8)})
+    assert run.facts == {"shape": [8, 8]} == runs.open_run(tmp_path).facts

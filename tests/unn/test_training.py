@@ -298,3 +298,71 @@ def test_options_out_of_range_are_named(option, value):
 def test_a_device_that_is_not_there_is_named(device):
     with pytest.raises(unn.DeclarationError, match=says("device", device)):
         fit(toy_network(), ToyTask(), replace(SHORT, device=device))
+
+
+def test_a_first_evaluation_that_is_no_number_is_not_the_best():
+    class Late(ToyTask):
+        def __init__(self):
+            super().__init__()
+            self.scores = iter([math.nan, 0.5, 0.9, 0.8, 0.7])
+            self.weights = []
+
+        def evaluate(self, network):
+            self.weights.append(tensors_of(network))
+            return {"accuracy": next(self.scores)}
+
+    task = Late()
+    result = fit(toy_network(), task, replace(SHORT, epochs=5, patience=2))
+    assert len(result.history) == 5 and same_tensors(tensors_of(result.network), task.weights[2])
+
+
+def test_weights_that_are_not_finite_are_never_returned():
+    class Last(ToyTask):
+        def loss(self, network, batch):
+            return super().loss(network, batch) + 0 * torch.sqrt(0 * network.graph.W).sum()
+
+        def evaluate(self, network):
+            return {"accuracy": 0.0}
+
+    with pytest.raises(unn.DivergenceError, match=says("graph.W")):
+        fit(toy_network(), Last(), replace(SHORT, steps=1))
+
+
+@pytest.mark.parametrize("found", [{"step": 1.0}, {"loss": 1.0}, {3: 1.0}, {"accuracy": "high"}, {"accuracy": torch.zeros(2)}], ids=str)
+def test_metrics_need_names_of_their_own_and_numbers(found):
+    class Odd(ToyTask):
+        def evaluate(self, network):
+            return found
+
+    with pytest.raises(unn.DeclarationError, match=says("Odd.evaluate", repr(next(iter(found))))):
+        fit(toy_network(), Odd(), replace(SHORT, epochs=1))
+
+
+@pytest.mark.parametrize("change", [lambda loss: loss.expand(2), lambda loss: loss.detach(), lambda loss: 3.0])
+def test_a_loss_must_be_one_number_that_depends_on_the_network(change):
+    class Odd(ToyTask):
+        def loss(self, network, batch):
+            return change(super().loss(network, batch))
+
+    with pytest.raises(unn.DeclarationError, match=says("Odd.loss", "one number")):
+        fit(toy_network(), Odd(), replace(SHORT, epochs=1))
+
+
+def test_a_network_without_parameters_to_train_is_refused():
+    network = toy_network()
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    for empty in (network, torch.nn.Module()):
+        with pytest.raises(unn.DeclarationError, match=says("no parameters that can be trained")):
+            fit(empty, ToyTask(), SHORT)
+
+
+def test_extra_state_of_a_module_is_no_tensor_of_it():
+    class Extra(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"note": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    assert set(tensors_of(Extra(2, 2))) == {"weight", "bias"}

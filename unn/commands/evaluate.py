@@ -8,12 +8,14 @@ from ..errors import UnnError
 from ..problem import Answer
 from .open import open_trained
 
+MOST_ROUNDS = 100_000
+
 
 def evaluate(folder: Path, iterations: tuple[int, ...]) -> Answer:
     """Measure a trained run.
 
     Raises:
-        UnnError: for rounds below 1, or a run that cannot be opened.
+        UnnError: for rounds out of range, or a run that cannot be opened.
     """
     require_rounds(*iterations)
     problem, run = open_trained(folder)
@@ -24,7 +26,7 @@ def require_rounds(*iterations: int) -> None:
     """Check numbers of rounds.
 
     Raises:
-        UnnError: if one is below 1.
+        UnnError: if one is below 1, or so large that nobody would wait for it.
     """
-    if any(k < 1 for k in iterations):
-        raise UnnError(f"--iterations must be at least 1, got {' '.join(map(str, iterations))}.")
+    if any(not 1 <= k <= MOST_ROUNDS for k in iterations):
+        raise UnnError(f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}.")

@@ -26,6 +26,8 @@ def infer(command: Infer) -> Answer:
     if command.iterations is not None:
         require_rounds(command.iterations)
     given = assignments(command.given)
+    if command.out is not None and command.out == command.energy:
+        raise DataError(f"--out and --energy are both {command.out}; give two files.")
     problem, run = open_trained(command.run)
     from ..draw import draw_energy_terms, save_figure, theme_named
     from ..engine.infer import infer as minimise
@@ -40,23 +42,31 @@ def infer(command: Infer) -> Answer:
     assert found.energy is not None
     lines = [found.message, f"energy {float(found.energy[-1, 0]):.4f} after {found.updates} updates"]
     data: dict[str, Any] = {"status": found.status.value, "energy": found.energy[:, 0].tolist()}
+    files: list[Path] = []
     for name in command.want:
         value = found[name].detach()
         data[name] = (value[0] if len(value) == 1 else value).tolist()
+        if command.out is not None and command.out.suffix == ".npy":
+            _save_array(command.out, command.want, value)
+            lines.append(f"{name}: saved in {command.out}")
+            files.append(command.out)
+            continue
         shown = problem.show_value(run, name, value)
         if not isinstance(shown, str):
             path = command.out or run.folder / f"{name}-{'-'.join(f'{n}-{Path(t).name}' for n, t in given.items())}.png"
             save_figure(shown, path)
             lines.append(f"{name}: drawn in {path}")
+            files.append(path)
             continue
         lines.append(f"{name}: {shown}")
-        if command.out is not None and command.out.suffix == ".npy":
-            _save_array(command.out, command.want, value)
-            lines.append(f"{name}: saved in {command.out}")
+    if command.out is not None and command.out not in files:
+        raise DataError(f"--out {command.out}: {', '.join(command.want)} has no picture; give a file ending in .npy to save its values.")
     if command.energy is not None:
         assert found.terms is not None
         save_figure(draw_energy_terms(found.terms, found.schedule, theme=theme), command.energy)
         lines.append(f"energy by factor: drawn in {command.energy}")
+        files.append(command.energy)
+    data["files"] = [str(path) for path in files]
     return Answer(tuple(lines), data)
 
 

@@ -9,6 +9,7 @@ from ..errors import DataError
 from ..problem import Problem, Trained, load_problem
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
+from ..training.options import TrainingConfig, option_signature
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,16 +45,16 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
     if (folder / WEIGHTS).exists():
         load_weights(folder, network)
     else:
-        _load_checkpoint(folder, network)
+        _load_checkpoint(folder, network, config.training)
     return problem, Trained(folder, config, run.facts, network.eval())
 
 
-def _load_checkpoint(folder: Path, network: nn.Module) -> None:
+def _load_checkpoint(folder: Path, network: nn.Module, training: TrainingConfig) -> None:
     from ..runs.checkpoint import newest_checkpoint
     from ..runs.weights import copy_weights
     from ..signature import network_signature
 
-    checkpoint, _ = newest_checkpoint(folder, network_signature(network))
+    checkpoint, _ = newest_checkpoint(folder, (*network_signature(network), *option_signature(training)))
     if checkpoint is None:
         raise DataError(f"{folder} has neither final weights nor a checkpoint; go on with unn resume {folder}.")
     tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])

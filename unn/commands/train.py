@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..errors import DataError
+from ..errors import DataError, UnnError
 from ..problem import Answer, Problem
-from ..runs.folder import PLOTS, create_run, lock_run, new_folder
+from ..runs.files import make_folder
+from ..runs.folder import PLOTS, create_run, json_of, lock_run, new_folder
 from .open import open_problem
 
 if TYPE_CHECKING:
     from ..training import Fit, Processes
+
+T = TypeVar("T")
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -34,16 +37,23 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
         UnnError: for options out of range, missing data, a folder that holds a run, or a divergence.
     """
     problem.check(config)
+    _quiet_workers()
     from ..runs.code import code_version
     from ..training import fit, several_processes
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        network = _fresh_network(problem, config, task.facts)
-        chosen = processes.from_main(_made(folder, problem.name) if processes.main else None)
-        with _locked(chosen, processes):
-            if processes.main:
-                create_run(chosen, problem.name, config, task.facts, code_version(type(problem).__module__.split(".")[0]))
+        facts = json_of("facts", task.facts)
+        network = _fresh_network(problem, config, facts)
+        with ExitStack() as stack:
+
+            def begin() -> Path:
+                made = _made(folder, problem.name)
+                stack.enter_context(lock_run(made))
+                create_run(made, problem.name, config, facts, code_version(type(problem).__module__.split(".")[0]))
+                return made
+
+            chosen = _by_main(processes, begin)
             result = fit(network, task, config.training, chosen, progress, processes=processes)
             return _finish(result, chosen, processes)
 
@@ -55,16 +65,24 @@ def resume(folder: Path, progress: bool) -> tuple[Answer, int]:
         UnnError: if the folder holds no run, its data have changed, or its checkpoint belongs to another graph.
     """
     problem, config, run = open_problem(folder)
+    _quiet_workers()
     from ..training import fit, several_processes
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        if json.loads(json.dumps(dict(task.facts))) != dict(run.facts):
+        if json_of("facts", task.facts) != dict(run.facts):
             raise DataError(f"{folder} was trained on data with {dict(run.facts)}; those found now have {dict(task.facts)}.")
         network = _fresh_network(problem, config, run.facts)
-        with _locked(folder, processes):
+        with ExitStack() as stack:
+            _by_main(processes, lambda: stack.enter_context(lock_run(folder)))
             result = fit(network, task, config.training, folder, progress, processes=processes)
             return _finish(result, folder, processes)
+
+
+def _quiet_workers() -> None:
+    """Before torch is loaded: several processes shall not each warn that every parameter was used, which is no fault."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def _fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
@@ -79,18 +97,30 @@ def _made(folder: Path | None, problem: str) -> Path:
     """The folder of a new run, made."""
     if folder is None:
         return new_folder(Path("runs"), problem)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"run folder {folder} cannot be made: {error.strerror or error}.") from None
+    make_folder(folder)
     return folder
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """The main process holds the lock for all."""
-    with lock_run(folder) if processes.main else contextlib.nullcontext():
-        yield
+def _by_main(processes: Processes, action: Callable[[], T]) -> T:
+    """What the main process makes of an action; if it fails, it alone says why, and the others end as quietly as they can.
+
+    Raises:
+        UnnError: in the main process, as the action does.
+        SystemExit: in the others.
+    """
+    outcome: T | None = None
+    failure: UnnError | None = None
+    if processes.main:
+        try:
+            outcome = action()
+        except UnnError as error:
+            failure = error
+    failed, found = processes.from_main((failure is not None, outcome))
+    if failure is not None:
+        raise failure
+    if failed:
+        raise SystemExit(2)
+    return cast(T, found)
 
 
 def _finish(result: Fit, folder: Path, processes: Processes) -> tuple[Answer, int]:
@@ -119,5 +149,5 @@ def _draw(result: Fit, folder: Path) -> None:
     try:
         (folder / PLOTS).mkdir(exist_ok=True)
         save_figure(draw_metrics({folder.name: result.history}), folder / PLOTS / "metrics.png")
-    except (OSError, DataError) as error:
+    except Exception as error:  # a picture decides nothing: the run is trained and saved
         print(f"unn: the plot of metrics was not written: {error}", file=sys.stderr)

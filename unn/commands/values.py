@@ -60,7 +60,7 @@ def read_array(where: str, path: str) -> Tensor:
         raise DataError(f"--given {where}: not a readable .npy file ({error}).") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise DataError(f"--given {where}: holds no array of numbers.")
-    return torch.as_tensor(array, dtype=torch.float32)
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
 def describe_value(value: Tensor) -> str:

@@ -35,40 +35,47 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write a checkpoint into a run folder and delete all but the newest ones.
+    """Write a checkpoint into a run folder and delete all but the newest ones up to it; later ones are of a future that did not happen.
 
     Args:
         folder: of the run.
         checkpoint: to write.
-        keep: how many to keep, at least 1; older ones go only after the new one is durable.
+        keep: how many to keep, at least 1; others go only after the new one is durable.
 
     Raises:
-        DataError: if it cannot be written; the others are untouched.
+        DataError: if it cannot be written, and then the others are untouched; or if another cannot be deleted.
     """
     from .. import __version__
 
     content, tensors = take_apart(checkpoint.state)
     packed = to_bytes(tensors)
-    head = {
-        "format": FORMAT,
-        "unn": __version__,
-        "step": checkpoint.step,
-        "signature": list(checkpoint.signature),
-        "sha256": hashlib.sha256(packed).hexdigest(),
-        "state": content,
-    }
-    path = folder / CHECKPOINTS / f"step-{checkpoint.step:09d}"
-    write_folder_atomically(path, {TENSORS: packed, STATE: json.dumps(head).encode()})
-    for step in checkpoint_steps(folder)[: -max(1, keep)]:
-        delete_folder(folder / CHECKPOINTS / f"step-{step:09d}")
+    head = {"format": FORMAT, "unn": __version__, "step": checkpoint.step, "signature": list(checkpoint.signature), "state": content}
+    path = _place(folder, checkpoint.step)
+    write_folder_atomically(path, {TENSORS: packed, STATE: json.dumps({**head, "sha256": _digest(head, packed)}).encode()})
+    try:
+        steps = checkpoint_steps(folder)
+        earlier = [step for step in steps if step <= checkpoint.step]
+        for step in [*earlier[: -max(1, keep)], *(step for step in steps if step > checkpoint.step)]:
+            delete_folder(_place(folder, step))
+    except OSError as error:
+        raise DataError(f"{path} is written, but an older checkpoint cannot be deleted: {error.strerror or error}.") from None
     return path
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / CHECKPOINTS / f"step-{step:09d}"
+
+
+def _digest(head: dict[str, Any], packed: bytes) -> str:
+    """Of everything but itself."""
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + packed).hexdigest()
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints of a run, in order."""
     root = folder / CHECKPOINTS
-    names = [re.fullmatch(r"step-(\d+)", path.name) for path in root.iterdir()] if root.is_dir() else []
-    return sorted(int(match.group(1)) for match in names if match)
+    names = [re.fullmatch(r"step-([0-9]{9,18})", path.name) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    return sorted(int(match.group(1)) for match in names if match and match.group() == _place(folder, int(match.group(1))).name)
 
 
 def newest_checkpoint(folder: Path, signature: Sequence[str]) -> tuple[Checkpoint | None, list[str]]:
@@ -87,13 +94,16 @@ def newest_checkpoint(folder: Path, signature: Sequence[str]) -> tuple[Checkpoin
     warnings: list[str] = []
     for step in reversed(checkpoint_steps(folder)):
         try:
-            checkpoint = read_checkpoint(folder / CHECKPOINTS / f"step-{step:09d}")
+            checkpoint = read_checkpoint(_place(folder, step))
         except _CorruptError as error:
+            if not _place(folder, step).exists():
+                # a training that is under way has just deleted it for a newer one
+                return newest_checkpoint(folder, signature)
             warnings.append(str(error))
             continue
         difference = first_difference(checkpoint.signature, signature)
         if difference:
-            raise DataError(f"{folder}: the checkpoint of step {step} belongs to another graph: {difference}")
+            raise DataError(f"{folder}: the checkpoint of step {step} belongs to another graph, or was trained with other options: {difference}")
         return checkpoint, warnings
     if warnings:
         raise DataError(" ".join([*warnings, "No checkpoint of this run can be read; train it anew."]))
@@ -114,8 +124,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         found, version, digest = head["format"], head["unn"], head["sha256"]
         if found == FORMAT:
             packed = (path / TENSORS).read_bytes()
-            if hashlib.sha256(packed).hexdigest() != digest:
-                raise ValueError(f"{TENSORS} is not what was written")
+            if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
+                raise ValueError("it is not what was written")
             state = put_together(head["state"], from_bytes(packed))
             return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,7 +139,7 @@ def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
         if line not in ours:
             subject = line.split(":")[0]
             other = next((own for own in ours if own.split(":")[0] == subject), None)
-            return f"it has [{line}], this graph has " + (f"[{other}]." if other else "none such.")
+            return f"it has [{line}], but what goes on has " + (f"[{other}]." if other else "none such.")
     for line in ours:
         if line not in theirs:
             return f"it lacks [{line}]."

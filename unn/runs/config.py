@@ -42,3 +42,6 @@ def _require_known(config_type: type, content: Mapping[str, Any], where: str) ->
             raise DataError(f"{where}: unknown option {name!r}, written by another version.{suggest(name, known)}")
         if is_dataclass(types[name]) and isinstance(value, Mapping):
             _require_known(types[name], value, where)
+    for name in known:
+        if name not in content:
+            raise DataError(f"{where} lacks the option {name!r}; it was written by another version.")

@@ -62,6 +62,18 @@ def write_folder_atomically(path: Path, files: Mapping[str, bytes]) -> None:
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are not there yet.
+
+    Raises:
+        DataError: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"folder {folder} cannot be made: {error.strerror or error}.") from None
+
+
 def delete_folder(path: Path) -> None:
     """Delete a folder, if it exists, so that a half-deleted one cannot be taken for a whole one."""
     if path.exists():

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from .files import delete_unfinished, write_atomically
+from ..errors import DataError, DeclarationError
+from .config import config_from_json
+from .files import delete_unfinished, make_folder, write_atomically
 
 CONFIG, LOCK, PLOTS = "config.json", "lock", "plots"
 
@@ -67,17 +68,40 @@ def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any]
         code: from ``code_version``.
 
     Raises:
+        DeclarationError: if the configuration or the facts cannot be saved as JSON and read again as they are.
         DataError: if the folder holds a run already, or cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"run folder {folder} cannot be made: {error}.") from None
+    saved, kept = json_of("config", asdict(config)), json_of("facts", facts)
+    if config_from_json(type(config), saved, "config") != config:
+        raise DeclarationError(f"config: {type(config).__name__} has values that JSON does not give back; use numbers, texts and paths.")
+    make_folder(folder)
     if (folder / CONFIG).exists():
         raise DataError(f"run folder {folder} holds a run already; go on with unn resume {folder}, choose another with --folder, or delete it.")
-    content = {"problem": problem, "config": asdict(config), "facts": dict(facts), "code": dict(code or {})}
-    write_atomically(folder / CONFIG, json.dumps(content, indent=2, default=str).encode())
+    content = {"problem": problem, "config": saved, "facts": kept, "code": dict(code or {})}
+    write_atomically(folder / CONFIG, json.dumps(content, indent=2).encode())
     return open_run(folder)
+
+
+def json_of(what: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping as JSON gives it back.
+
+    Args:
+        what: it is, for messages.
+        content: of numbers, texts, lists, tuples, paths and mappings with names.
+
+    Raises:
+        DeclarationError: for anything else; names it.
+    """
+    try:
+        return dict(json.loads(json.dumps({name: content[name] for name in content}, default=_path_text)))
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"{what}: {error}; runs save it as JSON, so use numbers, texts, lists and mappings with names.") from None
+
+
+def _path_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} of type {type(value).__name__} is nothing that JSON can hold")
 
 
 def open_run(folder: Path) -> Run:

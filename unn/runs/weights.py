@@ -17,10 +17,13 @@ WEIGHTS = "model.safetensors"
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """All parameters and saved buffers by name, each once, under its first name, however many submodules share it."""
+    from torch import Tensor
+
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, x in dict(module.state_dict(keep_vars=True)).items():
-        if id(x) not in seen:
+        # modules may keep other things than tensors there
+        if isinstance(x, Tensor) and id(x) not in seen:
             seen.add(id(x))
             found[name] = x
     return found

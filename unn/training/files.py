@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import DataError
 from ..runs.checkpoint import Checkpoint, checkpoint_steps, write_checkpoint
 from ..runs.metrics import MetricsFile, read_metrics
-from ..runs.weights import save_weights
+from ..runs.weights import WEIGHTS, save_weights
 
 
 class RunFiles:
@@ -31,12 +31,23 @@ class RunFiles:
         self._metrics: MetricsFile | None = None
         self._failure: str | None = None
 
-    def begin(self, step: int) -> list[dict[str, Any]]:
-        """Open the metrics, without those after ``step``, and return them."""
+    def begin(self, step: int, entries: int, over: bool) -> list[dict[str, Any]]:
+        """Open the metrics, without those after ``step``, and return them.
+
+        Args:
+            step: from which training goes on.
+            entries: how many there should be up to it.
+            over: no step will follow; otherwise final weights that are there are of no use any more.
+        """
         if self.folder is None:
             return []
         self._metrics = MetricsFile(self.folder, until_step=step)
-        return read_metrics(self.folder)
+        found = read_metrics(self.folder)
+        if len(found) < entries:
+            self.warn(f"{self._metrics.path} has lost {entries - len(found)} of {entries} entries up to step {step}; training goes on without them.")
+        if not over:
+            (self.folder / WEIGHTS).unlink(missing_ok=True)
+        return found
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add an entry of metrics."""

@@ -23,11 +23,12 @@ from ..signature import network_signature
 from .batches import Part, load_parts, seed_of, steps_in_epoch
 from .files import RunFiles
 from .interrupt import Interrupt
-from .options import TrainingConfig
+from .options import TrainingConfig, option_signature
 from .processes import Processes, several_processes
 from .state import TrainingState
 from .task import Task
 
+RESERVED = ("step", "epoch", "loss", "rate", "seconds")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 Entry = dict[str, Any]
 
@@ -99,16 +100,19 @@ class _Training:
         self.total = config.steps or config.epochs * self.epoch
         if not self.total:
             raise DeclarationError("training: the examples are a stream without an end; say how many --steps to take.")
+        if not any(p.requires_grad for p in network.parameters()):
+            raise DeclarationError("training: the network has no parameters that can be trained.")
         self.network = network.to(group.device)
         self.state = TrainingState(self.network, config, self.total)
-        self.signature = network_signature(self.network)
+        self.signature = (*network_signature(self.network), *option_signature(config))
         if folder is not None:
             checkpoint, warnings = newest_checkpoint(folder, self.signature)
             for text in warnings:
                 files.warn(text)
             if checkpoint is not None:
                 self.state.load_state_dict(checkpoint.state, f"{folder}, checkpoint of step {checkpoint.step}")
-        self.history = files.begin(self.state.progress.step)
+        progress = self.state.progress
+        self.history = files.begin(progress.step, progress.entries, over=progress.finished or progress.step >= self.total)
         self.step_module = _wrapped(_Loss(self.network, task), config, group)
 
     def run(self, show: bool, report: Callable[[Entry], None] | None, interrupt: Interrupt) -> Fit:
@@ -129,6 +133,7 @@ class _Training:
                 bar.update()
                 entry = self.entry()
                 if entry:
+                    progress.entries += 1
                     self.history.append(entry)
                     self.files.append(entry)
                     bar.set_postfix({key: f"{value:.4g}" for key, value in entry.items() if key not in ("step", "epoch", "seconds", "rate")})
@@ -140,6 +145,7 @@ class _Training:
         if not finished:
             self.files.require_saved()
             return Fit(self.state.best_network, self.history, progress.step, interrupted=True)
+        self.require_finite()
         if config.patience:
             self.state.restore_best()
         best = self.state.best_network.eval()
@@ -162,6 +168,9 @@ class _Training:
             with nullcontext() if last or group.count == 1 else self.step_module.no_sync():  # type: ignore[operator]
                 with torch.autocast(group.device.type, _DTYPES.get(config.precision), enabled=config.precision in _DTYPES):
                     loss = self.step_module(to_device(part.batch, group.device))
+                if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+                    found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) and loss.ndim else "what no parameter can change"
+                    raise DeclarationError(f"{type(self.task).__name__}.loss must be one number that depends on the network, got {found}.")
                 # processes average their gradients, so each multiplies by their number
                 share = weight * group.count / whole
                 state.scaler.scale(loss if share == 1 else loss * share).backward()
@@ -223,13 +232,14 @@ class _Training:
             network.eval()
             seed_generators(self.group.device, seed_of(self.config.seed, 4, progress.step))
             with torch.no_grad():
-                found = {name: float(value) for name, value in self.task.evaluate(network).items()}
+                found = self.measured(network)
         found = dict(self.group.from_main(found))
         monitor = self.task.monitor
         if monitor != "loss" and monitor not in found:
             raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(found) or 'nothing'}.")
         value = found.get(monitor, loss)
-        better = progress.best is None or (value > progress.best if self.task.larger_is_better else value < progress.best)
+        known = progress.best is not None and not math.isnan(progress.best)
+        better = progress.best is None or (value > progress.best if self.task.larger_is_better else value < progress.best) or not known
         if better:
             progress.best, progress.best_step, progress.waited = value, progress.step, 0
             if self.config.patience:
@@ -239,17 +249,41 @@ class _Training:
             progress.finished = bool(self.config.patience) and progress.waited >= self.config.patience
         return found
 
+    def measured(self, network: nn.Module) -> dict[str, float]:
+        """What the task measures.
+
+        Raises:
+            DeclarationError: for metrics that are no numbers, or whose names are taken.
+        """
+        found: dict[str, float] = {}
+        for name, value in self.task.evaluate(network).items():
+            if not isinstance(name, str) or name in RESERVED:
+                raise DeclarationError(f"{type(self.task).__name__}.evaluate: a metric cannot be called {name!r}; {', '.join(RESERVED)} are taken.")
+            try:
+                found[name] = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise DeclarationError(f"{type(self.task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}.") from None
+        return found
+
     def save(self) -> None:
         """Write a checkpoint, unless the weights are useless."""
         if not self.group.main or self.files.folder is None:
             return
+        self.require_finite()
+        self.files.save(Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep)
+
+    def require_finite(self) -> None:
+        """Check the weights.
+
+        Raises:
+            DivergenceError: names the first tensor that is not finite.
+        """
         bad = first_not_finite(named_tensors(self.network))
         if bad is not None:
             raise DivergenceError(
                 f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; {self.files.last_good()}. "
                 "Try a lower --rate or --clip 1."
             )
-        self.files.save(Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep)
 
 
 class _Loss(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ..errors import DeclarationError
@@ -20,8 +20,8 @@ class TrainingConfig:
         optimizer: "adam", "adamw" or "sgd" (with momentum 0.9).
         rate: learning rate.
         weight_decay: of the optimizer.
-        schedule: of the learning rate after its warm-up: "constant", or down to 0 by "cosine" or "linear".
-        warmup: share of the steps in which the rate rises to its full value; 0 for none.
+        schedule: of the learning rate: "constant", or down to 0 over all steps by "cosine" or "linear".
+        warmup: share of the steps in which the rate is ramped up to that of the schedule; 0 for none.
         clip: largest norm of the gradient; 0 does not clip.
         ema: decay of the exponential moving average of the weights, which is then what is evaluated and kept; 0 for none.
         precision: of arithmetic, by autocast; weights stay in float32.
@@ -90,6 +90,15 @@ class TrainingConfig:
         )
         if self.accumulate > self.batch:
             raise DeclarationError(f"training: option accumulate must be at most the batch of {self.batch} examples, got {self.accumulate}.")
+
+
+FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device", "compile"}
+"""Options that change no number but by rounding."""
+
+
+def option_signature(config: TrainingConfig) -> tuple[str, ...]:
+    """The options on which the numbers of a training depend, a line each, so that a difference can be named."""
+    return tuple(f"option {name}: {value}" for name, value in asdict(config).items() if name not in FREE)
 
 
 def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..errors import DataError
 from ..runs.weights import copy_weights, named_tensors
 from .options import TrainingConfig
 
@@ -29,6 +30,7 @@ class Progress:
         best: value of the monitored metric at its best evaluation; None before the first.
         best_step: of that evaluation.
         waited: evaluations since then.
+        entries: of metrics, so far.
         finished: no step will follow.
     """
 
@@ -39,6 +41,7 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     waited: int = 0
+    entries: int = 0
     finished: bool = False
 
 
@@ -99,8 +102,16 @@ class TrainingState:
         """Put back what ``state_dict`` gave.
 
         Raises:
-            DataError: if the tensors are not those of this network.
+            DataError: if the tensors are not those of this network, or the rest is not what ``state_dict`` gives.
         """
+        try:
+            self._load(state, where)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{where} is corrupt ({type(error).__name__}: {error}).") from None
+
+    def _load(self, state: dict[str, Any], where: str) -> None:
         copy_weights(state["network"], self.network, where)
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
