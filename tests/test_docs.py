@@ -58,8 +58,8 @@ def test_the_build_executes_everything_and_stops_at_errors():
 def test_code_of_a_page_can_be_read_by_python(page):
     for kind, body in fences(page.read_text()):
         # cells of shell commands fail in the build, if they are wrong
-        if kind == "{code-cell}" and not body.startswith("%%sh\n"):
-            source = re.sub(r"\A(:.*\n)*", "", body)
+        source = re.sub(r"\A(:.*\n)*\n?", "", body)
+        if kind == "{code-cell}" and not source.startswith("%%sh\n"):
             compile(re.sub(r"^%.*$", "", source, flags=re.M), name_of(page), "exec")
 
 
