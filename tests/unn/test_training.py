@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import signal
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from toy import ToyTask, same_tensors, tensors_of, toy_network, without_times
 import unn
 from unn.training import DatasetExamples, Examples, Task, TensorExamples, TrainingConfig, fit
 from unn.training.batches import indices_of, load_parts, seed_of, steps_in_epoch
+from unn.training.interrupt import Interrupt
 from unn.training.state import rate_factor
 
 SHORT = TrainingConfig(epochs=3, batch=8, rate=0.05)
@@ -366,3 +368,14 @@ def test_extra_state_of_a_module_is_no_tensor_of_it():
             pass
 
     assert set(tensors_of(Extra(2, 2))) == {"weight", "bias"}
+
+
+def test_signals_close_together_are_one_request_and_a_later_one_stops_at_once(monkeypatch):
+    with Interrupt() as interrupt:
+        assert not interrupt.requested
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested
+        monkeypatch.setattr("unn.training.interrupt.ONE_REQUEST", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,15 @@ from ..errors import UnnError
 from ..problem import Answer, load_problem, problem_names
 from ..runs.code import code_version
 
-REQUIRED = ("torch", "numpy", "opt_einsum", "safetensors", "tqdm", "tyro", "matplotlib", "scikit-learn")
 OPTIONAL = ("hypothesis", "pytest", "torch-struct")
 
 
 def doctor() -> tuple[Answer, int]:
     """Versions, devices, problems and data; 1 if something needed is missing, with what to do."""
     faults: list[str] = []
-    versions = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
-    faults += [f"{name} is not installed; pip install {name}" for name in REQUIRED if versions[name] is None]
+    required = _required()
+    versions = {name: _version(name) for name in (*required, *OPTIONAL)}
+    faults += [f"{name} is not installed; pip install {name}" for name in required if versions[name] is None]
     devices = _devices(faults)
     problems = _problems(faults)
     data = _data()
@@ -41,6 +42,15 @@ def doctor() -> tuple[Answer, int]:
         "no faults found" if not faults else f"{len(faults)} faults found",
     ]
     return Answer(tuple(lines), report), 1 if faults else 0
+
+
+def _required() -> list[str]:
+    """What the installed package says that it needs, extras aside."""
+    try:
+        lines = importlib.metadata.requires("unn") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ["torch"]
+    return [re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line]
 
 
 def _version(name: str) -> str | None:
