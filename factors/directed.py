@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from torch import Tensor, nn
 
 from unn import Factor, Regularizer
-from unn.arrays import Array, Reference, Variable
+from unn.arrays import Array, Constant, Reference, Variable
 from unn.errors import DeclarationError
 from unn.factor import Values
 from unn.regularizers.base import batch_sum
@@ -27,28 +27,41 @@ class Directed(Factor):
         module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation ``(batch, *axes)``. Its parameters
             become parameters of the graph.
         child: a variable.
-        parents: a variable, or several in the order of the module's arguments.
+        parents: a variable or constant, or several in the order of the module's arguments.
         name: unique in the graph.
+        handles_padding: the module leaves out padding by itself, so that runs with ``lengths`` are allowed. It can tell padding from the
+            parents' values, which are 0 there; what it returns for padded entries of the child is not used.
 
     Raises:
-        DeclarationError: if the child is among the parents, or something is not a variable.
+        DeclarationError: if the child is among the parents, or something is neither a variable nor a constant.
     """
 
-    def __init__(self, module: nn.Module, child: Variable, parents: Variable | Sequence[Variable], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        child: Variable,
+        parents: Variable | Constant | Sequence[Variable | Constant],
+        *,
+        name: str | None = None,
+        handles_padding: bool = False,
+    ) -> None:
         if not isinstance(module, nn.Module):
             raise DeclarationError(f"Directed takes an nn.Module first, got {module!r}; wrap functions in one.")
         if not isinstance(parents, (Array, Sequence)):
             raise DeclarationError(f"Directed takes a variable or a list of variables as parents, got {parents!r}.")
         several = [parents] if isinstance(parents, Array) else list(parents)
-        for array in (child, *several):
-            if not isinstance(array, Variable):
-                raise DeclarationError(f"Directed takes variables as child and parents, got {array!r}.")
+        if not isinstance(child, Variable):
+            raise DeclarationError(f"Directed takes variables as child and parents, got {child!r}.")
+        for array in several:
+            if not isinstance(array, (Variable, Constant)):
+                raise DeclarationError(f"Directed takes variables as child and parents, or constants as parents, got {array!r}.")
         if child in several:
             raise DeclarationError(f"Directed: variable {child.name!r} cannot be its own parent.")
         if not several:
             raise DeclarationError(f"Directed: variable {child.name!r} needs at least one parent.")
         super().__init__(*(_own(array, k) for k, array in enumerate((child, *several))), name=name)
         self.module = module
+        self.handles_padding = bool(handles_padding)
         self.child = child.name
         self.parents = tuple(parent.name for parent in several)
         self._regularizer: Regularizer = child.regularizer
@@ -84,6 +97,6 @@ class Directed(Factor):
         return t
 
 
-def _own(array: Variable, place: int) -> Reference:
+def _own(array: Variable | Constant, place: int) -> Reference:
     """All axes under letters of their own, so that nothing is tied by this factor."""
     return array[" ".join(f"x{place}_{k}" for k in range(len(array.axes)))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from unn import Factor
 from unn.arrays import Constant, Parameter, Reference, Variable
 from unn.errors import DeclarationError, suggest
-from unn.factor import Values
+from unn.factor import Products, Values
 from unn.interactions import Pairs, Shapes, product_pairs
 from unn.sizes import LetterSizes
 
@@ -24,6 +25,19 @@ from .views import adjoint, starts_of, view
 
 _RELATIONS = {"!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|<|>)\s*(\w+)\s*")
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The places of a variable and of a parameter, and the letters of their product."""
+
+    variable: int
+    parameter: int
+    letters: tuple[str, ...]
+
+    @property
+    def places(self) -> tuple[int, int]:
+        return self.variable, self.parameter
 
 
 class Multilinear(Factor):
@@ -42,7 +56,7 @@ class Multilinear(Factor):
     """
 
     multilinear = True
-    handles_padding = True
+    handles_padding: bool = True
 
     def __init__(self, *references: Reference, where: str | None = None, name: str | None = None) -> None:
         super().__init__(*references, name=name)
@@ -64,10 +78,14 @@ class Multilinear(Factor):
         }
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
+        self._contractions_after: dict[tuple[int, tuple[bool, ...]], Contraction] = {}
+        self._product: Contraction | None = None
+        self._shared = self._find_shared()
+        self.shares_products = self._shared is not None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was compiled for patterns and sizes, which is found again."""
-        return {**self.__dict__, "_contractions": {}, "_masks": {}}
+        return {**self.__dict__, "_contractions": {}, "_contractions_after": {}, "_product": None, "_masks": {}}
 
     def energy(self, values: Values) -> Tensor:
         sizes = self._letter_sizes(values, None, None)
@@ -84,6 +102,18 @@ class Multilinear(Factor):
         for place in places[1:]:
             total = total + self._message(place, values, sizes, shape)
         return total
+
+    def message_sharing(self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products) -> Tensor:
+        if self._shared is None or target == self.references[self._shared.variable].array.name:
+            return self.message(target, values, shape)
+        shared = self._shared
+        x = values[self.references[shared.variable].array.name]
+        kept = products.get(self)
+        if kept is None or kept[0] is not x:
+            kept = products[self] = x, self._contraction_of(shared)([x, values[self.references[shared.parameter].array.name]])
+        place = self._places[target][0]
+        run = self._contraction_after(shared, place, self._flags(place, values))
+        return run([kept[1], *(values[self.references[k].array.name] for k in self._others[place] if k not in shared.places)])
 
     def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
         place = self._places[target][0]
@@ -150,10 +180,47 @@ class Multilinear(Factor):
                     for k, r in enumerate(self.references)
                 )
                 self._contraction(place, batched, typical)
+                if self._shared is not None and place is not None and place not in self._shared.places:
+                    self._contraction_of(self._shared)
+                    self._contraction_after(self._shared, place, batched)
 
     def formula(self) -> str:
         condition = f", {self.where}" if self.where else ""
         return f"-sum {' '.join(map(str, self.references))}{condition}"
+
+    def _find_shared(self) -> _Shared | None:
+        """A variable whose product with a parameter serves the messages to all other variables, and is no larger than the variable itself."""
+        if len(self.variables) < 3 or not self._plain or self._condition is not None or any(len(places) > 1 for places in self._places.values()):
+            return None
+        for parameter, weights in enumerate(self.references):
+            if not isinstance(weights.array, Parameter):
+                continue
+            for variable, reference in enumerate(self.references):
+                if not isinstance(reference.array, Variable):
+                    continue
+                rest = {x for k, r in enumerate(self.references) if k not in (variable, parameter) for x in r.letters}
+                summed = (set(reference.letters) & set(weights.letters)) - rest
+                letters = tuple(x for x in dict.fromkeys((*reference.letters, *weights.letters)) if x not in summed)
+                if summed and len(letters) <= len(reference.letters):
+                    return _Shared(variable, parameter, letters)
+        return None
+
+    def _contraction_of(self, shared: _Shared) -> Contraction:
+        """What makes the product."""
+        if self._product is None:
+            variable, parameter = (self.references[k].letters for k in shared.places)
+            self._product = contraction(((BATCH, *variable), parameter), (BATCH, *shared.letters))
+        return self._product
+
+    def _contraction_after(self, shared: _Shared, place: int, batched: tuple[bool, ...]) -> Contraction:
+        """What makes a message of the product and of the other operands."""
+        found = self._contractions_after.get((place, batched))
+        if found is None:
+            others = [k for k in self._others[place] if k not in shared.places]
+            patterns = [((BATCH,) if batched[k] else ()) + self.references[k].letters for k in others]
+            found = contraction(((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters))
+            self._contractions_after[place, batched] = found
+        return found
 
     def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
         operands = [self._operand(k, values, sizes) for k in self._others[place]]

@@ -16,6 +16,8 @@ from .interactions import Pairs, Shapes, complete_pairs
 from .sizes import LetterSizes, SizeRule, letter_sizes
 
 Values = Mapping[str, Tensor]
+Products = dict["Factor", tuple[Tensor, Tensor]]
+"""By factor, a value of a variable and what was computed from it for several messages."""
 
 
 class Factor:
@@ -33,11 +35,14 @@ class Factor:
         operands: the names of all its arrays, each once.
     """
 
-    handles_padding: ClassVar[bool] = False
+    handles_padding: bool = False
     """True if entries that are zero in its variables leave its energy and the other entries' messages as if they were not there."""
 
     fresh_messages: ClassVar[bool] = False
     """True if every message is a tensor of its own, never an operand or a view of one, so that others may be added in place."""
+
+    shares_products: bool = False
+    """True if part of one message serves another, so that ``message_sharing`` saves time."""
 
     multilinear: ClassVar[bool] = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
@@ -90,6 +95,17 @@ class Factor:
                 return torch.zeros_like(x)
             (gradient,) = torch.autograd.grad(energy.sum(), leaf, create_graph=outer, allow_unused=True)
         return torch.zeros_like(x) if gradient is None else -gradient
+
+    def message_sharing(self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products) -> Tensor:
+        """The same as ``message``, with what several messages have in common computed once.
+
+        Args:
+            target: see ``message``.
+            values: see ``message``.
+            shape: see ``message``.
+            products: what was kept in this run, by factor, with the value it was computed from; the factor adds to it.
+        """
+        return self.message(target, values, shape)
 
     def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
         """The message to some rows of ``target`` alone; None where that is not possible or saves nothing.

@@ -89,6 +89,13 @@ class FactorGraph(nn.Module):
                 )
         variable = Variable(name, names, bound, node_axes)
         self._declare(variable)
+        try:
+            # the regularizer may tie sizes that contradict
+            self._table.solve({})
+        except DeclarationError:
+            del self._variables[name]
+            self._forget(name)
+            raise
         return variable
 
     def parameter(self, name: str, axes: str, init: Initializer | None = None) -> Parameter:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .arrays import Array, Reference
+from .arrays import Array, Reference, Variable
 from .errors import DeclarationError, UnnError
 
 if TYPE_CHECKING:
@@ -38,6 +38,19 @@ class SizeRule:
 def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
     """The size of ``axis`` is the product of the sizes of ``letters``."""
     return SizeRule((axis, *letters), partial(_derive_split, axis, letters))
+
+
+def offset_rule(larger: str, smaller: str, by: int = 0) -> SizeRule:
+    """The size of one axis is that of another and ``by`` more."""
+    return SizeRule((larger, smaller), partial(_derive_offset, larger, smaller, by))
+
+
+def _derive_offset(larger: str, smaller: str, by: int, known: LetterSizes) -> LetterSizes:
+    if smaller in known:
+        return {larger: known[smaller] + by}
+    if larger in known and known[larger] < by:
+        raise DeclarationError(f"axis {larger!r} of size {known[larger]} must be {by} longer than axis {smaller!r}")
+    return {smaller: known[larger] - by} if larger in known else {}
 
 
 def _derive_split(axis: str, letters: tuple[str, ...], known: LetterSizes) -> LetterSizes:
@@ -108,6 +121,9 @@ class SizeTable:
         """Take in the axes of an array."""
         for axis in array.axes:
             self._name(axis)
+        if isinstance(array, Variable):
+            own = {axis: axis for axis in array.axes}
+            self._rules.extend((f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes))
 
     def _name(self, axis: str) -> str:
         root = self.root(axis)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -325,3 +326,32 @@ class TestImplicitWithParameter(FactorContract):
         g.factor(Implicit(lambda x, w, y: (x @ w - y).square().sum(1).cosh(), X["i"], W["i j"], Y["j"]))
         g.factor(Multilinear(X["i"], Y["j"], W["i j"]))
         return g
+
+
+class Rows(torch.nn.Module):
+    """Doubles rows, and leaves out rows of zeros by their count."""
+
+    def forward(self, words):
+        return 2 * words * (words != 0).any(2).sum(1)[:, None, None]
+
+
+def rows_graph(handles_padding):
+    g = unn.FactorGraph("rows", width=2)
+    words = g.constant("words", "word width")
+    X = g.variable("X", "word width", unn.SquaredNorm())
+    g.factor(Directed(Rows(), X, words, handles_padding=handles_padding))
+    return g
+
+
+def test_a_constant_can_be_the_parent_of_a_directed_factor():
+    words = torch.ones(2, 3, 2)
+    out = unn.infer(rows_graph(False), {"words": words}, order=["X"])
+    assert torch.equal(out["X"], 6 * words)
+
+
+def test_a_module_that_leaves_out_padding_by_itself_runs_with_lengths_and_others_are_refused():
+    words, lengths = torch.ones(2, 3, 2), {"word": torch.tensor([3, 1])}
+    out = unn.infer(rows_graph(True), {"words": words}, order=["X"], lengths=lengths)
+    assert torch.equal(out["X"][0], 6 * words[0]) and out["X"][1].tolist() == [[2, 2], [0, 0], [0, 0]]
+    with pytest.raises(unn.ObservationError, match=says("'Directed", "does not leave out padding", "'word'")):
+        unn.infer(rows_graph(False), {"words": words}, order=["X"], lengths=lengths)

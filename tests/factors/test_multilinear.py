@@ -561,3 +561,23 @@ class TestVariableWithoutAxes(FactorContract):
         g.factor(Multilinear(a[""], X["i"]))
         g.factor(Multilinear(a[""]))
         return g
+
+
+@given(seed=st.integers(0, 10_000), rounds=st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_messages_that_share_a_product_are_those_computed_alone(seed, rounds):
+    generator = torch.Generator().manual_seed(seed)
+    g = unn.FactorGraph("biaffine", d=3, e=4)
+    Y = g.variable("Y", "i j", unn.Entropy())
+    H, M = g.variable("H", "i d", unn.SignedEntropy()), g.variable("M", "j e", unn.SignedEntropy())
+    V = g.parameter("V", "d e", init=torch.randn(3, 4, generator=generator))
+    shared = Multilinear(Y["i j"], H["i d"], V["d e"], M["j e"])
+    assert shared.shares_products
+    g.factor(shared)
+    start = {"H": torch.rand(2, 5, 3, generator=generator), "M": torch.rand(2, 6, 4, generator=generator)}
+    found = unn.infer(g, {}, order=["Y", "H", "M", "Y", "M"], iterations=rounds, initial=start)
+    shared.shares_products = False
+    expected = unn.infer(g, {}, order=["Y", "H", "M", "Y", "M"], iterations=rounds, initial=start)
+    for name in "YHM":
+        torch.testing.assert_close(found[name], expected[name])
+    torch.testing.assert_close(found.energy, expected.energy)

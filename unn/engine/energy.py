@@ -73,7 +73,7 @@ class Trace:
             old: the value of its variable before; None if it was absent.
         """
         name = step.name
-        state, setting = self._state, self._state.setting
+        state = self._state
         new = state.values[name]
         if state.closed_form(step):
             # the energy of the factors is affine in the block, with slope -t
@@ -82,7 +82,7 @@ class Trace:
         else:
             assert old is not None
             self._factors = self._factors + self._touching(name, new) - self._touching(name, old)
-        self._regularizers[name] = setting.regularizers[name].value(new, setting.masks.get(name))
+        self._regularizers[name] = _regularizer_share(state, step, new)
         self._energies.append(torch.stack(list(self._regularizers.values())).sum(0) + self._factors)
 
     def _touching(self, name: str, x: Tensor) -> Tensor:
@@ -97,6 +97,16 @@ class Trace:
         if not self._energies:
             return self._state.setting.like.new_zeros(0, self._state.setting.batch)
         return torch.stack(self._energies)
+
+
+def _regularizer_share(state: State, step: Step, x: Tensor) -> Tensor:
+    """Psi of a variable after an update; of a mirror it may be cheaper to have than of any other point."""
+    setting, name = state.setting, step.name
+    regularizer, mask = setting.regularizers[name], setting.masks.get(name)
+    whole = (step.nodes is None and name not in setting.observed) or name in setting.restricted
+    if state.closed_form(step) and whole and name in state.preactivations:
+        return regularizer.value_at_mirror(x, state.preactivations[name].expand(x.shape).to(x.dtype), mask)
+    return regularizer.value(x, mask)
 
 
 class Terms:
@@ -119,10 +129,10 @@ class Terms:
         self._rows: dict[str, list[Tensor]] = {name: [] for name in self._now}
 
     @torch.no_grad()
-    def record(self, name: str) -> None:
-        """Note all shares after an update of this variable."""
-        state, setting = self._state, self._state.setting
-        self._now[name] = setting.regularizers[name].value(state.values[name], setting.masks.get(name))
+    def record(self, step: Step) -> None:
+        """Note all shares after an update."""
+        state, name = self._state, step.name
+        self._now[name] = _regularizer_share(state, step, state.values[name])
         for factor in state.plan.graph.factors.values():
             if name in factor.variables:
                 self._now[factor.name] = self._share(factor)

@@ -96,7 +96,7 @@ def infer(
             if record is not None:
                 record.record(step, old)
             if shares is not None:
-                shares.record(step.name)
+                shares.record(step)
         schedule += steps
         rounds += 1
         status, message = _judge(state, before, steps, rounds, until)

@@ -47,6 +47,7 @@ class Setting:
         regularizers: by variable, with dropout where it was asked for.
         like: a tensor with the dtype and device of the run.
         free_rows: for variables of which few whole rows are unobserved, the indices of these rows along the batch and the first axes.
+        restricted: partly observed variables whose regularizer knows what is observed.
         padding: for observed ragged variables, what was given and where it is padding; computed with as 0, returned as given.
     """
 
@@ -59,6 +60,7 @@ class Setting:
     like: Tensor
     padding: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     free_rows: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    restricted: frozenset[str] = frozenset()
 
 
 def observe(
@@ -130,15 +132,25 @@ def observe(
     masks = ragged_masks(graph, lengths, shapes, batch, like.device, check_masks) if lengths else {}
     padding: dict[str, tuple[Tensor, Tensor]] = {}
     free_rows: dict[str, tuple[Tensor, ...]] = {}
+    regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
+    restricted: set[str] = set()
     for name, value in given.items():
         array = graph.arrays[name]
         if isinstance(value, Partial):
-            where_observed = _partial_mask(graph.variable_named(name), value, check_masks)
+            variable = graph.variable_named(name)
+            where_observed = _partial_mask(variable, value)
+            mask = masks.get(name)
+            seen = where_observed if mask is None else where_observed & mask
             full = torch.where(where_observed, value.value, 0)
-            if check_values:
-                mask = masks.get(name)
-                seen = where_observed if mask is None else where_observed & mask
-                check_domain(graph.variable_named(name), value.value, seen, f"{name!r} given in part")
+            own = variable.regularizer.restricted(full, seen)
+            if own is not None:
+                regularizers[name] = own
+                restricted.add(name)
+            else:
+                if check_masks:
+                    _require_whole_rows(variable, where_observed)
+                if check_values:
+                    check_domain(variable, value.value, seen, f"{name!r} given in part")
             observed[name] = (masked(full, masks.get(name)), where_observed)
             if name in masks:
                 padding[name] = (full, where_observed & ~masks[name])
@@ -158,10 +170,9 @@ def observe(
                 raise ObservationError(f"constant {name!r} given: {describe_non_finite(value)}; clean the data first.")
             values[name] = value
     fixed = frozenset(n for n in given if n not in observed) | frozenset(graph.fixed_values())
-    regularizers = {name: variable.regularizer for name, variable in graph.variables.items()}
     if dropout:
         _add_dropout(graph, dropout, fixed, regularizers, shapes, batch, like, generator, check_masks)
-    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, padding, free_rows)
+    setting = Setting(values, observed, shapes, batch, masks, regularizers, like, padding, free_rows, frozenset(restricted))
     if lengths:
         mask_constants(graph, setting)
     for name, start in (initial or {}).items():
@@ -224,7 +235,7 @@ def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _partial_mask(variable: Variable, partial: Partial, check: bool) -> Tensor:
+def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
     value, mask = partial.value, partial.mask
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -238,15 +249,18 @@ def _partial_mask(variable: Variable, partial: Partial, check: bool) -> Tensor:
         )
     if mask.device != value.device:
         raise ObservationError(f"variable {variable.name!r}: the mask of Partial is on {mask.device}, its value on {value.device}; move one of them.")
-    mask = mask.expand(value.shape)
+    return mask.expand(value.shape)
+
+
+def _require_whole_rows(variable: Variable, mask: Tensor) -> None:
+    """Refuse a mask that varies along axes whose entries depend on one another."""
     for axis in variable.regularizer.over_axes(variable.axes):
         dim = variable.regularizer.dim if isinstance(variable.regularizer, AlongAxis) else variable.axes.index(axis) + 1
-        if check and bool((mask.any(dim) != mask.all(dim)).any()):
+        if bool((mask.any(dim) != mask.all(dim)).any()):
             raise ObservationError(
                 f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties "
                 "the entries along it; observe whole rows or none."
             )
-    return mask
 
 
 def _free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | None:

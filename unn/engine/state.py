@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..factor import Factor
-from ..regularizers import AlongAxis, Dropped
+from ..factor import Factor, Products
+from ..regularizers import AlongAxis, Dropped, LogPartition
 from .inner import minimise_block
 from .observe import Setting
 from .plan import Inlet, Plan, Step
@@ -52,6 +52,7 @@ class State:
             and inlet.factor.row_aligned(name, inlet.sources[0], len(rows) - 1)
         }
         self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
+        self._products: Products = {}
         for name in plan.free:
             if name in self.values:
                 continue
@@ -105,6 +106,7 @@ class State:
         self.values = dict(snapshot.values)
         self.preactivations = dict(snapshot.preactivations)
         self._kept.clear()
+        self._products.clear()
 
     def _update_rows(self, step: Step) -> Tensor | None:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
@@ -132,7 +134,9 @@ class State:
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
         regularizer = self.setting.regularizers[name]
-        if t.dtype != self.setting.like.dtype and isinstance(regularizer, AlongAxis):
+        if mask is not None and t.shape != mask.shape:
+            t = t.expand(torch.broadcast_shapes(t.shape, mask.shape))
+        if t.dtype != self.setting.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
             # rounded to half precision, probabilities would not sum to one
             t = t.to(self.setting.like.dtype)
         return regularizer.mirror(t, mask)
@@ -209,6 +213,8 @@ class State:
         return old.index_put(rows, fresh)
 
     def _compute(self, inlet: Inlet, name: str) -> Tensor:
+        if inlet.factor.shares_products:
+            return inlet.factor.message_sharing(name, self.values, self.setting.shapes[name], self._products)
         return inlet.factor.message(name, self.values, self.setting.shapes[name])
 
     def hold(self, step: Step, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from .elementwise import Elementwise as Elementwise
 from .elementwise import NonNegative as NonNegative
 from .elementwise import SignedEntropy as SignedEntropy
 from .elementwise import SquaredNorm as SquaredNorm
+from .log_partition import LogPartition as LogPartition
 from .simplex import AlongAxis as AlongAxis
 from .simplex import Entropy as Entropy
 from .simplex import Simplex as Simplex

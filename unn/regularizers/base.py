@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..errors import UnnError
+
+if TYPE_CHECKING:
+    from ..sizes import SizeRule
 
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
@@ -58,6 +61,28 @@ class Regularizer(ABC):
             f"{type(self).__name__} is not the entropy of an exponential family with mean mirror(t), so it has no sample(); "
             "use Entropy, BinaryEntropy, SignedEntropy or SquaredNorm for variables to be sampled."
         )
+
+    def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``value(x)`` where x is known to be ``mirror(t)``, which some regularizers can use; shape ``(batch,)``."""
+        return self.value(x, mask)
+
+    def restricted(self, value: Tensor, where: Tensor) -> Regularizer | None:
+        """This regularizer on the part of its domain where some entries are fixed.
+
+        None, the default, if that is only possible for all the entries along ``over_axes`` at once.
+
+        Args:
+            value: shape ``(batch, *axes)``.
+            where: boolean, true at the entries that are fixed to ``value``, shape of ``value``.
+
+        Raises:
+            ObservationError: if no point of the domain has these entries.
+        """
+        return None
+
+    def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
+        """Rules between the sizes of the axes of a variable, by their names; none by default."""
+        return ()
 
     def loss(self, t: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The Fenchel-Young loss Psi(target) + Psi*(t) - <target, t>, shape ``(batch,)``: never negative, 0 at mirror(t).

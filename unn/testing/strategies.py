@@ -67,7 +67,8 @@ class GraphCase:
 
 
 def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A random point of a domain, float64: the mirror of noise, mixed so that it also reaches borders and stays off kinks."""
+    """A random point of a domain, float64: of an elementwise one, the mirror of noise, so that it also reaches borders and stays off kinks; of any
+    other, the mean of several mirrors, which a convex domain holds."""
     noise = 1.5 * torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(regularizer, reg.Simplex):
         return torch.softmax(noise, regularizer.dim)
@@ -75,7 +76,10 @@ def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator
         return noise.abs() + 1e-3
     if isinstance(regularizer, reg.L1):
         return noise
-    return regularizer.mirror(noise) * 0.98
+    if isinstance(regularizer, (reg.Elementwise, reg.Ball)):
+        return regularizer.mirror(noise) * 0.98
+    others = [1.5 * torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2)]
+    return torch.stack([regularizer.mirror(t) for t in (noise, *others)]).mean(0)
 
 
 @st.composite

@@ -1,0 +1,125 @@
+"""Entropies of distributions over structures, known by their log-partition alone."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import Regularizer, batch_sum, tolerance
+
+_NOTHING = 1e-14
+"""Probabilities below this are taken for 0 where the scores of a point are sought."""
+
+
+class LogPartition(Regularizer):
+    """Psi(x) = -H(x), the largest entropy of a distribution over structures with mean x, on the convex hull of the structures.
+
+    The conjugate is the log-partition log sum_s exp <t, s>, its gradient the marginals (undirected-network paper, eq. 17, 18 and 20; Wainwright and
+    Jordan, 2008, Section 3.6). A subclass gives ``conjugate`` and ``argmax``, and ``sample`` where it can. Everything else follows; what has a closed
+    form, such as ``contains``, is better overridden.
+    """
+
+    bounded = True
+    formula = "-H(x) on the convex hull of the structures"
+    activation = "marginals"
+
+    @abstractmethod
+    def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The structure with the largest score, entries 0 and 1, shape of ``t``."""
+
+    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        differentiable = torch.is_grad_enabled() and t.requires_grad
+        with torch.enable_grad():
+            leaf = t if differentiable else t.detach().requires_grad_()
+            (x,) = torch.autograd.grad(self.conjugate(leaf, mask).sum(), leaf, create_graph=differentiable)
+        return x
+
+    def entropy(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of the distribution over structures with scores t, in nats, shape ``(batch,)``."""
+        return -self.value_at_mirror(self.mirror(t, mask), t, mask)
+
+    def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        return inner(x, t) - self.conjugate(t, mask)
+
+    def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Psi(x), shape ``(batch,)``; +inf outside the convex hull.
+
+        It is the supremum of <x, t> - conjugate(t) over t, found by L-BFGS in float64 for each batch element: slow, and differentiable once. Where
+        the scores are known, ``value_at_mirror`` is exact and cheap.
+        """
+        if type(self).contains is LogPartition.contains:
+            dual, reached = self.scores_of(x, mask)
+            inside = _near(x, reached)
+        else:
+            inside = self.contains(x, mask)
+        psi = x.new_full((len(x),), torch.inf)
+        if not bool(inside.any()):
+            return psi
+        kept = None if mask is None else mask.expand(x.shape)[inside]
+        dual = dual[inside] if type(self).contains is LogPartition.contains else self.scores_of(x[inside], kept)[0]
+        supremum = (inner(x.detach()[inside].double(), dual) - self.conjugate(dual, kept)).to(x.dtype)
+        return psi.masked_scatter(inside, _Dual.apply(x[inside], dual.to(x.dtype), supremum))
+
+    def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Is x the mean of a distribution over structures, to a tolerance? Found by seeking its scores, unless a subclass knows better."""
+        return _near(x, self.scores_of(x, mask)[1])
+
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Scores whose marginals are x, as nearly as they can be, and their marginals; shape of x each, float64.
+
+        Entries of x that are 0 have no finite scores; theirs are so low that their marginals vanish.
+        """
+        if torch.compiler.is_compiling():
+            found_eagerly: tuple[Tensor, Tensor] = torch.compiler.disable(type(self).scores_of)(self, x, mask)
+            return found_eagerly
+        from scipy.optimize import minimize
+
+        wide = x.detach().double().cpu()
+        found = torch.zeros_like(wide)
+        for b in range(len(wide)):
+            goal = torch.nan_to_num(wide[b : b + 1], 0.0)
+            own = None if mask is None else mask.expand(x.shape)[b : b + 1].cpu()
+
+            def negative(flat: np.ndarray[Any, np.dtype[np.float64]], goal: Tensor = goal, own: Tensor | None = own) -> tuple[float, Any]:
+                t = torch.from_numpy(flat).view_as(goal).requires_grad_()
+                with torch.enable_grad():
+                    partition = self.conjugate(t, own).sum()
+                    (arcs,) = torch.autograd.grad(partition, t)
+                return float(partition.detach() - inner(goal, t.detach()).sum()), (arcs - goal).flatten().numpy()
+
+            start = goal.clamp(min=_NOTHING).log().flatten().numpy()
+            options = {"maxiter": 2000, "maxfun": 4000, "ftol": 0.0, "gtol": 1e-11, "maxcor": 30}
+            best = minimize(negative, start, jac=True, method="L-BFGS-B", options=options)
+            found[b] = torch.from_numpy(best.x).view_as(goal[0])
+        found = found.to(x.device)
+        return found, self.mirror(found, mask)
+
+
+def _near(x: Tensor, reached: Tensor) -> Tensor:
+    # written so that NaN fails
+    return ((x.detach().double() - reached).abs() <= 10 * tolerance(x.dtype)).flatten(1).all(1)
+
+
+def inner(x: Tensor, t: Tensor) -> Tensor:
+    """<x, t> by batch element, where an entry of x that is 0 counts for nothing even if its score is -inf."""
+    return batch_sum(torch.where(x == 0, 0, x * torch.where(x == 0, 0, t)))
+
+
+class _Dual(torch.autograd.Function):
+    """A known supremum over t of <x, t> - Psi*(t), whose gradient is the t that attains it (Danskin)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, t: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        return value.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (t,) = ctx.saved_tensors
+        return gradient.view(-1, *[1] * (t.ndim - 1)) * t, None, None
