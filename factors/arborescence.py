@@ -35,22 +35,16 @@ def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
     both = exists[:, :, None] & exists[:, None, :]
     wide = torch.where(both, wide, -torch.inf)
     greedy = wide.argmax(1)
-    itself = torch.arange(scores.shape[1], device=scores.device)
-    heads = torch.where(exists, greedy, itself)
-    # after enough doublings everything hangs on a node that is its own head, unless there is a cycle
-    above = heads
-    for _ in range(max(1, scores.shape[1]).bit_length()):
-        above = above.gather(1, above)
-    rooted = ((heads.gather(1, above) == above) | ~exists).all(1)
-    roots = ((heads == itself) & exists).sum(1)
+    rooted = hanging(greedy, exists)
+    roots = ((greedy == torch.arange(scores.shape[1], device=scores.device)) & exists).sum(1)
     possible = (torch.where(exists, wide.amax(1), 0) > -torch.inf).all(1)
     fine = rooted & possible & ((roots == 1) if single_root else (roots >= 1)) | ~exists.any(1)
-    result = torch.where(exists, heads, -1)
+    result = torch.where(exists, greedy, -1)
     for b in (~fine).nonzero().squeeze(1).tolist():
         size = int(exists[b].sum())
-        found = _best(wide[b, :size, :size].cpu().numpy(), single_root)
+        found = best_heads(wide[b, :size, :size].cpu().numpy(), single_root)
         if found is None:
-            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: too many of its arcs are forbidden.")
+            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
         result[b, :size] = torch.from_numpy(found).to(result.device)
     return result
 
@@ -74,7 +68,8 @@ def sample(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
         chances = marginals(left, lengths, single_root)[:, :, m].clamp_min(0)
         lost = here & ~(chances.sum(1) > 0.5)
         if bool(lost.any()):
-            raise ObservationError(f"trees: sentence {int(lost.nonzero()[0])} of the batch has no arborescence: too many of its arcs are forbidden.")
+            b = int(lost.nonzero()[0])
+            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
         chances = torch.where(here[:, None], chances, (nodes == m).double())
         place = generator.device if generator is not None else chances.device
         drawn = torch.multinomial(chances.to(place), 1, generator=generator).to(scores.device)[:, 0]
@@ -85,7 +80,17 @@ def sample(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
     return heads
 
 
-def _best(scores: Scores, single_root: bool) -> Heads | None:
+def hanging(heads: Tensor, exists: Tensor) -> Tensor:
+    """Do all nodes that exist hang on roots, which are their own heads? Both of shape ``(batch, n)``; returns shape ``(batch,)``."""
+    heads = torch.where(exists, heads, torch.arange(heads.shape[1], device=heads.device))
+    # after enough doublings everything hangs on a node that is its own head, unless there is a cycle
+    above = heads
+    for _ in range(max(1, heads.shape[1]).bit_length()):
+        above = above.gather(1, above)
+    return (heads.gather(1, above) == above).all(1)
+
+
+def best_heads(scores: Scores, single_root: bool) -> Heads | None:
     """The heads of the best arborescence of one sentence; None if there is none."""
     n = len(scores)
     # node 0 is the root of all, and modifiers are 1 to n
@@ -112,35 +117,39 @@ def _best(scores: Scores, single_root: bool) -> Heads | None:
 
 def _contracted(scores: Scores) -> Heads | None:
     """Chu-Liu-Edmonds with node 0 as root: the best head of every node, then cycles as nodes of their own."""
-    heads: Heads = scores.argmax(0)
-    heads[0] = 0
-    if len(scores) > 1 and not np.isfinite(scores[heads[1:], np.arange(1, len(scores))]).all():
-        return None
-    cycle = _cycle(heads)
-    if cycle is None:
-        return heads
-    inside = np.zeros(len(scores), dtype=bool)
-    inside[cycle] = True
-    outside = np.flatnonzero(~inside)
-    kept = scores[heads[cycle], cycle]
-    # what entering the cycle at each of its nodes changes
-    entering = scores[np.ix_(outside, cycle)] - kept
-    leaving = scores[np.ix_(cycle, outside)]
-    size = len(outside)
-    smaller = np.full((size + 1, size + 1), -np.inf)
-    smaller[:size, :size] = scores[np.ix_(outside, outside)]
-    smaller[:size, size] = entering.max(1)
-    smaller[size, :size] = leaving.max(0)
-    found = _contracted(smaller)
-    if found is None:
-        return None
-    result: Heads = heads.copy()
-    gate = int(found[size])
-    result[cycle[int(entering[gate].argmax())]] = outside[gate]
-    for k in range(1, size):
-        head = int(found[k])
-        result[outside[k]] = cycle[int(leaving[:, k].argmax())] if head == size else outside[head]
-    return result
+    # a loop, since a long sentence of equal words has as many cycles as words
+    levels: list[tuple[Heads, Heads, Heads, Heads, Heads]] = []
+    while True:
+        heads: Heads = scores.argmax(0)
+        heads[0] = 0
+        if len(scores) > 1 and not np.isfinite(scores[heads[1:], np.arange(1, len(scores))]).all():
+            return None
+        cycle = _cycle(heads)
+        if cycle is None:
+            break
+        inside = np.zeros(len(scores), dtype=bool)
+        inside[cycle] = True
+        outside = np.flatnonzero(~inside)
+        # what entering the cycle at each of its nodes changes
+        entering = scores[np.ix_(outside, cycle)] - scores[heads[cycle], cycle]
+        leaving = scores[np.ix_(cycle, outside)]
+        levels.append((heads, cycle, outside, entering.argmax(1), leaving.argmax(0)))
+        size = len(outside)
+        smaller = np.full((size + 1, size + 1), -np.inf)
+        smaller[:size, :size] = scores[np.ix_(outside, outside)]
+        smaller[:size, size] = entering.max(1)
+        smaller[size, :size] = leaving.max(0)
+        scores = smaller
+    found = heads
+    for heads, cycle, outside, entry, leaf in reversed(levels):
+        size = len(outside)
+        gate = int(found[size])
+        heads[cycle[entry[gate]]] = outside[gate]
+        chosen = found[1:size]
+        from_cycle = chosen == size
+        heads[outside[1:]] = np.where(from_cycle, cycle[leaf[1:]], outside[np.where(from_cycle, 0, chosen)])
+        found = heads
+    return found
 
 
 def _cycle(heads: Heads) -> Heads | None:

@@ -4,13 +4,15 @@ Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifie
 The weight of a tree is the exponential of the sum of its arcs' scores (undirected-network paper, Section 5; Koo et al., 2007).
 
 The Laplacian's diagonal is a sum of what its other entries subtract again, so that cycles of strong arcs leave nothing but rounding behind:
-no shift of the scores cures it. The fast path factorises the Laplacian in float64 and measures how far its entries cancel; what does not pass is
-eliminated without any subtraction, in the logarithmic domain (Grassmann, Taksar and Heyman, 1985).
+no shift of the scores cures it. The fast path inverts the Laplacian and measures how far its entries cancel. What does not pass is inverted without
+any subtraction in float64, and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar and
+Heyman, 1985).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,11 +20,8 @@ from torch import Tensor
 
 from unn.errors import ObservationError
 
-_NEVER = -1e30
-"""Stands for -inf in the logarithmic domain, where differences must stay numbers; no sum of scores comes near it."""
-
-_WORST = {(torch.float64, torch.float64): 30.0, (torch.float32, torch.float32): 10.0, (torch.float32, torch.float64): 1e4}
-"""By the dtypes of result and factorisation, the largest cancellation at which the digits of the result are still resolved."""
+from .elimination import NEVER, eliminated
+from .laplacian import Inverted, invert_exactly, invert_fast
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -51,24 +50,45 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
 
 def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
     """Both at once, from one factorisation; arguments and errors as for ``log_partition``."""
-    exists = present(scores, lengths)
+    check_scores(scores)
+    return unchecked(scores, None if lengths is None else present(scores, lengths), single_root)
+
+
+def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
+    """Log-partition and marginals of scores that are known to be as they should be; ``exists`` has shape ``(batch, n)``, None for no padding."""
+    if torch.compiler.is_compiling():
+        # which way is taken depends on the values, so that this part runs as it is between two compiled ones
+        eager: tuple[Tensor, Tensor] = torch.compiler.disable(unchecked)(scores, exists, single_root)
+        return eager
     kept = scores if scores.dtype == torch.float64 else scores.float()
-    partition, arcs = _by_cases(kept, exists, single_root, [kept.dtype] if kept.dtype == torch.float64 else [torch.float32, torch.float64])
+    if exists is not None:
+        kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
+    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype])
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
 
-def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
-    """Which nodes exist, shape ``(batch, n)``, boolean, for scores that are as they should be.
+def check_scores(scores: Tensor) -> None:
+    """Check scores of trees.
 
     Raises:
-        ObservationError: for scores or lengths of another shape, or scores that are NaN or +inf.
+        ObservationError: for another shape than ``(batch, n, n)``, or entries that are NaN or +inf.
     """
     if not isinstance(scores, Tensor) or scores.ndim != 3 or scores.shape[1] != scores.shape[2] or not scores.is_floating_point():
         found = f"{tuple(scores.shape)} and {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
         raise ObservationError(f"trees: scores need shape (batch, n, n) and a floating dtype, got {found}.")
-    batch, n = scores.shape[:2]
-    if not torch.compiler.is_compiling() and bool((scores.isnan() | (scores == torch.inf)).any()):
+    # the largest of anything with NaN is NaN, which is not below infinity
+    if scores.numel() and not torch.compiler.is_compiling() and not bool(scores.detach().amax() < torch.inf):
         raise ObservationError("trees: scores have NaN or +inf entries; -inf forbids an arc, everything else must be finite.")
+
+
+def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which nodes exist, shape ``(batch, n)``, boolean.
+
+    Raises:
+        ObservationError: for lengths of another shape, or scores that are not as they should be.
+    """
+    check_scores(scores)
+    batch, n = scores.shape[:2]
     if lengths is None:
         return torch.ones(batch, n, dtype=torch.bool, device=scores.device)
     if lengths.shape != (batch,) or lengths.is_floating_point():
@@ -76,152 +96,232 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.arange(n, device=scores.device) < lengths.to(scores.device)[:, None]
 
 
-def _by_cases(scores: Tensor, exists: Tensor, single_root: bool, dtypes: Sequence[torch.dtype]) -> tuple[Tensor, Tensor]:
-    """The first of some factorisations for what it can be trusted with, the next for the rest, elimination for what is left."""
-    if not dtypes:
-        return _eliminated(scores.double(), exists, single_root)
-    partition, arcs, cancelled = _factorised(scores.to(dtypes[0]), exists, single_root)
-    trusted = cancelled <= _WORST[scores.dtype, dtypes[0]]
+@dataclass(frozen=True)
+class _Way:
+    """How to invert a Laplacian, in what arithmetic, and how far entries may cancel for the digits of the result to be still resolved."""
+
+    invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    dtype: torch.dtype
+    worst: float
+
+
+def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way]) -> tuple[Tensor, Tensor]:
+    """The first of some ways for what it can be trusted with, the next for the rest, elimination for what is left."""
+    if not ways:
+        return eliminated(scores.double(), exists, single_root)
+    cast = scores.to(ways[0].dtype)
+    solved = _solve(cast.detach(), exists, single_root, ways[0].invert)
+    trusted = solved.cancelled <= ways[0].worst
     if bool(trusted.all()):
-        return partition, arcs
+        return _attached(cast, solved)
     good, bad = trusted.nonzero().squeeze(1), (~trusted).nonzero().squeeze(1)
-    parts = [_by_cases(scores[bad], exists[bad], single_root, dtypes[1:])]
+    parts = [_by_cases(scores[bad], None if exists is None else exists[bad], single_root, ways[1:])]
     if len(good):
-        # computed again, so that no gradient passes through those that failed
-        parts.insert(0, _factorised(scores[good].to(dtypes[0]), exists[good], single_root)[:2])
+        parts.insert(0, _attached(cast[good], solved.rows(good)))
     place = torch.cat([good, bad]).argsort()
     return torch.cat([part[0].to(scores.dtype) for part in parts])[place], torch.cat([part[1].to(scores.dtype) for part in parts])[place]
 
 
-def _factorised(scores: Tensor, exists: Tensor, single_root: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-partition, marginals and how far entries cancel: 1 if not at all, NaN or infinity if nothing is left."""
-    both = exists[:, :, None] & exists[:, None, :]
-    # every modifier has exactly one head, so that a shift of its scores shifts those of all trees
-    shift = torch.where(both, scores, -torch.inf).detach().amax(1, keepdim=True)
-    shift = torch.where(shift.isfinite(), shift, 0)
-    weights = torch.where(both, scores - shift, -torch.inf).exp()
-    roots = weights.diagonal(dim1=1, dim2=2)
-    arcs = weights - torch.diag_embed(roots)
-    diagonal = arcs.sum(1) + (~exists).to(weights.dtype)
-    if not single_root:
-        diagonal = diagonal + roots
-    laplacian = torch.diag_embed(diagonal) - arcs
-    if single_root:
-        # one row of the Laplacian is redundant without roots; that of the first node gives the root its weights (Koo et al., 2007)
-        laplacian = torch.cat([roots[:, None], laplacian[:, 1:]], 1)
-    inverse, determinant = _inverse(laplacian)
-    cancelled = _cancellation(laplacian.detach(), inverse.detach())
-    own = inverse.diagonal(dim1=1, dim2=2)
-    across = inverse.transpose(1, 2)
-    if single_root:
-        first = torch.zeros_like(own)
-        first[:, 0] = 1
-        found = arcs * ((1 - first) * own)[:, None] - arcs * across * (1 - first)[:, :, None] + torch.diag_embed(roots * inverse[:, :, 0])
-    else:
-        found = arcs * (own[:, None] - across) + torch.diag_embed(roots * own)
-    partition = _Attached.apply(determinant + torch.where(exists, shift[:, 0], 0).sum(1), found, scores)
-    return partition, found, torch.where(determinant.isfinite(), cancelled, torch.inf)
+@dataclass(frozen=True)
+class _Solved:
+    """A factorisation of Laplacians, and what follows from it.
 
-
-def _cancellation(matrix: Tensor, inverse: Tensor) -> Tensor:
-    """Of what size the terms are whose sums are the entries of matrix times inverse, shape ``(batch,)``; infinity if that is not the identity.
-
-    Rounding in the entries of the matrix, relative to them, moves the logarithm of the determinant by as much at most, to first order.
+    Attributes:
+        partition: shape ``(batch,)``.
+        found: marginals, shape ``(batch, n, n)``.
+        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``: 1 if nothing cancels, NaN or infinity if nothing is left.
+        arcs: weights relative to the heaviest head, 0 on the diagonal, shape ``(batch, n, n)``.
+        roots: their weights, shape ``(batch, n)``.
+        inverse: of the Laplacian, 0 at nodes that do not exist or are deleted, shape ``(batch, n, n)``.
+        exists: shape ``(batch, n)``, or None.
+        node: the deleted one, shape ``(batch,)``; None where several roots are allowed.
+        reached: for each node, how much it is a root of trees that hang on it in the end, shape ``(batch, n)``; with one root only.
+        rooted: the share of the weight of all trees in which a path from another root comes by, shape ``(batch, n)``; with one root only.
+        total: the weight of all trees relative to those that hang on the deleted node, shape ``(batch, 1)``; with one root only.
     """
-    n = matrix.shape[-1]
-    probe = 1 + (torch.arange(n, dtype=matrix.dtype, device=matrix.device) * 0.6180339887498949) % 1
-    # of a matrix that is singular but for rounding, what is called its inverse is none (the check is Freivalds's)
-    off = (matrix @ (inverse @ probe)[:, :, None] - probe[:, None]).abs().amax((1, 2))
-    size = (matrix.abs() * inverse.abs().transpose(1, 2)).sum(2).amax(1)
-    return torch.where(off < torch.finfo(matrix.dtype).eps ** 0.5, size, torch.inf)
+
+    partition: Tensor
+    found: Tensor
+    cancelled: Tensor
+    arcs: Tensor
+    roots: Tensor
+    inverse: Tensor
+    exists: Tensor | None
+    node: Tensor | None
+    reached: Tensor | None
+    rooted: Tensor | None
+    total: Tensor | None
+
+    def rows(self, chosen: Tensor) -> _Solved:
+        """Those of some batch elements."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part[chosen] for name, part in held.items() if part is not None})
 
 
-def _inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse, differentiable, and the logarithm of the absolute determinant, not; singular matrices give what is not finite."""
-    with torch.no_grad():
-        factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-        inverse = torch.linalg.lu_solve(factors, pivots, identity)
-        determinant = factors.diagonal(dim1=1, dim2=2).abs().log().sum(1)
-    return _Inverted.apply(matrix, inverse), determinant
+@torch.no_grad()
+def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
+    """Factorise once.
+
+    With one root, the Laplacian loses the row and the column of the node with the heaviest root: its determinant is then the weight of the trees that
+    hang on that node, to which those of all other roots are added as a sum without signs. Either way it is a diagonally dominant M-matrix: arcs
+    with the opposite sign, and on the diagonal what enters a node, from other nodes and, as a surplus, from the root or the deleted node.
+    """
+    # every modifier has exactly one head, so that a shift of its scores shifts those of all trees; the floor is for nodes without any
+    shift = scores.amax(1, keepdim=True).clamp_min_(NEVER)
+    arcs = (scores - shift).exp_()
+    diagonal = arcs.diagonal(dim1=1, dim2=2)
+    roots = diagonal.clone()
+    diagonal.zero_()
+    shifted = shift[:, 0]
+    rows = torch.arange(len(arcs), device=arcs.device)
+    node = None
+    kept, surplus = arcs, roots
+    if single_root:
+        node = roots.argmax(1)
+        surplus = arcs[rows, node]
+        surplus[rows, node] = 1
+        kept = arcs.clone()
+        kept[rows, node] = 0
+        kept[rows, :, node] = 0
+    if exists is not None:
+        shifted = torch.where(exists, shifted, 0)
+        surplus = torch.where(exists, surplus, 1)
+    inverse, partition = invert(kept, surplus)
+    # large shifts may cancel against a large logarithm
+    partition = partition.double() + shifted.sum(1, dtype=torch.float64)
+    own = inverse.diagonal(dim1=1, dim2=2)
+    degree = kept.sum(1) + surplus
+    visits = degree * own
+    if exists is not None:
+        own.mul_(exists)
+    if node is None:
+        cancelled = visits.amax(1)
+        found = (own[:, :, None] - inverse).mT * arcs
+        chance = roots * own
+        reached = rooted = total = None
+    else:
+        own[rows, node] = 0
+        reached = (inverse * arcs[rows, :, node][:, None]).sum(2)
+        elsewhere = roots.clone()
+        elsewhere[rows, node] = 0
+        rooted = (inverse * elsewhere[:, :, None]).sum(1)
+        hanging = own - reached * rooted.div_(total := (roots[rows, node] + (elsewhere * reached).sum(1))[:, None])
+        cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
+        partition += total[:, 0].log().double()
+        reached[rows, node] = 1
+        paths = torch.addcmul(hanging[:, :, None] - inverse, reached[:, :, None], rooted[:, None])
+        found = paths.mT * arcs
+        chance = roots * reached / total
+    found.diagonal(dim1=1, dim2=2).copy_(chance)
+    # of a matrix that is singular but for rounding, what is called its inverse is none. Each column of marginals sums to one if the diagonal of
+    # inverse times Laplacian is that of the identity, and a walk against the arcs visits a node where it starts at least once
+    slack = torch.finfo(arcs.dtype).eps ** 0.5
+    off = (found.sum(1) - (1 if exists is None else exists.to(arcs.dtype))).abs_().amax(1)
+    # beyond this, products of four entries overflow
+    within = inverse.flatten(1).amax(1) < torch.finfo(arcs.dtype).max ** 0.25
+    sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()
+    return _Solved(
+        partition, found, torch.where(sound, 2 * cancelled - 1, torch.inf), arcs, roots, inverse, exists, node, reached, rooted, total
+    )
 
 
-class _Inverted(torch.autograd.Function):
-    """A known inverse with the derivative of inversion."""
+@torch.no_grad()
+def _directional(solved: _Solved, direction: Tensor) -> Tensor:
+    """The derivative of the marginals in a direction of the scores: the Hessian of the log-partition, which is symmetric, times the direction."""
+    changed = solved.arcs * direction
+    changed_roots = solved.roots * direction.diagonal(dim1=1, dim2=2)
+    inverse, own = solved.inverse, solved.inverse.diagonal(dim1=1, dim2=2)
+    degree = changed.sum(1)
+    if solved.node is None:
+        degree += changed_roots
+    step = changed.clone()
+    step.diagonal(dim1=1, dim2=2).copy_(-degree)
+    moved = inverse @ step @ inverse
+    moved_own = moved.diagonal(dim1=1, dim2=2)
+    if solved.node is None or solved.reached is None or solved.rooted is None or solved.total is None:
+        paths, moved_paths = own[:, :, None] - inverse, moved_own[:, :, None] - moved
+        chance = changed_roots * own + solved.roots * moved_own
+    else:
+        rows = torch.arange(len(inverse), device=inverse.device)
+        node, reached, rooted, total = solved.node, solved.reached, solved.rooted, solved.total
+        inner = reached.clone()
+        inner[rows, node] = 0
+        elsewhere, changed_elsewhere = solved.roots.clone(), changed_roots.clone()
+        elsewhere[rows, node] = 0
+        changed_elsewhere[rows, node] = 0
+        moved_reached = (moved * solved.arcs[rows, :, node][:, None] + inverse * changed[rows, :, node][:, None]).sum(2)
+        moved_total = (changed_roots * reached + solved.roots * moved_reached).sum(1, keepdim=True)
+        moved_rooted = (moved * elsewhere[:, :, None] + inverse * changed_elsewhere[:, :, None]).sum(1)
+        moved_rooted = (moved_rooted - rooted * moved_total) / total
+        hanging, moved_hanging = own - inner * rooted, moved_own - moved_reached * rooted - inner * moved_rooted
+        paths = torch.addcmul(hanging[:, :, None] - inverse, reached[:, :, None], rooted[:, None])
+        moved_paths = torch.addcmul(moved_hanging[:, :, None] - moved, moved_reached[:, :, None], rooted[:, None])
+        moved_paths = torch.addcmul(moved_paths, reached[:, :, None], moved_rooted[:, None])
+        chance = (changed_roots * reached + solved.roots * (moved_reached - reached * moved_total / total)) / total
+    result = paths.mT * changed
+    result += moved_paths.mT * solved.arcs
+    result.diagonal(dim1=1, dim2=2).copy_(chance)
+    return result
 
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, inverse: Tensor) -> Tensor:
-        out = inverse.clone()
-        ctx.save_for_backward(out)
-        return out
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (inverse,) = ctx.saved_tensors
-        across = inverse.transpose(1, 2)
-        return -across @ gradient @ across, None
+def _attached(scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
+    """Log-partition and marginals with their derivatives."""
+    if not (torch.is_grad_enabled() and scores.requires_grad):
+        return solved.partition, solved.found
+    partition, found = _Attached.apply(scores, solved)
+    return partition, found
 
 
 class _Attached(torch.autograd.Function):
-    """A known log-partition whose gradient is that of the marginals, which are differentiable themselves."""
+    """A factorisation with its first derivatives; those of higher order come from differentiable operations."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, arcs: Tensor, scores: Tensor) -> Tensor:
-        ctx.save_for_backward(arcs)
-        return value.clone()
+    def forward(ctx: Any, scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(scores)
+        ctx.solved = solved
+        ctx.set_materialize_grads(False)
+        return solved.partition.clone(), solved.found.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        (arcs,) = ctx.saved_tensors
-        return None, None, gradient[:, None, None] * arcs
+    def backward(ctx: Any, by_partition: Tensor | None, by_found: Tensor | None) -> tuple[Tensor | None, None]:
+        (scores,) = ctx.saved_tensors
+        solved: _Solved = ctx.solved
+        again = torch.is_grad_enabled()
+        found = _differentiable(scores, solved) if again else solved.found
+        gradient = None if by_partition is None else by_partition[:, None, None] * found
+        if by_found is not None:
+            if again:
+                (more,) = torch.autograd.grad(found, scores, by_found, create_graph=True)
+            else:
+                more = _directional(solved, by_found)
+            gradient = more if gradient is None else gradient + more
+        return gradient, None
 
 
-def _eliminated(scores: Tensor, exists: Tensor, single_root: bool) -> tuple[Tensor, Tensor]:
-    """Log-partition and marginals without subtraction, for any scores."""
-    again = torch.is_grad_enabled() and scores.requires_grad
-    with torch.enable_grad():
-        leaf = scores if again else scores.detach().requires_grad_()
-        partition = _eliminate(leaf, exists, single_root)
-        possible = partition.detach() > _NEVER / 2
-        (arcs,) = torch.autograd.grad(partition[possible].sum(), leaf, create_graph=again)
-    partition = torch.where(possible, partition, -torch.inf)
-    arcs = torch.where(possible[:, None, None], arcs, 0)
-    return (partition, arcs) if again else (partition.detach(), arcs)
+def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
+    """The marginals of ``_solve`` in operations that can be differentiated any number of times, from the inverse that is known."""
+    weights = (scores - scores.detach().amax(1, keepdim=True).clamp_min(NEVER)).exp()
+    n = scores.shape[1]
+    roots = weights.diagonal(dim1=1, dim2=2)
+    arcs = weights * (1 - torch.eye(n, dtype=weights.dtype, device=weights.device))
+    diagonal = arcs.sum(1) if solved.node is not None else arcs.sum(1) + roots
+    inverse = Inverted.apply(arcs, diagonal, solved.inverse)
+    own = inverse.diagonal(dim1=1, dim2=2)
+    if solved.node is None:
+        several: Tensor = arcs * (own[:, :, None] - inverse).mT + torch.diag_embed(roots * own)
+        return several
+    first = torch.nn.functional.one_hot(solved.node, n).to(weights.dtype)
+    inner = (inverse * (arcs * first[:, None]).sum(2)[:, None]).sum(2)
+    reached = inner + first
+    total = (roots * reached).sum(1, keepdim=True)
+    rooted = (inverse * (roots * (1 - first))[:, :, None]).sum(1) / total
+    paths = (own - inner * rooted)[:, :, None] - inverse + reached[:, :, None] * rooted[:, None]
+    found: Tensor = arcs * paths.mT + torch.diag_embed(roots * reached / total)
+    return found
 
 
-def _eliminate(scores: Tensor, exists: Tensor, single_root: bool) -> Tensor:
-    """Remove one node after another: its head's arcs take over its modifiers, in proportion to the probability of each head.
-
-    The node removed next is the one with the heaviest heads among those that remain, so that a forbidden arc is met only where all are.
-    """
-    batch, n = scores.shape[:2]
-    both = exists[:, :, None] & exists[:, None, :]
-    arcs = torch.where(both & (scores != -torch.inf), scores, _NEVER)
-    roots = arcs.diagonal(dim1=1, dim2=2)
-    diagonal = torch.eye(n, dtype=torch.bool, device=scores.device)
-    arcs = arcs.masked_fill(diagonal, _NEVER)
-    left = exists
-    total = scores.new_zeros(batch)
-    rows = torch.arange(batch, device=scores.device)
-    for _ in range(n - 1):
-        inner = left[:, :, None] & left[:, None, :]
-        heads = torch.where(inner, arcs, _NEVER)
-        weight = torch.logsumexp(heads, 1) if single_root else torch.logsumexp(torch.cat([heads, roots[:, None]], 1), 1)
-        several = left.sum(1) > 1
-        node = torch.where(left, weight.detach(), -torch.inf).argmax(1)
-        own, column, row = weight[rows, node], heads[rows, :, node], heads[rows, node]
-        total = total + torch.where(several, own, 0)
-        share = torch.maximum(column - own[:, None], column.new_tensor(_NEVER))
-        # a path that comes back to where it began is a cycle, and in no tree
-        taken = (share[:, :, None] + row[:, None]).masked_fill(diagonal, _NEVER)
-        arcs = torch.where(several[:, None, None], _added(arcs, taken), arcs)
-        root_share = torch.maximum(roots[rows, node] - own, own.new_tensor(_NEVER))
-        roots = torch.where(several[:, None], _added(roots, root_share[:, None] + row), roots)
-        left = left & ~(torch.nn.functional.one_hot(node, n).bool() & several[:, None])
-    last = torch.where(left, roots, _NEVER).amax(1)
-    return total + torch.where(left.any(1), last, 0)
-
-
-def _added(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp a + exp b); the second derivative of ``torch.logaddexp`` is NaN where the two are far apart."""
-    return torch.logsumexp(torch.stack([a, b]), 0)
+_WAYS = {
+    torch.float64: (_Way(invert_fast, torch.float64, 30.0), _Way(invert_exactly, torch.float64, 300.0)),
+    torch.float32: (_Way(invert_fast, torch.float32, 10.0), _Way(invert_exactly, torch.float64, 1e7)),
+}
+"""What is tried for results of a dtype before elimination in the logarithmic domain."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import unn
 from factors.arborescence import decode, sample
-from factors.matrix_tree import log_partition, log_partition_and_marginals, marginals
+from factors.elimination import eliminated
+from factors.matrix_tree import _WAYS, _by_cases, log_partition, log_partition_and_marginals, marginals, present
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "matrix_tree.npz")
 ROOTS = pytest.mark.parametrize("roots", ["single", "multi"])
@@ -206,3 +207,35 @@ def test_padding_has_no_heads_and_empty_batches_and_sentences_are_themselves():
 def test_scores_and_lengths_that_make_no_sense_are_refused(function, scores, lengths, words):
     with pytest.raises(unn.ObservationError, match=says(words)):
         function(scores, lengths)
+
+
+@given(
+    n=st.integers(2, 12), cycle=st.floats(0, 12), roots=st.booleans(), forbidden=st.booleans(), ragged=st.booleans(), seed=st.integers(0, 10_000)
+)
+@settings(max_examples=60, deadline=None)
+def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_strong_cycles(n, cycle, roots, forbidden, ragged, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores, slope = torch.randn(2, 6, n, n, dtype=torch.float64, generator=generator)
+    for a in range(0, n - 1, 2):
+        scores[:, a, a + 1] += cycle
+        scores[:, a + 1, a] += cycle
+    if forbidden:
+        scores[:, 0, 1:] = -torch.inf
+    lengths = torch.randint(1, n + 1, (6,), generator=generator) if ragged else None
+    exists = present(scores, lengths)
+    kept = scores.masked_fill(~(exists[:, :, None] & exists[:, None]), -torch.inf)
+
+    def everything(function):
+        leaf = kept.clone().requires_grad_()
+        partition, arcs = function(leaf)
+        total = (torch.where(partition.isfinite(), partition, 0)).sum() + (arcs * slope).sum()
+        (gradient,) = torch.autograd.grad(total, leaf) if total.requires_grad else (torch.zeros_like(leaf),)
+        return partition, arcs, gradient
+
+    expected = everything(lambda s: eliminated(s, exists, roots))
+    for ways in (_WAYS[torch.float64], _WAYS[torch.float64][1:]):
+        for found, right in zip(everything(lambda s, w=ways: _by_cases(s, exists, roots, w)), expected, strict=True):
+            torch.testing.assert_close(found, right, atol=1e-10, rtol=1e-12)
+    single = everything(lambda s: _by_cases(s.float(), exists, roots, _WAYS[torch.float32]))
+    for found, right in zip(single, expected, strict=True):
+        torch.testing.assert_close(found.double(), right, atol=2e-4, rtol=1e-5)
