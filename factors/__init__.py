@@ -1,5 +1,7 @@
 """The factor library."""
 
+from .birkhoff import Birkhoff as Birkhoff
+from .budget import Budget as Budget
 from .cardinality import Cardinality as Cardinality
 from .conv import Conv2d as Conv2d
 from .directed import Directed as Directed
@@ -7,3 +9,5 @@ from .implicit import Implicit as Implicit
 from .multilinear import Multilinear as Multilinear
 from .structure import Clique as Clique
 from .structure import Depends as Depends
+from .structured import Structured as Structured
+from .tree import TreeEntropy as TreeEntropy
