@@ -56,6 +56,15 @@ def _print(answer: Answer, as_json: bool) -> None:
 
     text = json.dumps(strict(dict(answer.data)), allow_nan=False) if as_json else "\n".join(answer.lines)
     try:
+        if answer.content is not None and not as_json:
+            if sys.stdout is None:
+                raise DataError("standard output cannot be written: it is closed.")
+            sys.stdout.flush()
+            rest = memoryview(answer.content)
+            while rest:
+                # an unbuffered stream (PYTHONUNBUFFERED) may take a part only, and says nothing of a full disk until it is asked again
+                rest = rest[sys.stdout.buffer.write(rest) :]
+            sys.stdout.buffer.flush()
         if text:
             print(text, flush=True)
     except BrokenPipeError:
@@ -85,7 +94,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         return tyro.cli(kind, prog=prog, description=problem.summary, args=list(arguments[2:]), config=options), problem
     kinds = {
         "problems": commands.Problems, "demo": commands.Demo, "resume": commands.Resume, "evaluate": commands.Evaluate,
-        "infer": commands.Infer, "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
+        "infer": commands.Infer, "parse": commands.Parse, "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
     }  # fmt: skip
     # importing all problems would slow down every other command
     load_all = arguments[:1] in (["train"], ["show"]) or any(word.startswith("--tyro-") for word in arguments)
@@ -143,7 +152,11 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
         case commands.Evaluate():
             from .commands.evaluate import evaluate
 
-            return evaluate(command.run, command.iterations), 0
+            return evaluate(command.run, command.iterations, command.data), 0
+        case commands.Parse():
+            from .commands.parse import parse as parse_sentences
+
+            return parse_sentences(command), 0
         case commands.Infer():
             from .commands.infer import infer
 

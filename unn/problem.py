@@ -28,10 +28,44 @@ GROUP = "unn.problems"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints: lines for people, the same as data for machines."""
+    """What a command prints: lines for people, the same as data for machines.
+
+    Attributes:
+        lines: of text.
+        data: for ``--json``.
+        content: bytes to print as they are, before the lines; None for none.
+    """
 
     lines: tuple[str, ...]
     data: Mapping[str, Any]
+    content: bytes | None = None
+
+
+@dataclass(frozen=True)
+class ParseRequest:
+    """What ``unn parse`` asks for.
+
+    Attributes:
+        file: to parse; "-" for standard input.
+        out: file for the result; None for standard output.
+        format: "conllu", "tokens" (one sentence a line), or "auto" to see by the content.
+        iterations: rounds, if not those of training.
+        complete: heads in the file are given, and what is forbidden there is forbidden; the rest is found.
+        skip_bad: copy malformed sentences unchanged, and say which, instead of refusing the file.
+        show: "conllu", "tree" or "heat" for text that people read.
+        draw: folder for a drawing of each tree and a heat map of its marginals, as SVG.
+        batch: words that are parsed at once, padding included.
+    """
+
+    file: str
+    out: Path | None = None
+    format: str = "auto"
+    iterations: int | None = None
+    complete: bool = False
+    skip_bad: bool = False
+    show: str = "conllu"
+    draw: Path | None = None
+    batch: int = 2000
 
 
 @dataclass(frozen=True)
@@ -143,6 +177,22 @@ class Problem(ABC):
         with torch.no_grad():
             found = self.task(run.config).evaluate(run.network)
         return Answer(tuple(f"{name} {value:.6g}" for name, value in found.items()) or ("this problem measures nothing",), found)
+
+    def on_data(self, run: Trained, data: Path) -> Trained:
+        """The run, to be evaluated on other data.
+
+        Raises:
+            UnnError: if the problem has none but its own.
+        """
+        raise UnnError(f"problem {self.name!r} is evaluated on its own data only; leave out --data.")
+
+    def parse(self, run: Trained, request: ParseRequest) -> Answer:
+        """Parse sentences.
+
+        Raises:
+            UnnError: if that is not what the problem is about.
+        """
+        raise UnnError(f"problem {self.name!r} does not parse sentences; unn problems lists what each is about.")
 
     def demo(self, folder: Path, progress: bool) -> Answer:
         """A complete small run with pictures.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from tyro.conf import Positional, arg
 
@@ -71,6 +71,34 @@ class Evaluate:
     run: RunFolder
     iterations: tuple[int, ...] = ()
     """Rounds at test time, if not those of training; several are compared."""
+    data: Path | None = None
+    """Measure on these data instead of the run's own, where the problem offers it."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class Parse:
+    """Parse sentences with a run of the parsing problem."""
+
+    run: RunFolder
+    file: Annotated[Positional[str], arg(metavar="FILE")]
+    """CoNLL-U (.gz too) or raw tokens, one sentence a line; - for standard input."""
+    out: Path | None = None
+    """File for the result; standard output by default."""
+    format: Literal["auto", "conllu", "tokens"] = "auto"
+    """Of the file; by default seen by its content."""
+    iterations: int | None = None
+    """Rounds of updates, if not those of training."""
+    complete: bool = False
+    """Keep the heads that the file has (HEAD not _), obey NotHead=2,5 in MISC, and find the rest."""
+    skip_bad: bool = False
+    """Copy malformed sentences unchanged and list them, instead of refusing the file."""
+    show: Literal["conllu", "tree", "heat"] = "conllu"
+    """Print trees or arc marginals as text instead of CoNLL-U."""
+    draw: Path | None = None
+    """Folder for drawings of each tree and its arc marginals (SVG)."""
+    batch: int = 2000
+    """Words that are parsed at once; fewer need less memory."""
     json: Json = False
 
 

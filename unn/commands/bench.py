@@ -22,7 +22,7 @@ def bench(quick: bool, only: str | None) -> Answer:
     arguments = (["--quick"] if quick else []) + (["--only", only] if only else [])
     sys.path.insert(0, str(root))
     try:
-        sections = [importlib.import_module(f"tests.benchmarks.{name}") for name in ("core", "gpu")]
+        sections = [importlib.import_module(f"tests.benchmarks.{name}") for name in ("core", "trees", "gpu")]
         for section in sections:
             section.main(arguments)
     finally:

@@ -11,15 +11,15 @@ from .open import open_trained
 MOST_ROUNDS = 100_000
 
 
-def evaluate(folder: Path, iterations: tuple[int, ...]) -> Answer:
-    """Measure a trained run.
+def evaluate(folder: Path, iterations: tuple[int, ...], data: Path | None = None) -> Answer:
+    """Measure a trained run, on other data than its own if so.
 
     Raises:
         UnnError: for rounds out of range, or a run that cannot be opened.
     """
     require_rounds(*iterations)
     problem, run = open_trained(folder)
-    return problem.evaluate(run, iterations)
+    return problem.evaluate(run if data is None else problem.on_data(run, data), iterations)
 
 
 def require_rounds(*iterations: int) -> None:

@@ -22,6 +22,7 @@ def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
         UnnError: for options out of range, or a folder that cannot be written.
     """
     from ..draw import adjacency_text, draw_adjacency, draw_graph, save_figure, theme_named
+    from ..runs.files import make_folder
 
     colours = theme_named(theme)
     problem.check(config)
@@ -38,6 +39,7 @@ def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
         lines += [f"Who interacts with whom, among {found.count} nodes:", *adjacency_text(found.rows, found.columns, found.blocks).splitlines()]
         data |= {"nodes": dict(found.blocks), "entries": len(found.rows)}
     if out is not None:
+        make_folder(out)
         save_figure(draw_graph(graph, theme=colours), out / "graph.svg")
         drawn = [out / "graph.svg"]
         if found is not None:

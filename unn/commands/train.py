@@ -70,13 +70,21 @@ def resume(folder: Path, progress: bool) -> tuple[Answer, int]:
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        if json_of("facts", task.facts) != dict(run.facts):
-            raise DataError(f"{folder} was trained on data with {dict(run.facts)}; those found now have {dict(task.facts)}.")
+        found = json_of("facts", task.facts)
+        other = [name for name in {**run.facts, **found} if run.facts.get(name) != found.get(name)]
+        if other:
+            was, now = (", ".join(f"{name} {_short(facts.get(name))}" for name in other) for facts in (run.facts, found))
+            raise DataError(f"{folder} was trained on data with {was}; those found now have {now}.")
         network = _fresh_network(problem, config, run.facts)
         with ExitStack() as stack:
             _by_main(processes, lambda: stack.enter_context(lock_run(folder)))
             result = fit(network, task, config.training, folder, progress, processes=processes)
             return _finish(result, folder, processes)
+
+
+def _short(fact: object) -> str:
+    text = repr(fact)
+    return text if len(text) < 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def _quiet_workers() -> None:

@@ -1,4 +1,4 @@
-"""Pictures: graphs, energies, metrics, matrices and images in one look, light or dark. No global state of matplotlib is touched.
+"""Pictures: graphs, energies, metrics, matrices, images and dependency trees in one look, light or dark. No global state of matplotlib is touched.
 
 Neither torch nor matplotlib is loaded before something is drawn.
 """
@@ -13,7 +13,11 @@ from .matrices import draw_adjacency as draw_adjacency
 from .matrices import draw_attention as draw_attention
 from .metrics import draw_metrics as draw_metrics
 from .save import save_figure as save_figure
+from .sentence_text import heat_text as heat_text
+from .sentence_text import tree_text as tree_text
 from .theme import DARK as DARK
 from .theme import LIGHT as LIGHT
 from .theme import Theme as Theme
 from .theme import theme_named as theme_named
+from .tree import draw_arcs as draw_arcs
+from .tree import draw_marginals as draw_marginals

@@ -48,9 +48,14 @@ def rendered(figure: Figure, kind: str, dpi: float, what: str = "") -> bytes:
     Raises:
         DataError: if it cannot be drawn, for example at 0 dots per inch or with more dots than the format can hold.
     """
+    import matplotlib
+
     buffer = io.BytesIO()
+    # one picture, one file: no date, no random names
+    metadata: dict[str, str | None] | None = {"Date": None} if kind == "svg" else None
     try:
-        figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor())
+        with matplotlib.rc_context({"svg.hashsalt": "unn"}):
+            figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor(), metadata=metadata)
     except (ValueError, OSError, MemoryError) as error:
         raise DataError(f"the picture {what} cannot be drawn at {dpi} dots per inch: {str(error).rstrip('.')}.") from None
     return buffer.getvalue()
