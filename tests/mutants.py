@@ -177,13 +177,39 @@ MUTANTS = (
     ),
     Mutant(
         "strong cycles are trusted to the factorisation", "factors/matrix_tree.py",
-        "return torch.where(off < torch.finfo(matrix.dtype).eps ** 0.5, size, torch.inf)", "return torch.zeros_like(size)",
+        "trusted = solved.cancelled <= ways[0].worst", "trusted = solved.cancelled.isfinite()",
         "tests/factors/test_matrix_tree.py",
     ),
     Mutant(
         "the adjacency is not symmetric", "unn/adjacency.py",
         "entries += [a * total + b, b * total + a]", "entries += [a * total + b]",
         "tests/unn/test_adjacency.py",
+    ),
+    Mutant(
+        "a product of an older value is shared", "factors/multilinear.py",
+        "if kept is None or kept[0] is not x:", "if kept is None:",
+        "tests/factors/test_multilinear.py",
+    ),
+    Mutant(
+        "what its inverse is not is taken for the inverse of a singular matrix", "factors/matrix_tree.py",
+        "sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()", "sound = partition.isfinite()",
+        "tests/factors/test_matrix_tree.py",
+    ),
+    Mutant(
+        "several roots may be decoded where there must be one", "factors/arborescence.py",
+        "fine = rooted & possible & ((roots == 1) if single_root else (roots >= 1))", "fine = rooted & possible & (roots >= 1)",
+        "tests/factors/test_matrix_tree.py",
+    ),
+    Mutant(
+        "a given arc does not exclude the other heads", "factors/tree.py",
+        "own._allowed = torch.where(decided, taken, ~where)", "own._allowed = torch.where(decided, taken | ~where, ~where)",
+        "tests/problems/test_parsing_graph.py",
+    ),
+    Mutant(
+        "modifier lists are compared without those that were added", "problems/attachment.py",
+        "spoiled = np.bincount(gold_at[wrong], minlength=n + 1) + np.bincount(predicted_at[wrong], minlength=n + 1)",
+        "spoiled = np.bincount(gold_at[wrong], minlength=n + 1)",
+        "tests/problems/test_attachment.py",
     ),
 )  # fmt: skip
 

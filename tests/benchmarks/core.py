@@ -253,30 +253,51 @@ def building_figures(samples: int) -> list[Figure]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    report(__doc__, cases, {"engine": engine_figures, "building": building_figures}, arguments)
+
+
+def report(
+    about: str | None,
+    cases: Callable[[], list[Case]],
+    groups: Mapping[str, Callable[[int], list[Figure]]],
+    arguments: Sequence[str] | None,
+    relative: Callable[[Case], float] = lambda case: 1e-4,
+) -> None:
+    """Measure and print the cases and groups of figures whose names were asked for.
+
+    Args:
+        about: says what is measured.
+        cases: to measure.
+        groups: of figures, for a number of samples.
+        arguments: of the command line.
+        relative: how far both ways of a case may differ, as a share of the largest entry.
+    """
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer pairs")
-    parser.add_argument("--only", default="", metavar="NAME", help="only cases, and groups of figures (engine, building), whose names contain this")
+    parser.add_argument("--only", default="", metavar="NAME", help="only cases, and groups of figures, whose names contain this")
     options = parser.parse_args(arguments)
     pairs = 5 if options.quick else 15
 
     bench.keep_memory()
     print(f"{bench.machine()}; float32, one thread, freed memory kept", end="\n\n")
-    results = _measured([case for case in cases() if options.only in case.name], pairs)
+    with bench.one_thread():
+        chosen = [case for case in cases() if options.only in case.name]
+    results = _measured(chosen, pairs, relative)
     if results:
         print(bench.table(results), end="\n\n")
         print(*dict.fromkeys(f"other: {result.case.note}" for result in results), sep="\n", end="\n\n")
-    groups = {"engine": engine_figures, "building": building_figures}
     figures = [figure for name, group in groups.items() if options.only in name for figure in group(pairs)]
     if figures:
         print(bench.figure_table(figures))
 
 
-def _measured(chosen: Sequence[Case], pairs: int) -> list[Result]:
+def _measured(chosen: Sequence[Case], pairs: int, relative: Callable[[Case], float]) -> list[Result]:
     from tqdm import tqdm
 
     results = []
     for case in tqdm(chosen, desc="measuring", unit="case", leave=False, disable=None):
-        bench.require_equal(case)
+        with bench.one_thread():
+            bench.require_equal(case, relative(case))
         results.append(bench.measure(case, pairs))
     return results
 
