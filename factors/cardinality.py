@@ -8,10 +8,10 @@ from torch import Tensor
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError
-from unn.interactions import Pairs, Shapes, clique_pairs
+from unn.interactions import Relation, Shapes, clique_relations, told_apart
 from unn.regularizers.base import batch_sum
 
-from .structure import parse_each
+from .structure import parse_letters
 from .views import starts_of, view
 
 
@@ -34,7 +34,7 @@ class Cardinality(Factor):
             raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
         if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
             raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
-        self.each = parse_each(self, each)
+        self.each = parse_letters(self, "each", each)
         self.equals = equals
 
     def counts(self, x: Tensor) -> Tensor:
@@ -55,8 +55,11 @@ class Cardinality(Factor):
         """
         return batch_sum((self.counts(x) != self.equals).long())
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
-        return clique_pairs(self, self.each, shapes)
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return clique_relations(self, self.each, shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references)
 
     def formula(self) -> str:
         groups = f" for each {' '.join(self.each)}" if self.each else ""

@@ -14,7 +14,7 @@ from unn import Factor, SizeRule
 from unn.arrays import Array, Reference, Variable
 from unn.errors import DeclarationError
 from unn.factor import Values
-from unn.interactions import Pairs, Shapes, node_of
+from unn.interactions import Relation, Shapes, listed_relation, node_of
 from unn.sizes import LetterSizes
 
 from . import subpixel
@@ -101,7 +101,7 @@ class Conv2d(Factor):
             SizeRule(("o",), self._filter_rule),
         ]
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
+    def interactions(self, shapes: Shapes) -> list[Relation]:
         channels, rows, columns = shapes[self.output]
         wide, tall, across = shapes[self.input]
         inner = wide // self.groups
@@ -111,7 +111,7 @@ class Conv2d(Factor):
         b = j * self.stride[1] - self.padding[1] + v * self.dilation[1]
         inside = (a >= 0) & (a < tall) & (b >= 0) & (b < across)
         pairs = node_of(self.references[0], (o, i, j), shapes), node_of(self.references[2], (d, a, b), shapes)
-        return [(self.output, pairs[0][inside], self.input, pairs[1][inside])]
+        return [listed_relation(self.output, pairs[0][inside], self.input, pairs[1][inside])]
 
     def formula(self) -> str:
         options = [

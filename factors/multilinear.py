@@ -17,7 +17,7 @@ from unn import Factor
 from unn.arrays import Constant, Parameter, Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.factor import Products, Values
-from unn.interactions import Pairs, Shapes, product_pairs
+from unn.interactions import Relation, Shapes, product_relations, told_apart
 from unn.sizes import LetterSizes
 
 from .contraction import BATCH, Contraction, contraction
@@ -160,8 +160,12 @@ class Multilinear(Factor):
         kept: NDArray[np.bool_] = _RELATIONS[relation](index[left], index[right])
         return kept
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
-        return product_pairs(self, shapes)
+    def ordered_letters(self) -> set[str]:
+        compared = set() if self._condition is None or self._condition[1] == "!=" else {self._condition[0], self._condition[2]}
+        return told_apart(self.references) | compared
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return product_relations(self, shapes)
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """Find all contraction paths now, for typical sizes of axes, so that nothing is left to do in the first run."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError, suggest
-from unn.interactions import Pairs, Shapes, clique_pairs, term_pairs
+from unn.interactions import Relation, Shapes, clique_relations, term_relation, told_apart
 
 
 class Depends(Factor):
@@ -15,23 +17,24 @@ class Depends(Factor):
         child: a reference to a variable.
         parents: references to variables.
         name: unique in the graph.
+        ordered: letters whose values each have a meaning of their own (ranks, times), so that embeddings must not be shared along them.
 
     Example:
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
     """
 
-    def __init__(self, child: Reference, *parents: Reference, name: str | None = None) -> None:
+    def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str = "") -> None:
         super().__init__(child, *parents, name=name)
         _variables_only(self)
+        self.ordered = parse_letters(self, "ordered", ordered)
         self.child = child
         self.parents = parents
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
-        found: list[Pairs] = []
-        for parent in self.parents:
-            i, j = term_pairs(self, self.child, parent, shapes)
-            found.append((self.child.array.name, i, parent.array.name, j))
-        return found
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return [replace(term_relation(self, self.child, parent, shapes), directed=True) for parent in self.parents]
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
         return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}"
@@ -44,36 +47,41 @@ class Clique(Factor):
         references: to variables.
         each: letters, separated by spaces, for each value of which there is one clique; without any, all nodes are one clique.
         name: unique in the graph.
+        ordered: letters whose values each have a meaning of their own (ranks, times), so that embeddings must not be shared along them.
 
     Example:
         ``Clique(X["r c"], each="r")``: the entries of each row interact.
     """
 
-    def __init__(self, *references: Reference, each: str = "", name: str | None = None) -> None:
+    def __init__(self, *references: Reference, each: str = "", name: str | None = None, ordered: str = "") -> None:
         super().__init__(*references, name=name)
         _variables_only(self)
-        self.each = parse_each(self, each)
+        self.each = parse_letters(self, "each", each)
+        self.ordered = parse_letters(self, "ordered", ordered)
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
-        return clique_pairs(self, self.each, shapes)
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return clique_relations(self, self.each, shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
         return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "")
 
 
-def parse_each(factor: Factor, each: str) -> tuple[str, ...]:
-    """The letters named in ``each``.
+def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
+    """The letters named in an option.
 
     Raises:
         DeclarationError: if one of them is no letter of the factor.
     """
-    if not isinstance(each, str):
-        raise DeclarationError(f"factor {factor.name!r}: each={each!r} is no text such as 'r v'.")
+    if not isinstance(text, str):
+        raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} is no text such as 'r v'.")
     letters = {letter for reference in factor.references for letter in reference.letters}
-    for letter in each.split():
+    for letter in text.split():
         if letter not in letters:
-            raise DeclarationError(f"factor {factor.name!r}: each={each!r} names no letter of the factor.{suggest(letter, letters)}")
-    return tuple(each.split())
+            raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} names no letter of the factor.{suggest(letter, letters)}")
+    return tuple(text.split())
 
 
 def _variables_only(factor: Factor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .arrays import Reference, Variable
 from .errors import DeclarationError, InferenceError
-from .interactions import Pairs, Shapes, complete_pairs
+from .interactions import Relation, Shapes, complete_relations
 from .sizes import LetterSizes, SizeRule, letter_sizes
 
 Values = Mapping[str, Tensor]
@@ -157,16 +157,20 @@ class Factor:
         """Which terms exist, given the index of each letter in each term; None if all do."""
         return None
 
-    def interactions(self, shapes: Shapes) -> list[Pairs]:
+    def interactions(self, shapes: Shapes) -> list[Relation]:
         """Which nodes interact; all nodes of its variables with one another, where a factor does not know better.
 
         Args:
             shapes: of all arrays without batch axes, by name.
 
         Returns:
-            Pairs of variables, each with the flat indices of the nodes that interact.
+            Relations between the nodes of two variables, or of one.
         """
-        return complete_pairs(list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes)
+        return complete_relations(list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes)
+
+    def ordered_letters(self) -> set[str]:
+        """The letters whose values the factor tells apart, so that permuting them changes its meaning; all, where it does not know better."""
+        return {letter for reference in self.references for letter in reference.letters}
 
     def inferable(self) -> bool:
         """Has this factor an energy, so that coordinate descent can use it?"""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .adjacency import Adjacency
+    from .symmetries import Symmetry
 
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
 
@@ -280,6 +281,32 @@ class FactorGraph(nn.Module):
         from .adjacency import adjacency
 
         return adjacency(self, sizes)
+
+    def symmetries(self, **sizes: int) -> list[Symmetry]:
+        """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .symmetries import symmetries
+
+        return symmetries(self, sizes)
+
+    def depth(self, **sizes: int) -> int:
+        """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .depth import longest_shortest_path
+
+        return longest_shortest_path(self.adjacency(**sizes))
 
     # -- explaining --------------------------------------------------------------------------------------------------
 

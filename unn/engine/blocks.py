@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Variable
 from ..factor import Factor
-from ..interactions import Shapes, node_shape, term_pairs
+from ..interactions import Shapes, node_shape, term_relation
 
 
 def meets_itself(factor: Factor, variable: Variable) -> bool:
@@ -19,7 +19,7 @@ def meets_itself(factor: Factor, variable: Variable) -> bool:
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
     """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
     places = [r for r in factor.references if r.array.name == variable.name]
-    pairs = [np.stack(term_pairs(factor, one, other, shapes), axis=1) for k, one in enumerate(places) for other in places[k + 1 :]]
+    pairs = [np.stack(term_relation(factor, one, other, shapes).pairs, axis=1) for k, one in enumerate(places) for other in places[k + 1 :]]
     return np.unique(np.concatenate(pairs), axis=0)
 
 

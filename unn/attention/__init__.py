@@ -1,0 +1,6 @@
+"""Attention in which each node of a graph sees its neighbours alone: one function, several exact kernels."""
+
+from .kernels import attention as attention
+from .kernels import choose_kernel as choose_kernel
+from .kernels import kernel_names as kernel_names
+from .mask import AttentionMask as AttentionMask

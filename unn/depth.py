@@ -1,0 +1,42 @@
+"""How far information has to travel in a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csgraph
+
+from .adjacency import Adjacency
+
+
+def longest_shortest_path(adjacency: Adjacency) -> int:
+    """The largest distance between two nodes that are connected at all, in steps.
+
+    Attention over the graph carries information one step a layer, so that a denoiser needs at least as many layers for every value to depend
+    on every other (structured-diffusion paper, Appendix E). Exact: nodes whose distance bounds cannot beat the largest one found are left out
+    (Takes and Kosters, 2011).
+    """
+    if not adjacency.count:
+        return 0
+    matrix = adjacency.matrix
+    parts, part_of = csgraph.connected_components(matrix, directed=False)
+    lower = np.zeros(adjacency.count, dtype=np.int64)
+    upper = np.bincount(part_of, minlength=parts)[part_of] - 1
+    degree = np.diff(matrix.indptr)
+    largest, far = 0, True
+    while True:
+        open_ = np.flatnonzero((upper > largest) & (lower < upper))
+        if not open_.size:
+            return max(largest, int(lower.max()))
+        # by turns the most remote and the most central candidate
+        key = upper[open_] if far else -lower[open_]
+        best = open_[key == key.max()]
+        node = int(best[np.argmax(degree[best])])
+        far = not far
+        distance = csgraph.shortest_path(matrix, indices=node, unweighted=True, directed=False)
+        reached = np.flatnonzero(np.isfinite(distance))
+        steps = distance[reached].astype(np.int64)
+        eccentricity = int(steps.max())
+        largest = max(largest, eccentricity)
+        lower[reached] = np.maximum(lower[reached], np.maximum(steps, eccentricity - steps))
+        upper[reached] = np.minimum(upper[reached], eccentricity + steps)
+        lower[node] = upper[node] = eccentricity
