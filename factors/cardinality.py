@@ -8,6 +8,7 @@ from torch import Tensor
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError
+from unn.factor import Values
 from unn.interactions import Relation, Shapes, clique_relations, told_apart
 from unn.regularizers.base import batch_sum
 
@@ -54,6 +55,9 @@ class Cardinality(Factor):
             x: values of the variable, shape ``(batch, *axes)``.
         """
         return batch_sum((self.counts(x) != self.equals).long())
+
+    def violations_of(self, values: Values) -> Tensor:
+        return self.violations(values[self.references[0].array.name])
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return clique_relations(self, self.each, shapes)

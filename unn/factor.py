@@ -172,6 +172,10 @@ class Factor:
         """The letters whose values the factor tells apart, so that permuting them changes its meaning; all, where it does not know better."""
         return {letter for reference in self.references for letter in reference.letters}
 
+    def violations_of(self, values: Values) -> Tensor | None:
+        """For a constraint, how often values break it, shape ``(batch,)``; None for a factor that is none."""
+        return None
+
     def inferable(self) -> bool:
         """Has this factor an energy, so that coordinate descent can use it?"""
         return type(self).energy is not Factor.energy

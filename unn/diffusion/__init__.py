@@ -1,0 +1,10 @@
+"""Diffusion over the values of a graph: training, and sampling of any variables given any others."""
+
+from .diffusion import Condition as Condition
+from .diffusion import Diffusion as Diffusion
+from .diffusion import Samples as Samples
+from .samplers import SAMPLERS as SAMPLERS
+from .schedule import LinearSteps as LinearSteps
+from .schedule import LogNormal as LogNormal
+from .schedule import LogUniform as LogUniform
+from .schedule import Schedule as Schedule

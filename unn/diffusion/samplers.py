@@ -1,0 +1,95 @@
+"""Samplers: from noise to a sample, by a function ``denoise(x, sigma) -> x0``.
+
+All of them work on x = x0 + sigma noise, with rows ``(batch, numbers)``, levels that fall to 0, shape ``(steps + 1,)``, and ``noise()``, which
+gives standard Gaussian noise of the shape of x. ``look(k, x, x0)`` is called after each step. A process that keeps the variance, as the
+structured-diffusion paper's, is the same one after a division by sqrt(1 + sigma^2).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from torch import Tensor
+
+Denoise = Callable[[Tensor, Tensor], Tensor]
+Noise = Callable[[], Tensor]
+Look = Callable[[int, Tensor, Tensor], None]
+Sampler = Callable[[Denoise, Tensor, Tensor, Noise, Look], Tensor]
+
+
+def ancestral(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """Draws from q(x_s | x_t, x0) at each step (Ho et al., 2020, equation 7)."""
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        share = (after / now) ** 2
+        x = x0 + share * (x - x0)
+        if after > 0:
+            x = x + after * (1 - share).sqrt() * noise()
+        look(k, x, x0)
+    return x
+
+
+def ddim(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """Keeps the noise that the estimate implies (Song et al., 2021, eta = 0): Euler steps of the probability flow."""
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        x = x0 + after / now * (x - x0)
+        look(k, x, x0)
+    return x
+
+
+def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """Second-order steps of the probability flow, two estimates each (Karras et al., 2022, algorithm 1)."""
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        slope = (x - x0) / now
+        there = x + (after - now) * slope
+        if after > 0:
+            slope = (slope + (there - denoise(there, after)) / after) / 2
+        x = x + (after - now) * slope
+        look(k, x, x0)
+    return x
+
+
+def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """DPM-Solver++ 2M (Lu et al., 2022): exact in the linear part, the estimate extrapolated from the step before."""
+    before: Tensor | None = None
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        straight = x0
+        if before is not None and after > 0:
+            ratio = (levels[k - 1] / now).log() / (now / after).log()
+            straight = x0 + (x0 - before) / (2 * ratio)
+        x = straight + after / now * (x - straight)
+        before = x0
+        look(k, x, x0)
+    return x
+
+
+def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """SDE-DPM-Solver++ 2M (Lu et al., 2022): the same for the stochastic process, with fresh noise in each step."""
+    before: Tensor | None = None
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        straight = x0
+        share = (after / now) ** 2
+        if before is not None and after > 0:
+            ratio = (levels[k - 1] / now).log() / (now / after).log()
+            straight = x0 + (x0 - before) / (2 * ratio)
+        x = straight + share * (x - straight)
+        if after > 0:
+            x = x + after * (1 - share).sqrt() * noise()
+        before = x0
+        look(k, x, x0)
+    return x
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "ancestral": ancestral,
+    "ddim": ddim,
+    "heun": heun,
+    "dpm-solver": dpm_solver,
+    "dpm-solver-sde": dpm_solver_sde,
+}
+"""By name."""

@@ -1,0 +1,239 @@
+"""A transformer over the nodes of a graph: its attention mask is the graph's, its embeddings know the graph's arrays and symmetries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from ..attention import AttentionMask, attention
+from ..errors import DeclarationError, suggest
+from ..graph import FactorGraph
+from .frame import Frame, kinds
+
+Embedding = Literal["exchangeable", "array", "independent"]
+EMBEDDINGS = ("exchangeable", "array", "independent")
+
+
+class Denoiser(nn.Module):
+    """Estimates a sample from its noisy values, given any of them exactly.
+
+    A token for each node; a stack of residual blocks and of attention in which a node sees its neighbours in the graph (structured-diffusion
+    paper, Section 3 and Appendix D). The norms are those of one token, so that nothing passes by the mask.
+
+    Args:
+        graph: the declaration.
+        width: of a token.
+        depth: pairs of a residual block and attention; None for as many as information needs to cross the graph, two at least.
+        heads: of attention; divides the width.
+        embedding: of nodes. "exchangeable": one for each variable, and positions along the indices that are not exchangeable; "array": one for each
+            variable, and positions along all of its axes; "independent": one for each node, for one size of the graph.
+        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them.
+        dropout: probability in the residual blocks.
+        global_token: let each block see the mean of all tokens as well; information then passes by the mask, which is open to see here.
+        masked: False leaves the mask out (the dense ablation).
+        kernel: of attention, see ``unn.attention.attention``.
+        sizes: of axes without a static one, at which "independent" embeddings are made.
+
+    Raises:
+        DeclarationError: for options out of range.
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        *,
+        width: int = 64,
+        depth: int | None = None,
+        heads: int = 4,
+        embedding: Embedding = "exchangeable",
+        shared: Sequence[str] | None = None,
+        dropout: float = 0.0,
+        global_token: bool = False,
+        masked: bool = True,
+        kernel: str = "auto",
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(width, depth, heads, embedding, dropout)
+        self.graph = graph
+        self.width, self.heads, self.embedding, self.masked, self.kernel = width, heads, embedding, masked, kernel
+        self.shared = None if shared is None else tuple(shared)
+        self._frames: dict[tuple[tuple[str, int], ...], Frame] = {}
+        self._places: dict[tuple[object, ...], Tensor] = {}
+        self.kinds = kinds(graph)
+        channels = _channels(graph, self.kinds)
+        self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
+        self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
+        self.variable = nn.Embedding(len(channels), width)
+        self.position = nn.Linear(_POSITION * max([1, *(len(v.axes) for v in graph.variables.values())]), width, bias=False)
+        self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
+        self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
+        self.independent = None
+        if embedding == "independent":
+            self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width)
+        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        if depth is None:
+            depth = max(2, graph.depth(**(sizes or {})))
+        self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        for weight in self.previous.parameters():
+            nn.init.zeros_(weight)
+
+    def frame(self, **sizes: int) -> Frame:
+        """The graph at given sizes; kept, so that asking again costs nothing.
+
+        Raises:
+            DeclarationError: for sizes that are missing or contradict the declaration.
+        """
+        key = tuple(sorted(sizes.items()))
+        if key not in self._frames:
+            self._frames[key] = Frame(self.graph, sizes)
+        return self._frames[key]
+
+    def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, previous: Tensor | None = None) -> Tensor:
+        """An estimate of the clean sample.
+
+        Args:
+            rows: noisy values of unit scale where nothing is observed, exact ones where it is, shape ``(batch, numbers)``.
+            level: of the noise, the logarithm of its ratio to the data, shape ``(batch,)``.
+            observed: which nodes are, shape ``(batch, nodes)``, boolean.
+            frame: of the graph at the sizes of these rows.
+            previous: an earlier estimate, for self-conditioning, shape of ``rows``.
+
+        Returns:
+            Shape ``(batch, numbers)``; at observed nodes it means nothing.
+        """
+        tokens = self._tokens(self.read, rows, frame)
+        if previous is not None:
+            tokens = tokens + self._tokens(self.previous, previous, frame)
+        place = self._place(frame)
+        tokens = tokens + place + observed[..., None] * self.observed
+        told = silu(self.time(_sinusoids(level * 250, self.width)))[:, None] + place
+        mask = frame.mask if self.masked else None
+        for block in self.blocks:
+            tokens = block(tokens, told, mask, self.kernel)
+        tokens = silu(self.norm(tokens))
+        parts = [self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()]
+        return torch.cat(parts, 1)
+
+    def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
+        parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
+        return torch.cat(parts, 1)
+
+    def _place(self, frame: Frame) -> Tensor:
+        """The embeddings of all nodes, shape ``(nodes, width)``."""
+        if self.independent is not None:
+            if self.independent.num_embeddings != frame.nodes:
+                raise DeclarationError(
+                    f"the denoiser has {self.independent.num_embeddings} independent embeddings, but the graph at {frame.sizes} has "
+                    f'{frame.nodes} nodes; train with embedding="array" or "exchangeable" to change sizes.'
+                )
+            return self.independent.weight
+        numbers = [torch.full((slot.nodes.stop - slot.nodes.start,), k) for k, slot in enumerate(frame.slots.values())]
+        device = self.variable.weight.device
+        key = (tuple(sorted(frame.sizes.items())), device)
+        if key not in self._places:
+            self._places[key] = self._positions(frame).to(device)
+        position = self._places[key].to(self.variable.weight.dtype)
+        found: Tensor = self.variable(torch.cat(numbers).to(device)) + self.position(position)
+        return found
+
+    def _positions(self, frame: Frame) -> Tensor:
+        """Sinusoids of the index of each node along each axis that is told apart, shape ``(nodes, numbers)``."""
+        shared = [] if self.embedding == "array" else [s for s in frame.symmetries if self.shared is None or s.name in self.shared]
+        if self.shared is not None and len(shared) < len(self.shared) and self.embedding == "exchangeable":
+            names = [s.name for s in frame.symmetries]
+            wrong = next(name for name in self.shared if name not in names)
+            raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {wrong!r}.{suggest(wrong, names)}")
+        wide = self.position.in_features // _POSITION
+        found = []
+        for name, slot in frame.slots.items():
+            index = list(torch.meshgrid(*(torch.arange(n) for n in slot.node_shape), indexing="ij")) if slot.node_shape else []
+            for symmetry in shared:
+                for part in symmetry.parts:
+                    if part.variable == name:
+                        along, block = index[part.axis], part.after * symmetry.size
+                        index[part.axis] = along // block * block + along % part.after
+            columns = [_sinusoids(along.flatten().float(), _POSITION) for along in index]
+            count = slot.nodes.stop - slot.nodes.start
+            columns += [torch.zeros(count, _POSITION)] * (wide - len(columns))
+            found.append(torch.cat(columns, 1))
+        return torch.cat(found)
+
+
+_POSITION = 16
+"""Numbers for the index along an axis."""
+
+
+class _Block(nn.Module):
+    """A residual block on each token, then attention over the graph."""
+
+    def __init__(self, width: int, heads: int, dropout: float, global_token: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first_norm, self.second_norm, self.attention_norm = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.told = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.everyone = nn.Linear(width, width) if global_token else None
+        # each block starts as the identity
+        for linear in (self.second, self.out):
+            nn.init.normal_(linear.weight, 0, 0.02 / math.sqrt(width))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, told: Tensor, mask: AttentionMask | None, kernel: str) -> Tensor:
+        h = self.first(silu(self.first_norm(x))) + self.told(told)
+        if self.everyone is not None:
+            h = h + self.everyone(x.mean(1, keepdim=True))
+        x = x + self.second(self.dropout(silu(self.second_norm(h))))
+        q, k, v = self.project(self.attention_norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if mask is None:
+            found = nn.functional.scaled_dot_product_attention(q, k, v)
+        else:
+            found = attention(q, k, v, mask, kernel)
+        out: Tensor = x + self.out(found.transpose(1, 2).flatten(2))
+        return out
+
+
+def _sinusoids(x: Tensor, width: int) -> Tensor:
+    """Shape ``(*shape)`` to ``(*shape, width)``."""
+    half = width // 2
+    rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    angles = x[..., None] * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def _channels(graph: FactorGraph, kinds: Mapping[str, str]) -> dict[str, int]:
+    """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
+    from ..interactions import node_axis_count
+
+    found = {}
+    for name, kind in kinds.items():
+        variable = graph.variables[name]
+        features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
+        if None in features:
+            axis = variable.axes[node_axis_count(variable) + features.index(None)]
+            raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
+        found[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
+    if not found:
+        raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
+    return found
+
+
+def _check_options(width: int, depth: int | None, heads: int, embedding: str, dropout: float) -> None:
+    if embedding not in EMBEDDINGS:
+        raise DeclarationError(f"denoiser: unknown embedding {embedding!r}.{suggest(embedding, EMBEDDINGS)}")
+    for name, value in (("width", width), ("heads", heads), ("depth", depth)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise DeclarationError(f"denoiser: {name} must be a whole number >= 1, got {value!r}.")
+    if width % heads or width % 2:
+        raise DeclarationError(f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} heads.")
+    if not 0 <= dropout < 1:
+        raise DeclarationError(f"denoiser: dropout must be in [0, 1), got {dropout!r}.")
