@@ -171,7 +171,7 @@ def terms_of_factor(graph, factor):
     for reference in factor.references:
         for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
             if len(dim.letters) == 1:
-                sizes[dim.letters[0]] = max(sizes[dim.letters[0]], graph.sizes[axis] + 2)
+                sizes[dim.letters[0]] = max(sizes[dim.letters[0]], graph.sizes[axis] - dim.shift)
     for values in itertools.product(*(range(size) for size in sizes.values())):
         at = dict(zip(sizes, values, strict=True))
         places = [place_of(graph, reference, at) for reference in factor.references]

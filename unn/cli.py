@@ -94,7 +94,8 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         return tyro.cli(kind, prog=prog, description=problem.summary, args=list(arguments[2:]), config=options), problem
     kinds = {
         "problems": commands.Problems, "demo": commands.Demo, "resume": commands.Resume, "evaluate": commands.Evaluate,
-        "infer": commands.Infer, "parse": commands.Parse, "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
+        "infer": commands.Infer, "sample": commands.Sample, "parse": commands.Parse,
+        "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
     }  # fmt: skip
     # importing all problems would slow down every other command
     load_all = arguments[:1] in (["train"], ["show"]) or any(word.startswith("--tyro-") for word in arguments)
@@ -157,6 +158,10 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
             from .commands.parse import parse as parse_sentences
 
             return parse_sentences(command), 0
+        case commands.Sample():
+            from .commands.sample import sample
+
+            return sample(command), 0
         case commands.Infer():
             from .commands.infer import infer
 

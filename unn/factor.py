@@ -172,6 +172,11 @@ class Factor:
         """The letters whose values the factor tells apart, so that permuting them changes its meaning; all, where it does not know better."""
         return {letter for reference in self.references for letter in reference.letters}
 
+    @property
+    def is_constraint(self) -> bool:
+        """Can it say whether values meet it?"""
+        return type(self).violations_of is not Factor.violations_of
+
     def violations_of(self, values: Values) -> Tensor | None:
         """For a constraint, how often values break it, shape ``(batch,)``; None for a factor that is none."""
         return None

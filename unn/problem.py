@@ -69,6 +69,31 @@ class ParseRequest:
 
 
 @dataclass(frozen=True)
+class SampleRequest:
+    """What ``unn sample`` asks for.
+
+    Attributes:
+        given: what is known, NAME=VALUE or what else the problem reads, such as the file of a puzzle.
+        count: of samples.
+        steps: estimates for a sample, if not those of the configuration.
+        sampler: if not that of the configuration.
+        seed: of all samples; None takes a fresh one.
+        tries: how often to sample what does not meet the constraints.
+        draw: file for a picture of the samples.
+        trace: file for a picture of how they came about.
+    """
+
+    given: tuple[str, ...] = ()
+    count: int = 1
+    steps: int | None = None
+    sampler: str | None = None
+    seed: int | None = None
+    tries: int = 1
+    draw: Path | None = None
+    trace: Path | None = None
+
+
+@dataclass(frozen=True)
 class Trained:
     """A run with its network.
 
@@ -193,6 +218,14 @@ class Problem(ABC):
             UnnError: if that is not what the problem is about.
         """
         raise UnnError(f"problem {self.name!r} does not parse sentences; unn problems lists what each is about.")
+
+    def sample(self, run: Trained, request: SampleRequest) -> Answer:
+        """Sample variables given others.
+
+        Raises:
+            UnnError: if the problem has no generative model.
+        """
+        raise UnnError(f"problem {self.name!r} has no generative model to sample from; unn infer finds its most probable values.")
 
     def demo(self, folder: Path, progress: bool) -> Answer:
         """A complete small run with pictures.

@@ -103,6 +103,30 @@ class Parse:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """Sample variables of a run given others, by diffusion."""
+
+    run: RunFolder
+    given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE|FILE [...]")] = ()
+    """What is known: values of variables, or what the problem reads, such as the file of a puzzle."""
+    count: int = 1
+    """How many samples."""
+    steps: int | None = None
+    """Estimates for a sample, if not those of the configuration."""
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] | None = None
+    """How to step from noise to a sample, if not that of the configuration."""
+    seed: int | None = None
+    """Of all samples; a fresh one by default."""
+    tries: int = 1
+    """How often to sample what does not meet the constraints."""
+    draw: Path | None = None
+    """File for a picture of the samples."""
+    trace: Path | None = None
+    """File for a picture of how they came about."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
 class Infer:
     """Infer some variables of a run given others."""
 

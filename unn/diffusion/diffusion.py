@@ -197,7 +197,7 @@ class Diffusion(nn.Module):
         tries: int = 1,
         at_once: int = 1024,
         trace: Trace | None = None,
-        **sizes: int,
+        sizes: Mapping[str, int] | None = None,
     ) -> Samples:
         """Sample all variables that are not given.
 
@@ -223,7 +223,7 @@ class Diffusion(nn.Module):
         for name, number in (("count", count), ("tries", tries), ("at_once", at_once)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise DeclarationError(f"diffusion: {name} must be a whole number >= 1, got {number!r}.")
-        condition = self.condition(given or {}, count, **sizes)
+        condition = self.condition(given or {}, count, **(sizes or {}))
         levels = (log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)).to(condition.rows)
         generators = _generators(seed, count)
         training = self.training

@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 from ..attention import AttentionMask, attention
 from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
-from .frame import Frame, kinds
+from .frame import STRUCTURES, Frame, Structure, kinds
 
 Embedding = Literal["exchangeable", "array", "independent"]
 EMBEDDINGS = ("exchangeable", "array", "independent")
@@ -35,7 +35,8 @@ class Denoiser(nn.Module):
         shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them.
         dropout: probability in the residual blocks.
         global_token: let each block see the mean of all tokens as well; information then passes by the mask, which is open to see here.
-        masked: False leaves the mask out (the dense ablation).
+        structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
+            "directed", children to parents but not back; "random", as many pairs anywhere.
         kernel: of attention, see ``unn.attention.attention``.
         sizes: of axes without a static one, at which "independent" embeddings are made.
 
@@ -54,14 +55,14 @@ class Denoiser(nn.Module):
         shared: Sequence[str] | None = None,
         dropout: float = 0.0,
         global_token: bool = False,
-        masked: bool = True,
+        structure: Structure = "graph",
         kernel: str = "auto",
         sizes: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
-        _check_options(width, depth, heads, embedding, dropout)
+        _check_options(width, depth, heads, embedding, structure, dropout)
         self.graph = graph
-        self.width, self.heads, self.embedding, self.masked, self.kernel = width, heads, embedding, masked, kernel
+        self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
         self.shared = None if shared is None else tuple(shared)
         self._frames: dict[tuple[tuple[str, int], ...], Frame] = {}
         self._places: dict[tuple[object, ...], Tensor] = {}
@@ -114,7 +115,7 @@ class Denoiser(nn.Module):
         place = self._place(frame)
         tokens = tokens + place + observed[..., None] * self.observed
         told = silu(self.time(_sinusoids(level * 250, self.width)))[:, None] + place
-        mask = frame.mask if self.masked else None
+        mask = frame.masks(self.structure)
         for block in self.blocks:
             tokens = block(tokens, told, mask, self.kernel)
         tokens = silu(self.norm(tokens))
@@ -227,9 +228,11 @@ def _channels(graph: FactorGraph, kinds: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def _check_options(width: int, depth: int | None, heads: int, embedding: str, dropout: float) -> None:
+def _check_options(width: int, depth: int | None, heads: int, embedding: str, structure: str, dropout: float) -> None:
     if embedding not in EMBEDDINGS:
         raise DeclarationError(f"denoiser: unknown embedding {embedding!r}.{suggest(embedding, EMBEDDINGS)}")
+    if structure not in STRUCTURES:
+        raise DeclarationError(f"denoiser: unknown structure {structure!r}.{suggest(structure, STRUCTURES)}")
     for name, value in (("width", width), ("heads", heads), ("depth", depth)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise DeclarationError(f"denoiser: {name} must be a whole number >= 1, got {value!r}.")

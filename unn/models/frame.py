@@ -20,6 +20,8 @@ from ..regularizers import BinaryEntropy
 from ..symmetries import Symmetry, symmetries
 
 Kind = Literal["real", "binary", "category"]
+Structure = Literal["graph", "dense", "directed", "random"]
+STRUCTURES = ("graph", "dense", "directed", "random")
 Given = Mapping[str, Tensor | Partial]
 
 
@@ -56,7 +58,6 @@ class Frame:
     Attributes:
         sizes: as given.
         adjacency: who interacts with whom.
-        mask: the same for attention.
         slots: by variable, where its values lie.
 
     Raises:
@@ -67,7 +68,7 @@ class Frame:
         self.graph = graph
         self.sizes = dict(sizes)
         self.adjacency = graph.adjacency(**sizes)
-        self.mask = AttentionMask(self.adjacency)
+        self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
         self.slots = _slots(graph, self.sizes)
         if not self.nodes:
             raise DeclarationError(f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing to sample.")
@@ -87,6 +88,13 @@ class Frame:
     def numbers(self) -> int:
         """How many numbers a sample has."""
         return sum(slot.numbers.stop - slot.numbers.start for slot in self.slots.values())
+
+    def masks(self, structure: Structure) -> AttentionMask | None:
+        """Who attends to whom; None for everybody to everybody."""
+        if structure not in self._masks:
+            other = self.adjacency.directed() if structure == "directed" else self.adjacency.random(torch.Generator().manual_seed(0))
+            self._masks[structure] = AttentionMask(other)
+        return self._masks[structure]
 
     @cached_property
     def symmetries(self) -> list[Symmetry]:

@@ -1,0 +1,51 @@
+"""A circuit of AND and OR gates in a tree over 2^depth inputs (structured-diffusion paper, Section 3.3)."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+import unn
+from factors import Depends
+
+
+def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
+    """The graph: a variable for each layer, the inputs first; without intermediate variables the output depends on all inputs.
+
+    Args:
+        depth: layers of gates.
+        intermediate: have the outputs of all gates as variables.
+    """
+    g = unn.FactorGraph("boolean", two=2, **{f"n{layer}": 2 ** (depth - layer) for layer in range(depth + 1)})
+    layers = [g.variable(f"L{k}", f"n{k}", unn.BinaryEntropy()) for k in range(depth + 1) if intermediate or k in (0, depth)]
+    for inputs, outputs in itertools.pairwise(layers):
+        # every gate is its own function of its inputs
+        if intermediate:
+            g.factor(Depends(outputs["i"], inputs["(i two)"], ordered="i two"))
+        else:
+            g.factor(Depends(outputs["o"], inputs["i"], ordered="o i"))
+    return g
+
+
+def gates_of(depth: int, seed: int) -> list[Tensor]:
+    """Which gates of each layer are OR, boolean, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)]
+
+
+def run(gates: list[Tensor], inputs: Tensor) -> list[Tensor]:
+    """The outputs of all layers, the inputs first; inputs are boolean, shape ``(count, 2**depth)``."""
+    layers = [inputs]
+    for is_or in gates:
+        a, b = layers[-1][:, 0::2], layers[-1][:, 1::2]
+        layers.append(torch.where(is_or, a | b, a & b))
+    return layers
+
+
+def generate(gates: list[Tensor], count: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
+    """Inputs of fair coins and what the gates make of them, 0 or 1, by layer, shape ``(count, nodes of the layer)``."""
+    depth = len(gates)
+    layers = run(gates, torch.rand(count, 2**depth, generator=generator) < 0.5)
+    return {f"L{k}": x.float() for k, x in enumerate(layers) if intermediate or k in (0, depth)}

@@ -1,0 +1,216 @@
+"""What the problems for denoisers share: options, training on generated samples, measuring, sampling."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from unn.errors import DeclarationError
+from unn.problem import Answer, Problem, SampleRequest, Trained
+from unn.training.options import check_ranges
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from unn.diffusion import Diffusion, Samples
+    from unn.models.frame import Given
+
+    from .denoising_task import DenoisingTask
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A denoiser and its diffusion.
+
+    Attributes:
+        width: of a token.
+        depth: layers; 0 for as many as information needs to cross the graph.
+        heads: of attention.
+        embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
+        structure: who attends to whom: the graph, or one of its ablations.
+        global_token: let each layer see the mean of all tokens as well, which passes by the mask.
+        prediction: of the network: the clean sample, or the velocity.
+        noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
+        last_beta: of the linear steps; 0.005 in the paper.
+        self_conditioning: feed the last estimate back.
+        sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
+        sampling_steps: estimates for a sample.
+        spacing: of the levels in sampling.
+    """
+
+    width: int = 64
+    depth: int = 6
+    heads: int = 4
+    embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
+    structure: Literal["graph", "dense", "directed", "random"] = "graph"
+    global_token: bool = False
+    prediction: Literal["x0", "velocity"] = "x0"
+    noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
+    last_beta: float = 0.02
+    self_conditioning: bool = False
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
+    sampling_steps: int = 100
+    spacing: Literal["schedule", "log-snr"] = "schedule"
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: names the first option that is out of range.
+        """
+        check_ranges(
+            where,
+            {
+                "width": (self.width, 2, 16384),
+                "depth": (self.depth, 0, 10_000),
+                "heads": (self.heads, 1, 1024),
+                "last_beta": (self.last_beta, 1e-6, 0.999),
+                "sampling_steps": (self.sampling_steps, 1, 10**6),
+            },
+        )
+        if self.width % self.heads or self.width % 2:
+            raise DeclarationError(f"{where}: the width must be even and a multiple of the heads, got width {self.width} and {self.heads} heads.")
+
+
+class DenoisingProblem(Problem):
+    """A problem whose samples are generated, and whose graph becomes a denoiser.
+
+    A problem declares its graph, generates samples, says what is observed, and measures; training, evaluation and sampling are here.
+    """
+
+    noun: ClassVar[str] = "samples"
+
+    @abstractmethod
+    def generate(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Samples of all variables of the graph, by name, shape ``(count, *axes)``.
+
+        Args:
+            config: of the run.
+            count: how many.
+            generator: of everything random in them.
+            sizes: of the axes without a static one.
+        """
+
+    @abstractmethod
+    def observed(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Which nodes are observed in training, by variable, boolean, shape ``(count or 1, *node axes)``; drawn anew for each example."""
+
+    @abstractmethod
+    def measures(self, config: Any, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Metrics of samples.
+
+        Args:
+            config: of the run.
+            given: what they were conditioned on.
+            values: by variable, shape ``(count, *axes)``.
+        """
+
+    def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
+        """Sizes of the axes without a static one, for one batch of training; none by default."""
+        return {}
+
+    def test_sizes(self, config: Any) -> dict[str, int]:
+        """Sizes of the axes without a static one, for measuring; none by default."""
+        return {}
+
+    def conditions(self, config: Any, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """What to measure on: by name of the condition, what is given; by default what is observed in training."""
+        from unn import Partial
+
+        sizes = self.test_sizes(config)
+        values = self.generate(config, count, generator, sizes)
+        where = self.observed(config, count, generator, sizes)
+        return {"": {name: Partial(values[name], mask.expand(count, *mask.shape[1:])) for name, mask in where.items()}}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """What is given on the command line, by name, and the sizes of the graph; by default NAME=VALUE, variables as a whole.
+
+        Raises:
+            UnnError: says in which item, and where in it, something is wrong.
+        """
+        from unn.commands.infer import assignments
+
+        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
+        return given, self.test_sizes(run.config)
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """One sample as lines of text; by default the values of all variables."""
+        from unn.commands.values import describe_value
+
+        return [f"{name}: {describe_value(value[k : k + 1])}" for name, value in values.items()]
+
+    def check(self, config: Any) -> None:
+        """Check the options of the model and of training."""
+        config.model.check(self.name)
+        config.training.check()
+
+    def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
+        """The diffusion model with fresh weights."""
+        import torch
+
+        from .denoising_task import build
+
+        diffusion = build(self.declare(config), config.model, self.test_sizes(config))
+        generator = torch.Generator().manual_seed(20_231)
+        diffusion.standardise(self.generate(config, 256, generator, self.test_sizes(config)), **self.test_sizes(config))
+        return diffusion
+
+    def task(self, config: Any) -> DenoisingTask:
+        """Samples that are generated as training goes."""
+        from .denoising_task import DenoisingTask
+
+        return DenoisingTask(self, config)
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """The metrics of the problem on its test conditions, with each of some numbers of sampling steps."""
+        from .denoising_task import measure
+
+        found: dict[str, Any] = {}
+        lines = []
+        for steps in iterations or (run.config.model.sampling_steps,):
+            found[str(steps)] = measure(self, run.config, self.diffusion(run), count=256, seed=1, steps=steps)
+            told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
+            lines.append(f"{steps} sampling steps: {told}")
+        return Answer(tuple(lines), found)
+
+    def diffusion(self, run: Trained) -> Diffusion:
+        """The trained model."""
+        from unn.diffusion import Diffusion
+
+        assert isinstance(run.network, Diffusion)
+        return run.network
+
+    def sample(self, run: Trained, request: SampleRequest) -> Answer:
+        """Sample what is not given."""
+        given, sizes = self.read_given(run, request.given)
+        model = run.config.model
+        samples: Samples = self.diffusion(run).sample(
+            given,
+            request.count,
+            steps=request.steps or model.sampling_steps,
+            sampler=request.sampler or model.sampler,
+            spacing=model.spacing,
+            seed=request.seed,
+            verify=True,
+            tries=request.tries,
+            sizes=sizes,
+        )
+        lines: list[str] = []
+        assert samples.valid is not None
+        for k in range(request.count):
+            lines += [*self.describe(run, samples.values, k), ""]
+        lines.append(self.verdict(run, samples))
+        data = {name: value.tolist() for name, value in samples.values.items()}
+        return Answer(tuple(lines), {"values": data, "valid": samples.valid.tolist(), "tries": samples.tries.tolist()})
+
+    def verdict(self, run: Trained, samples: Samples) -> str:
+        """How many samples meet the constraints, in a line."""
+        assert samples.valid is not None
+        count = len(samples.valid)
+        if not any(factor.is_constraint for factor in self.graph(run.network).factors.values()):
+            return f"{count} {self.noun}"
+        wrong = [str(k + 1) for k in range(count) if not samples.valid[k]]
+        return f"{count - len(wrong)} of {count} {self.noun} are valid" + (f"; not valid: {', '.join(wrong)}" if wrong else "")

@@ -1,0 +1,96 @@
+"""Matrix factorisation: E = A R with continuous A and binary R, E observed; its hierarchical version, and matrix inversion.
+
+Structured-diffusion paper, Section 4 and Appendix G; in the hierarchical version the rank is a variable too, and in inversion all entries are
+Gaussian, E is the identity in tests, and R is what is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import unn
+from factors import Depends
+
+Kind = Literal["binary", "hierarchical", "inversion"]
+
+
+def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.FactorGraph:
+    """The graph; rows, columns and rank are dynamic unless the rank is a variable.
+
+    Args:
+        kind: of factorisation.
+        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
+        rank: the largest, for the hierarchical version.
+    """
+    sizes = {"k": rank, "option": rank} if kind == "hierarchical" and rank is not None else {}
+    g = unn.FactorGraph("inversion" if kind == "inversion" else f"{kind}_factorisation", **sizes)
+    A = g.variable("A", "i k", unn.SquaredNorm())
+    R = g.variable("R", "k j", unn.SquaredNorm() if kind == "inversion" else unn.BinaryEntropy())
+    if intermediate:
+        C = g.variable("C", "i j k", unn.SquaredNorm())
+    E = g.variable("E", "i j", unn.SquaredNorm())
+    if kind == "hierarchical":
+        K = g.variable("K", "option", unn.Entropy())
+        if intermediate:
+            D = g.variable("D", "k", unn.BinaryEntropy())
+            g.factor(Depends(D["k"], K["c"], ordered="k"))
+            g.factor(Depends(A["i k"], D["k"]))
+            g.factor(Depends(R["k j"], D["k"]))
+        else:
+            g.factor(Depends(A["i k"], K["c"], ordered="k"))
+            g.factor(Depends(R["k j"], K["c"]))
+    if intermediate:
+        g.factor(Depends(C["i j k"], A["i k"], R["k j"]))
+        g.factor(Depends(E["i j"], C["i j k"]))
+    else:
+        g.factor(Depends(E["i j"], A["i k"], R["k j"]))
+    return g
+
+
+def generate(kind: Kind, intermediate: bool, count: int, rows: int, columns: int, rank: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Samples of all variables.
+
+    Args:
+        kind: of factorisation.
+        intermediate: with the products.
+        count: of samples.
+        rows, columns, rank: sizes.
+        generator: of everything random.
+
+    Returns:
+        A ``(count, rows, rank)``, R ``(count, rank, columns)``, C ``(count, rows, columns, rank)``, E ``(count, rows, columns)``; and in the
+        hierarchical version K one-hot ``(count, rank)`` and D ``(count, rank)``.
+    """
+    if kind == "inversion":
+        A = torch.randn(count, rows, rank, generator=generator)
+        R = torch.randn(count, rank, columns, generator=generator)
+    else:
+        A = torch.rand(count, rows, rank, generator=generator)
+        R = (torch.rand(count, rank, columns, generator=generator) < 0.3).float()
+    found = {}
+    if kind == "hierarchical":
+        number = torch.randint(rank, (count,), generator=generator)
+        D = (torch.arange(rank) <= number[:, None]).float()
+        A, R = A * D[:, None], R * D[:, :, None]
+        found["K"] = torch.nn.functional.one_hot(number, rank).float()
+        if intermediate:
+            found["D"] = D
+    C = A[:, :, None, :] * R.mT[:, None]
+    found |= {"A": A, "R": R, "E": C.sum(3)}
+    if intermediate:
+        found["C"] = C
+    return found
+
+
+def error(values: Mapping[str, Tensor], E: Tensor) -> float:
+    """Root mean squared difference of E and A R.
+
+    Args:
+        values: sampled A ``(count, rows, rank)`` and R ``(count, rank, columns)``.
+        E: observed, shape ``(count, rows, columns)``.
+    """
+    return float(((values["A"] @ values["R"] - E) ** 2).mean().sqrt())

@@ -1,0 +1,176 @@
+"""Sudoku with blocks of any shape: the declaration, grids drawn at random, all completions of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from random import Random
+
+import torch
+from torch import Tensor
+
+import unn
+from factors import Cardinality
+
+Grid = list[int]
+"""Digits 1, 2, ... row by row; 0 where a cell is empty."""
+
+_POOL = 500
+"""Grids that are filled from nothing; the others follow from them by the symmetries of sudoku."""
+
+
+def declare(rows: int, columns: int) -> unn.FactorGraph:
+    """Cells with one digit each; every digit once in each row, column and block.
+
+    Args:
+        rows: of a block.
+        columns: of a block; the grid has ``rows * columns`` rows, columns and digits.
+    """
+    n = rows * columns
+    g = unn.FactorGraph("sudoku", row=n, col=n, digit=n, band=n // rows, stack=n // columns)
+    X = g.variable("X", "row col | digit", unn.Entropy())
+    g.factor(Cardinality(X["r c v"], each="r v", equals=1, name="rows"))
+    g.factor(Cardinality(X["r c v"], each="c v", equals=1, name="columns"))
+    g.factor(Cardinality(X["(band r) (stack c) v"], each="band stack v", equals=1, name="blocks"))
+    return g
+
+
+def completions(grid: Grid, rows: int, columns: int, random: Random | None = None) -> Iterator[Grid]:
+    """All ways to fill the empty cells, by depth-first search from the cell with the fewest options; in random order, if asked for.
+
+    Args:
+        grid: what is given.
+        rows, columns: of a block.
+        random: to shuffle the options.
+    """
+    n = rows * columns
+    peers = _peers(rows, columns)
+    options = [(1 << n) - 1 for _ in grid]
+    filled = [0] * (n * n)
+
+    def assign(cell: int, digit: int, undo: list[tuple[int, int]]) -> bool:
+        filled[cell] = digit
+        bit = 1 << (digit - 1)
+        for other in peers[cell]:
+            if options[other] & bit:
+                undo.append((other, options[other]))
+                options[other] &= ~bit
+                if not filled[other] and not options[other]:
+                    return False
+            elif filled[other] == digit:
+                return False
+        return True
+
+    def search() -> Iterator[Grid]:
+        empty = [k for k in range(n * n) if not filled[k]]
+        if not empty:
+            yield list(filled)
+            return
+        if random is not None:
+            random.shuffle(empty)
+        cell = min(empty, key=lambda k: options[k].bit_count())
+        digits = [d for d in range(1, n + 1) if options[cell] >> (d - 1) & 1]
+        if random is not None:
+            random.shuffle(digits)
+        for digit in digits:
+            undo: list[tuple[int, int]] = []
+            if assign(cell, digit, undo):
+                yield from search()
+            filled[cell] = 0
+            for other, before in reversed(undo):
+                options[other] = before
+
+    for cell, digit in enumerate(grid):
+        if digit and (not options[cell] >> (digit - 1) & 1 or not assign(cell, digit, [])):
+            return
+    yield from search()
+
+
+def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Filled grids, digits from 0, shape ``(count, n, n)``.
+
+    Up to 4 x 4 uniform among all grids. Larger ones: grids filled at random by search, moved by random symmetries: digits renamed, rows within bands,
+    bands, columns within stacks and stacks permuted, and turned over where blocks are square. That is not quite uniform.
+    """
+    n = rows * columns
+    base = all_grids(rows, columns) if n <= 4 else _pool(rows, columns)
+    grids = base[torch.randint(len(base), (count,), generator=generator)]
+    if n <= 4:
+        return grids
+    names = torch.rand(count, n, generator=generator).argsort(1)
+    grids = names.gather(1, grids.flatten(1)).view(count, n, n)
+    grids = grids.gather(1, _moves(count, n // rows, rows, generator)[:, :, None].expand(-1, -1, n))
+    grids = grids.gather(2, _moves(count, n // columns, columns, generator)[:, None].expand(-1, n, -1))
+    if rows == columns:
+        turned = torch.rand(count, generator=generator) < 0.5
+        grids = torch.where(turned[:, None, None], grids.mT, grids)
+    return grids
+
+
+@lru_cache(maxsize=4)
+def all_grids(rows: int, columns: int) -> Tensor:
+    """All filled grids, digits from 0, shape ``(grids, n, n)``; for small n only (288 for 2 x 2 blocks)."""
+    n = rows * columns
+    return torch.tensor(list(completions([0] * (n * n), rows, columns))).view(-1, n, n) - 1
+
+
+@lru_cache(maxsize=4)
+def _pool(rows: int, columns: int) -> Tensor:
+    random = Random(0)
+    n = rows * columns
+    # beyond 9 x 9 search from nothing can take long
+    count = _POOL if n <= 9 else 20 if n <= 12 else 0
+    grids = [next(completions([0] * (n * n), rows, columns, random)) for _ in range(count)]
+    if not grids:
+        grids = [[(columns * (r % rows) + r // rows + c) % n + 1 for r in range(n) for c in range(n)]]
+    return torch.tensor(grids).view(-1, n, n) - 1
+
+
+def _moves(count: int, groups: int, size: int, generator: torch.Generator) -> Tensor:
+    """Permutations of ``groups * size`` lines that keep groups together, shape ``(count, groups * size)``."""
+    outer = torch.rand(count, groups, generator=generator).argsort(1)
+    inner = torch.rand(count, groups, size, generator=generator).argsort(2)
+    return (outer[:, :, None] * size + inner).flatten(1)
+
+
+@lru_cache(maxsize=8)
+def _peers(rows: int, columns: int) -> list[list[int]]:
+    n = rows * columns
+    place = [(k // n, k % n) for k in range(n * n)]
+    return [
+        [o for o, (p, q) in enumerate(place) if o != k and (p == r or q == c or (p // rows == r // rows and q // columns == c // columns))]
+        for k, (r, c) in enumerate(place)
+    ]
+
+
+def one_hot(grids: Tensor, n: int) -> Tensor:
+    """Digits from 0, shape ``(count, n, n)``, as values of X, shape ``(count, n, n, n)``."""
+    return torch.nn.functional.one_hot(grids, n).float()
+
+
+def violated_pairs(grids: Tensor, rows: int, columns: int) -> Tensor:
+    """How many pairs of cells in a common row, column or block have the same digit, each pair once, shape ``(count,)``."""
+    flat = grids.flatten(1)
+    i, j = torch.tensor([(a, b) for a, others in enumerate(_peers(rows, columns)) for b in others if a < b]).T
+    return (flat[:, i] == flat[:, j]).sum(1)
+
+
+def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:
+    """How evenly valid samples are spread over all possible grids.
+
+    Args:
+        samples: digits, shape ``(count, n, n)``.
+        possible: all grids that complete what was given, shape ``(grids, n, n)``.
+
+    Returns:
+        valid: share of the samples that are possible; kl: the divergence of their frequencies from uniform, in nats; expected_kl: what as many
+        uniform draws give on average (to first order).
+    """
+    same = (samples.flatten(1)[:, None] == possible.flatten(1)[None]).all(2)
+    hits = same.sum(0).double()
+    total = hits.sum()
+    if not total:
+        return {"valid": 0.0, "kl": float("inf"), "expected_kl": float("nan")}
+    share = hits / total
+    kl = float((torch.special.xlogy(share, share * len(possible))).sum())
+    return {"valid": float(same.any(1).float().mean()), "kl": kl, "expected_kl": float((len(possible) - 1) / (2 * total))}

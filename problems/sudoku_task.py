@@ -1,0 +1,132 @@
+"""Sudoku on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unn.errors import DataError
+from unn.training.options import TrainingConfig, check_ranges
+
+from .denoising import DenoisingProblem, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.models.frame import Given
+    from unn.problem import Trained
+
+
+@dataclass(frozen=True)
+class SudokuConfig:
+    """All that a run of the sudoku problem depends on.
+
+    Attributes:
+        block_rows: rows of a block.
+        block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
+        examples: how many grids there are to train on; 0 for a stream without an end.
+        model: the denoiser and its diffusion.
+        training: how it is trained.
+    """
+
+    block_rows: int = 2
+    block_columns: int = 2
+    examples: int = 0
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig(epochs=1, steps=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
+
+
+class SudokuProblem(DenoisingProblem):
+    """Fill grids, whatever is given."""
+
+    name = "sudoku"
+    summary = "sudoku with blocks of any shape: sample grids that complete a puzzle"
+    config = SudokuConfig
+    noun = "grids"
+
+    def check(self, config: SudokuConfig) -> None:
+        """Check the ranges of all options."""
+        super().check(config)
+        check_ranges(
+            self.name,
+            {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
+        )
+
+    def declare(self, config: SudokuConfig) -> unn.FactorGraph:
+        """The graph."""
+        from .sudoku import declare
+
+        return declare(config.block_rows, config.block_columns)
+
+    def generate(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Filled grids."""
+        from .sudoku import draw_grids, one_hot
+
+        grids = draw_grids(count, config.block_rows, config.block_columns, generator)
+        return {"X": one_hot(grids, config.block_rows * config.block_columns)}
+
+    def observed(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Any cells; how many is uniform (structured-diffusion paper, Section 4)."""
+        import torch
+
+        n = config.block_rows * config.block_columns
+        rank = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1)
+        return {"X": (rank < torch.randint(n * n, (count, 1), generator=generator)).view(count, n, n)}
+
+    def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """Nothing given; and half of the cells of held-out grids."""
+        import torch
+
+        from unn import Partial
+
+        X = self.generate(config, count, generator, {})["X"]
+        n = X.shape[1]
+        half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
+        return {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
+
+    def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """The share of valid grids, and the mean number of pairs of cells that must differ and do not."""
+        from .sudoku import violated_pairs
+
+        wrong = violated_pairs(values["X"].argmax(3), config.block_rows, config.block_columns)
+        return {"valid": float((wrong == 0).float().mean()), "violated_pairs": float(wrong.float().mean())}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """The file of a puzzle, or its cells in a line."""
+        import torch
+
+        from unn import Partial
+
+        from .sudoku import one_hot
+        from .sudoku_files import read_puzzles
+
+        if not texts:
+            return {}, {}
+        if len(texts) > 1:
+            raise DataError(f"--given takes one puzzle, got {len(texts)}.")
+        config = run.config
+        n = config.block_rows * config.block_columns
+        path = Path(texts[0])
+        text, source = texts[0], "--given"
+        if path.is_file() or not all(sign in "0123456789._?xX*" for sign in text) or len(text) != n * n:
+            source = str(path)
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"--given {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}.") from None
+        puzzles = read_puzzles(text, config.block_rows, config.block_columns, source)
+        if len(puzzles) > 1:
+            raise DataError(f"{source}: {len(puzzles)} puzzles; give one at a time.")
+        cells = torch.tensor(puzzles[0]).view(1, n, n)
+        return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """A grid with rules between its blocks."""
+        from .sudoku_files import grid_lines
+
+        digits: Any = (values["X"][k].argmax(2) + 1).flatten().tolist()
+        return grid_lines(digits, run.config.block_rows, run.config.block_columns)
