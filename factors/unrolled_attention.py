@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unn import Factor, Partial, Unrolled
+from unn import Entropy, Factor, Partial, Unrolled
+from unn.arrays import Array
 from unn.engine.observe import Initial, Setting, observe
 from unn.engine.orders import Item, Order
 from unn.engine.plan import Plan, Step
@@ -130,6 +132,14 @@ class _State(State):
         return total
 
 
+    def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
+        regularizer = self.setting.regularizers[name]
+        if mask is None and name in self._fused and type(regularizer) is Entropy and t.dtype == self.setting.like.dtype:
+            # finite scores leave no row empty, so that there is nothing to look for
+            return torch.softmax(t / regularizer.temperature, regularizer.dim)
+        return super()._activate(name, t, mask)
+
+
 def _without(plan: Plan, left_out: Mapping[str, Collection[Factor]]) -> Plan:
     """The plan without the messages of some factors to some variables."""
     rest = copy.copy(plan)
@@ -157,6 +167,7 @@ class _Messages:
         self._names = {role: variable.name for role, variable in attention.variables.items()}
         self._keys = {role: _key_of_product(attention, role, plan) for role in attention.variables}
         self._kept: dict[str, tuple[Stamp, Tensor]] = {}
+        self._included: dict[str, dict[str, Tensor]] = {}
         self._row_numbers: dict[str, Tensor] = {}
         self._values: Mapping[str, Tensor] = {}
         self._versions: Mapping[str, int] = {}
@@ -171,11 +182,12 @@ class _Messages:
             reused: keys of the messages worth keeping; None if that is not known.
         """
         self._values, self._versions = values, versions
-        keep = reused is None or self._keys[role] in (None, *reused)
+        key = self._keys[role]
+        keep = reused is None or key is None or key in reused
         found = self._to_weights(keep) if role == "S" else self._to_rows(role, keep)
         if found is None or self._attention.heads == 1:
             return found
-        by_head = found.unflatten(0, (-1, self._attention.heads))
+        by_head = found.view(-1, self._attention.heads, *found.shape[1:])
         return by_head if role == "S" else by_head.transpose(1, 2)
 
     def _to_weights(self, keep: bool) -> Tensor | None:
@@ -196,18 +208,18 @@ class _Messages:
         stamp = (*self._stamp("S", _MIXED[role]), *self._versions_at_rest(role))
         found, fresh = self._recall(role, stamp), False
         if found is None:
+            self._included[role] = {}
             found, fresh = self._at_rest(role)
         if found is None:
             return None
+        for source in self._in_part(role):
+            found, fresh = self._with_rows(found, fresh, role, source)
         if keep:
             self._kept[role] = stamp, found
-        for source in self._in_part(role):
-            # in place only where nobody else holds it
-            found, fresh = self._add_rows(found, role, source, in_place=fresh and not keep), True
         return found
 
     def _at_rest(self, role: str) -> tuple[Tensor | None, bool]:
-        """What ``_to_rows`` returns where no row that is observed in part was inferred, and whether it is a tensor of its own."""
+        """What ``_to_rows`` returns if no rows of what is observed in part had been inferred, and whether nobody else holds that tensor."""
         projected = self._projected(role)
         weights, mixed = self._by_head("S"), self._by_head(_MIXED[role])
         if weights is None or mixed is None:
@@ -216,47 +228,64 @@ class _Messages:
         return (torch.bmm(weights, mixed) if projected is None else torch.baddbmm(projected, weights, mixed)), True
 
     def _projected(self, role: str) -> Tensor | None:
-        """The projection of what is present, with inferred rows of what is observed in part left out."""
+        """The projection of what is present, inferred rows of what is observed in part left out."""
+        sources = self._attention.sources.get(role, ())
         key, stamp = f"projected {role}", self._versions_at_rest(role)
         found = self._recall(key, stamp)
         if found is None:
-            total = self._sum_at_rest(role)
+            total = self._sum_at_rest(sources, stamp)
             if total is None:
                 return None
             found = self._split(F.linear(total, self._weights(role)))
         self._kept[key] = stamp, found
         return found
 
-    def _sum_at_rest(self, role: str) -> Tensor | None:
+    def _sum_at_rest(self, sources: Sequence[Array], stamp: Stamp) -> Tensor | None:
         """The sum of what is projected, shape ``(batch, positions, features)``; batch may be 1."""
-        total: Tensor | None = None
-        for array in self._attention.sources.get(role, ()):
-            if array.name not in self._values:
-                continue
-            x = self._setting.observed[array.name][0] if array.name in self._setting.free_rows else self._values[array.name]
-            total = x if total is None else total + x
-        return total if total is None or total.ndim == 3 else total[None]
+        key = " ".join(["sum", *(array.name for array in sources)])
+        total = self._recall(key, stamp)
+        if total is None:
+            for array in sources:
+                if array.name not in self._values:
+                    continue
+                x = self._setting.observed[array.name][0] if array.name in self._setting.free_rows else self._values[array.name]
+                total = x if total is None else total + x
+        if total is None:
+            return None
+        self._kept[key] = stamp, total
+        return total if total.ndim == 3 else total[None]
 
     def _in_part(self, role: str) -> list[str]:
         """What is projected of which few rows are inferred, and have been."""
         names = [array.name for array in self._attention.sources.get(role, ()) if array.name in self._setting.free_rows]
         return [name for name in names if self._values[name] is not self._setting.observed[name][0]]
 
-    def _add_rows(self, found: Tensor, role: str, source: str, in_place: bool) -> Tensor:
-        """With the projection of inferred rows."""
-        heads = self._attention.heads
-        stamp = (self._versions.get(source, 0),)
-        inferred = self._recall(source, stamp)
-        if inferred is None:
-            inferred = self._values[source][self._setting.free_rows[source]]
-        self._kept[source] = stamp, inferred
-        update = F.linear(inferred, self._weights(role)).view(-1, found.shape[-1])
-        if len(found) != self._setting.batch * heads:
+    def _with_rows(self, found: Tensor, fresh: bool, role: str, source: str) -> tuple[Tensor, bool]:
+        """With the projection of inferred rows, instead of that of earlier ones which is included already; in place if ``fresh``."""
+        rows = self._projected_rows(role, source)
+        before = self._included[role].get(source)
+        if rows is before:
+            return found, fresh
+        self._included[role][source] = rows
+        if len(found) != self._setting.batch * self._attention.heads:
             found = found.expand(self._setting.batch, -1, -1)
-        rows = found.flatten(0, 1)
-        numbers = self._numbers_of_rows(source, found.shape[1])
-        added = rows.index_add_(0, numbers, update) if in_place else rows.index_add(0, numbers, update)
-        return added.view(found.shape)
+        change = (rows if before is None else rows - before).view(-1, found.shape[-1])
+        changed: Tensor = _AddRows.apply(found, self._numbers_of_rows(source, found.shape[1]), change, fresh)
+        return changed, True
+
+    def _projected_rows(self, role: str, source: str) -> Tensor:
+        """The projection of inferred rows alone, shape ``(rows, width)``."""
+        stamp = (self._versions.get(source, 0),)
+        key = f"rows {source} {role}"
+        found = self._recall(key, stamp)
+        if found is None:
+            inferred = self._recall(f"rows {source}", stamp)
+            if inferred is None:
+                inferred = self._values[source][self._setting.free_rows[source]]
+            self._kept[f"rows {source}"] = stamp, inferred
+            found = F.linear(inferred, self._weights(role))
+        self._kept[key] = stamp, found
+        return found
 
     def _numbers_of_rows(self, source: str, positions: int) -> Tensor:
         """Where the inferred rows lie once batch, heads and positions are one axis."""
@@ -279,7 +308,8 @@ class _Messages:
         heads = self._attention.heads
         if heads == 1:
             return projected
-        return projected.unflatten(2, (heads, -1)).transpose(1, 2).expand(self._setting.batch, -1, -1, -1).flatten(0, 1)
+        by_head = projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
+        return by_head.expand(self._setting.batch, -1, -1, -1).flatten(0, 1)
 
     def _weights(self, role: str) -> Tensor:
         """The weights of a projection, shape ``(width, features)``."""
@@ -297,6 +327,24 @@ class _Messages:
         """What was kept, unless it is out of date; it is then kept no longer, to be kept again."""
         kept = self._kept.pop(key, None)
         return None if kept is None or kept[0] != stamp else kept[1]
+
+
+class _AddRows(torch.autograd.Function):
+    """``found`` with an update added to some of its rows; in place, unlike autograd's own, without a copy of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, numbers: Tensor, update: Tensor, in_place: bool) -> Tensor:
+        ctx.save_for_backward(numbers)
+        if in_place:
+            ctx.mark_dirty(found)
+        out = found if in_place else found.clone(memory_format=torch.contiguous_format)
+        out.view(-1, out.shape[-1]).index_add_(0, numbers, update)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (numbers,) = ctx.saved_tensors
+        return gradient, None, gradient.reshape(-1, gradient.shape[-1]).index_select(0, numbers), None
 
 
 def _key_of_product(attention: UndirectedAttention, role: str, plan: Plan) -> int | None:

@@ -36,7 +36,7 @@ class BooleanConfig:
     intermediate: bool = True
     examples: int = 0
     model: ModelConfig = ModelConfig(depth=0, heads=2, embedding="independent")
-    training: TrainingConfig = TrainingConfig(epochs=1, steps=300, batch=32, rate=1e-3, clip=1.0, ema=0.98)
+    training: TrainingConfig = TrainingConfig(steps=200, evaluate_every=200, batch=32, rate=2e-3, clip=1.0, ema=0.98)
 
 
 class BooleanProblem(DenoisingProblem):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .denoising_task import DenoisingTask
 
 
+_DRAWN = 8
+"""Samples or steps in a picture, at most."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A denoiser and its diffusion.
@@ -185,8 +189,12 @@ class DenoisingProblem(Problem):
 
     def sample(self, run: Trained, request: SampleRequest) -> Answer:
         """Sample what is not given."""
+        from unn.draw import draw_samples, save_figure
+        from unn.models.frame import kinds
+
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
+        steps: list[tuple[int, dict[str, Tensor]]] = []
         samples: Samples = self.diffusion(run).sample(
             given,
             request.count,
@@ -196,6 +204,7 @@ class DenoisingProblem(Problem):
             seed=request.seed,
             verify=True,
             tries=request.tries,
+            trace=None if request.trace is None else lambda k, values: steps.append((k, {name: x[0] for name, x in values.items()})),
             sizes=sizes,
         )
         lines: list[str] = []
@@ -203,6 +212,15 @@ class DenoisingProblem(Problem):
         for k in range(request.count):
             lines += [*self.describe(run, samples.values, k), ""]
         lines.append(self.verdict(run, samples))
+        categories = [name for name, kind in kinds(self.graph(run.network)).items() if kind == "category"]
+        if request.draw is not None:
+            rows = [{name: x[k] for name, x in samples.values.items()} for k in range(min(request.count, _DRAWN))]
+            save_figure(draw_samples(rows, [str(k + 1) for k in range(len(rows))], categories), request.draw)
+            lines.append(f"samples drawn in {request.draw}")
+        if request.trace is not None:
+            shown = [steps[round(k * (len(steps) - 1) / max(1, _DRAWN - 1))] for k in range(_DRAWN)] if len(steps) > _DRAWN else steps
+            save_figure(draw_samples([values for _, values in shown], [f"step {k + 1}" for k, _ in shown], categories), request.trace)
+            lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}
         return Answer(tuple(lines), {"values": data, "valid": samples.valid.tolist(), "tries": samples.tries.tolist()})
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .factorisation import Kind
 
-TRAINING = TrainingConfig(epochs=1, steps=3000, batch=32, rate=1e-3, clip=1.0, ema=0.995)
+TRAINING = TrainingConfig(steps=1500, evaluate_every=1500, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
 @dataclass(frozen=True)

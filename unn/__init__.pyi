@@ -1,8 +1,10 @@
 """unn: declare a factor graph once, infer any variables given any others."""
 
 from . import regularizers as regularizers
+from .attention.mask import AttentionMask as AttentionMask
 from .boundedness import Bound as Bound
 from .boundedness import Boundedness as Boundedness
+from .diffusion.diffusion import Diffusion as Diffusion
 from .engine.infer import infer as infer
 from .engine.observe import Partial as Partial
 from .engine.orders import Block as Block
@@ -20,6 +22,7 @@ from .errors import ObservationError as ObservationError
 from .errors import UnnError as UnnError
 from .factor import Factor as Factor
 from .graph import FactorGraph as FactorGraph
+from .models.denoiser import Denoiser as Denoiser
 from .regularizers import L1 as L1
 from .regularizers import Ball as Ball
 from .regularizers import BinaryEntropy as BinaryEntropy
@@ -32,5 +35,6 @@ from .regularizers import SimplexNorm as SimplexNorm
 from .regularizers import SquaredNorm as SquaredNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
 from .sizes import SizeRule as SizeRule
+from .tracing import trace as trace
 
 __version__: str

@@ -5,6 +5,7 @@ Importing a problem should not import torch: the command line reads its configur
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -226,6 +227,11 @@ class Problem(ABC):
             UnnError: if the problem has no generative model.
         """
         raise UnnError(f"problem {self.name!r} has no generative model to sample from; unn infer finds its most probable values.")
+
+    def pretrained(self) -> Path | None:
+        """The folder of a run that comes with the package, which commands open by the problem's name; None if there is none."""
+        folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / self.name
+        return folder if folder.is_dir() else None
 
     def demo(self, folder: Path, progress: bool) -> Answer:
         """A complete small run with pictures.

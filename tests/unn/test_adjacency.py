@@ -82,7 +82,7 @@ def test_a_boolean_circuit_has_the_mask_of_the_paper(gates):
 
 
 @given(g=declarations())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_nodes_interact_where_some_values_of_all_letters_bring_them_together(g):
     found = g.adjacency()
     assert torch.equal(found.dense(), enumerated(g))

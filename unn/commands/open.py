@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from ..problem import Problem, Trained, load_problem
+from ..problem import Problem, Trained, load_problem, problem_names
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
 from ..training.options import TrainingConfig, option_signature
@@ -32,9 +32,13 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
 def open_trained(folder: Path) -> tuple[Problem, Trained]:
     """The problem of a run and the run with its network: the final weights, or those of the newest checkpoint if it has not finished.
 
+    The name of a problem stands for the run that comes with it, unless there is a folder of that name.
+
     Raises:
         DataError: if there are neither, or they belong to another graph.
     """
+    if not folder.exists() and str(folder) in problem_names():
+        folder = load_problem(str(folder)).pretrained() or folder
     problem, config, run = open_problem(folder)
     import torch
 

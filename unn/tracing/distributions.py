@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DeclarationError
 from .kinds import BINARY, REAL, Array, Kind
-from .values import Recordable, holds_values, plain_array
+from .recording import Recordable, holds_values, plain_array
 
 if TYPE_CHECKING:
     from .tape import Drawing, Shape
@@ -120,7 +120,7 @@ class Normal(Distribution):
         super().__init__(mean=mean, scale=scale)
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
-        return parameters["mean"] + parameters["scale"] * drawing.normal(shape)
+        return np.asarray(parameters["mean"] + parameters["scale"] * drawing.normal(shape))
 
 
 class Uniform(Distribution):
@@ -138,7 +138,7 @@ class Uniform(Distribution):
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         low, high = parameters["low"], parameters["high"]
-        return low + (high - low) * drawing.uniform(shape)
+        return np.asarray(low + (high - low) * drawing.uniform(shape))
 
 
 class Bernoulli(Distribution):
@@ -186,7 +186,8 @@ class Categorical(Distribution):
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         below = parameters["probabilities"].cumsum(-1)
         # relative to the last sum, so that rounding never leads past the last option
-        return (drawing.uniform(shape)[..., None] * below[..., -1:] >= below[..., :-1]).sum(-1)
+        above = drawing.uniform(shape)[..., None] * below[..., -1:] >= below[..., :-1]
+        return np.asarray(above.sum(-1))
 
 
 class Permutation(Distribution):

@@ -76,6 +76,12 @@ class Recorded:
     nodes: Nodes
     kind: Kind | None = None
 
+    @property
+    def values(self) -> Kind:
+        """The kind of its values, once it has some."""
+        assert self.kind is not None
+        return self.kind
+
     def entry(self, flat: int) -> str:
         """What an entry is called, such as ``"C[0,1]"``."""
         place = np.unravel_index(flat, self.nodes.shape)
@@ -89,7 +95,7 @@ class Step(ABC):
         sources: the numbers of these steps.
     """
 
-    sources: tuple[int, ...] = ()
+    sources: tuple[int, ...]
 
     @abstractmethod
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
@@ -101,6 +107,7 @@ class Constant(Step):
     """A number or an array that the program wrote down."""
 
     value: Array
+    sources: tuple[int, ...] = ()
 
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
         return self.value[None]
@@ -175,6 +182,7 @@ class Load(Step):
 
     name: str
     places: Nodes
+    sources: tuple[int, ...] = ()
 
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
         return drawing.stored[self.name][:, self.places]

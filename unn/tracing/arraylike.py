@@ -1,0 +1,169 @@
+"""What numbers and arrays inside a program have in common: they take part in arithmetic as numpy's do, and refuse to become plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Never
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from ..errors import DeclarationError
+from .tape import Shape, Tape
+
+if TYPE_CHECKING:
+    from .values import Value
+
+Parents = NDArray[np.object_]
+"""For each entry of a value, the set of nodes it was computed from: the most recent ones on every way back."""
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""How to record functions, by function; filled by ``recording`` and ``operations``, which make values and so cannot be imported here."""
+
+
+class Arraylike(NDArrayOperatorsMixin):
+    """A value, or an array of entries: operators, functions of numpy, and what a program must not do with either.
+
+    Attributes:
+        shape: as in numpy; () for a number.
+        tape: of the run.
+    """
+
+    shape: Shape
+    tape: Tape
+
+    # numpy compares entry by entry, so there is no hash that fits
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def T(self) -> Value:  # noqa: N802
+        """With its axes in reverse order."""
+        return self._call(np.transpose)
+
+    def sum(self, *args: Any, **options: Any) -> Value:
+        """``np.sum``."""
+        return self._call(np.sum, *args, **options)
+
+    def prod(self, *args: Any, **options: Any) -> Value:
+        """``np.prod``."""
+        return self._call(np.prod, *args, **options)
+
+    def mean(self, *args: Any, **options: Any) -> Value:
+        """``np.mean``."""
+        return self._call(np.mean, *args, **options)
+
+    def max(self, *args: Any, **options: Any) -> Value:
+        """``np.max``."""
+        return self._call(np.max, *args, **options)
+
+    def min(self, *args: Any, **options: Any) -> Value:
+        """``np.min``."""
+        return self._call(np.min, *args, **options)
+
+    def any(self, *args: Any, **options: Any) -> Value:
+        """``np.any``."""
+        return self._call(np.any, *args, **options)
+
+    def all(self, *args: Any, **options: Any) -> Value:
+        """``np.all``."""
+        return self._call(np.all, *args, **options)
+
+    def cumsum(self, *args: Any, **options: Any) -> Value:
+        """``np.cumsum``."""
+        return self._call(np.cumsum, *args, **options)
+
+    def reshape(self, *shape: Any) -> Value:
+        """``np.reshape``."""
+        return self._call(np.reshape, shape[0] if len(shape) == 1 else shape)
+
+    def ravel(self) -> Value:
+        """``np.ravel``."""
+        return self._call(np.ravel)
+
+    def transpose(self, *axes: Any) -> Value:
+        """``np.transpose``."""
+        return self._call(np.transpose, (axes[0] if len(axes) == 1 else axes) or None)
+
+    def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Value:
+        found: Value = RULES[function](self.tape, function, self, *args, **options)
+        return found
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Value:
+        found: Value = RULES[np.ufunc](self.tape, self, ufunc, method, inputs, options)
+        return found
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if function not in RULES:
+            name = f"{function.__module__}.{function.__name__}".replace("numpy", "np")
+            raise DeclarationError(
+                f"program: {name} of a value computed from {self.origin()} is not recorded; write it with operators, indexing, ufuncs such as "
+                "np.exp, reductions such as np.sum, np.where, np.sort, np.einsum, or functions that move entries such as np.stack."
+            )
+        return RULES[function](self.tape, function, *args, **options)
+
+    def origin(self) -> str:
+        """The names of some nodes it was computed from."""
+        nodes = sorted(frozenset[int]().union(*self.all_parents().ravel()))
+        names = [repr(self.tape.node_name(node)) for node in nodes[:3]]
+        more = len(nodes) - len(names)
+        return (", ".join(names) or "constants") + (f" and {more} more" if more else "")
+
+    def all_parents(self) -> Parents:
+        """For each entry, the set of nodes it was computed from."""
+        raise NotImplementedError
+
+    # -- what would make the graph depend on the values drawn ------------------------------------------------------------
+
+    def refuse(self, what: str, remedy: str) -> Never:
+        """Say that a program cannot do this with a random value.
+
+        Raises:
+            DeclarationError: always.
+        """
+        raise DeclarationError(
+            f"program: {what} a value computed from {self.origin()}, which is random: the program runs once for all draws, and what it does "
+            f"next, and so the graph, would depend on that value. {remedy}"
+        )
+
+    def __bool__(self) -> bool:
+        self.refuse(
+            "a condition (if, while, and, or, not, in, max, sorted, assert) on",
+            "Write np.where(condition, a, b) for both cases, & | ~ for and, or, not, np.maximum or np.sort.",
+        )
+
+    def __int__(self) -> int:
+        self.refuse("int() of", "Use functions of numpy, such as np.floor.")
+
+    def __float__(self) -> float:
+        self.refuse(
+            "a plain number is made (by float(), a function of math, or an entry of a numpy array) of",
+            "Use functions of numpy such as np.exp, np.stack to collect values, and t.empty for arrays of statements.",
+        )
+
+    def __complex__(self) -> complex:
+        self.refuse("complex() of", "Use real numbers.")
+
+    def __index__(self) -> int:
+        self.refuse(
+            "a count, a range or an index of a plain array is made of",
+            "Let loops run over all cases and select by np.where; to select from an array by a random index use np.take(array, index, axis=0).",
+        )
+
+    def __array__(self, *args: Any, **options: Any) -> Never:
+        self.refuse("a numpy array is made of", "Collect values by np.stack([...]).")
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a value without axes has no len()")
+        return self.shape[0]

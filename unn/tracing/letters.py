@@ -1,0 +1,188 @@
+"""Names for what recognition found: of axes, and of letters in the patterns of factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .recognise import Place, Template
+from .tape import Nodes, Recorded, Tape
+
+Pairs = tuple[Nodes, Nodes]
+Axis = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """What a variable has to do with another, or with itself.
+
+    Attributes:
+        one: name of the child, or of the variable whose entries were drawn together.
+        other: name of the parent, or of the same variable.
+        templates: patterns of both.
+        rest: pairs that no pattern describes, flat indices.
+        directed: False for entries that were drawn together.
+    """
+
+    one: str
+    other: str
+    templates: Sequence[Template]
+    rest: Pairs
+    directed: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A factor in words.
+
+    Attributes:
+        references: names of variables and patterns.
+        each: the letters that tell cliques apart.
+        pairs: of nodes, for a list.
+        directed: False for entries that were drawn together.
+    """
+
+    references: Sequence[tuple[str, str]]
+    each: str = ""
+    pairs: Pairs | None = None
+    directed: bool = True
+
+
+@dataclass
+class Names:
+    """Names of axes and letters; axes that the same loops run over have the same name.
+
+    Attributes:
+        tape: whose variables they are of.
+        axes: by variable and position, the name of each axis.
+        sizes: by name, of axes and of letters that split them.
+    """
+
+    tape: Tape
+    axes: dict[Axis, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    _options: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tape: Tape, links: Sequence[Link]) -> Names:
+        """Axes that some factor ties without a shift are one, unless they are axes of the same variable."""
+        names = cls(tape)
+        together = _tied_axes(links)
+        named: dict[Axis, str] = {}
+        # the variable with most axes tells most about the loops
+        for variable in sorted(tape.variables.values(), key=lambda variable: -variable.nodes.ndim):
+            for k, size in enumerate(variable.nodes.shape):
+                root = together.get((variable.name, k), (variable.name, k))
+                name = named.get(root)
+                if name is None or name in [names.axes[variable.name, j] for j in range(k)]:
+                    name = names._fresh("ijklmnopqrstuvwxyz", names.sizes)
+                    named.setdefault(root, name)
+                    names.sizes[name] = size
+                names.axes[variable.name, k] = name
+        return names
+
+    def declaration(self, variable: Recorded) -> str:
+        """The axes of a variable, with a feature axis for its options."""
+        axes = " ".join(self.axes[variable.name, k] for k in range(variable.nodes.ndim))
+        count = variable.values.options
+        if count and count not in self._options:
+            self._options[count] = self._fresh(["option"], self.sizes)
+            self.sizes[self._options[count]] = count
+        return f"{axes} | {self._options[count]}" if count else axes
+
+    def factors(self, links: Sequence[Link]) -> list[Written]:
+        """The factors of all links of one child: one for all plain patterns, one for each other, lists for the rest."""
+        written = []
+        plain = [(link.other, template) for link in links for template in link.templates if link.directed and template.plain]
+        if plain:
+            written.append(self._depends(links[0].one, plain))
+        for link in links:
+            for template in link.templates:
+                if not link.directed:
+                    written.append(self._clique(link.one, template))
+                elif not template.plain:
+                    written.append(self._depends(link.one, [(link.other, template)]))
+            if len(link.rest[0]):
+                written.append(self._listed(link))
+        return written
+
+    def _depends(self, child: str, parents: Sequence[tuple[str, Template]]) -> Written:
+        used: set[str] = set()
+        places = parents[0][1].child
+        first = self._pattern(child, places, {}, parents[0][1], used)
+        references = [(child, first[0])]
+        for parent, template in parents:
+            # plain templates differ in the numbers of their letters, not in their places
+            shared = {letter: first[1][x] for a, b in zip(template.child, places) for letter, x in zip(a.letters, b.letters)}
+            references.append((parent, self._pattern(parent, template.parent, shared, template, used)[0]))
+        return Written(references)
+
+    def _clique(self, name: str, template: Template) -> Written:
+        text, letters = self._pattern(name, template.child, {}, template, set())
+        each = [letters[x] for place in template.child for x in place.letters if x in template.tied]
+        return Written([(name, text)], each=" ".join(each), directed=False)
+
+    def _listed(self, link: Link) -> Written:
+        used: set[str] = set()
+        references = []
+        for name in (link.one, link.other):
+            places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
+            references.append((name, self._pattern(name, places, {}, None, used)[0]))
+        return Written(references, pairs=link.rest, directed=link.directed)
+
+    def _pattern(
+        self, name: str, places: Sequence[Place], shared: Mapping[int, str], template: Template | None, used: set[str]
+    ) -> tuple[str, dict[int, str]]:
+        """The pattern of a variable, and the names of its letters.
+
+        Args:
+            name: of the variable.
+            places: a place for each axis.
+            shared: names of letters that other references have, by number.
+            template: with the sizes of letters; None if no axis is split.
+            used: names of letters in this factor; those of this pattern are added.
+        """
+        letters = dict(shared)
+        dimensions = []
+        for k, place in enumerate(places):
+            for x in place.letters:
+                if x not in letters and len(place.letters) == 1:
+                    letters[x] = self._fresh([self.axes[name, k], *"ijklmnopqrstuvwxyz"], used)
+                elif x not in letters:
+                    assert template is not None
+                    # no axis has this size, so the graph must know it under a name that means nothing else
+                    letters[x] = self._fresh("cdefgh", used | set(self.sizes))
+                    self.sizes[letters[x]] = template.sizes[x]
+                used.add(letters[x])
+            text = " ".join(letters[x] for x in place.letters)
+            dimensions.append(f"({text})" if len(place.letters) > 1 else text + (f"+{place.shift}" if place.shift else ""))
+        if self.tape.variables[name].values.options:
+            # features of different nodes have nothing to do with one another
+            dimensions.append(self._fresh("vw", used))
+            used.add(dimensions[-1])
+        return " ".join(dimensions), letters
+
+    @staticmethod
+    def _fresh(wanted: Sequence[str], used: Mapping[str, int] | set[str]) -> str:
+        """The first of some names that is not in use, numbered if need be."""
+        free = (name + number for number in ("", *map(str, range(2, len(used) + 3))) for name in wanted)
+        return next(name for name in free if name not in used)
+
+
+def _tied_axes(links: Sequence[Link]) -> dict[Axis, Axis]:
+    """By axis, a representative of those that some pattern ties to it without a shift."""
+    roots: dict[Axis, Axis] = {}
+
+    def root(axis: Axis) -> Axis:
+        while roots.setdefault(axis, axis) != axis:
+            axis = roots[axis]
+        return axis
+
+    for link in links:
+        for template in link.templates:
+            first: dict[int, Axis] = {}
+            for name, places in ((link.one, template.child), (link.other, template.parent)):
+                for k, place in enumerate(places):
+                    if len(place.letters) == 1 and not place.shift and root(first.setdefault(place.letters[0], (name, k))) != root((name, k)):
+                        roots[root((name, k))] = root(first[place.letters[0]])
+    return {axis: root(axis) for axis in list(roots)}

@@ -1,0 +1,235 @@
+"""How values are computed from values: one entry at a time, by moving entries, by selecting them at random."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeclarationError
+from .arraylike import RULES, Arraylike, Parents
+from .kinds import Array
+from .tape import Compute, Constant, Nodes, Shape, Tape, aligned
+from .values import Entries, Value, chosen
+
+Recordable = Any
+"""A number, an array, a value or entries of the program, or nested lists of them."""
+
+NOTHING: frozenset[int] = frozenset()
+
+# numpy reads + of two truth values as "or"; Python adds them, and so does a program. These are meant for truth values
+_LOGICAL = {
+    np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert, np.logical_and, np.logical_or, np.logical_xor, np.logical_not, np.maximum,
+    np.minimum, np.multiply, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.where,
+}  # fmt: skip
+
+
+def _union(one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
+    return one if one is other or not other else one | other if one else other
+
+
+UNION: Any = np.frompyfunc(_union, 2, 1)
+
+
+def holds_values(x: Recordable) -> bool:
+    """Is something a value of a program, or a list that holds one?"""
+    return isinstance(x, Arraylike) or (isinstance(x, (list, tuple)) and any(holds_values(y) for y in x))
+
+
+def plain_array(x: Recordable, what: str) -> Array:
+    """A plain number, array or nested list as truth values, whole numbers or double precision.
+
+    Raises:
+        DeclarationError: if it is none.
+    """
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    dtypes = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
+    if array.dtype.kind not in dtypes:
+        raise DeclarationError(f"{what} is a number, an array or a value of the program, got {x!r}.")
+    return array.astype(dtypes[array.dtype.kind])
+
+
+def as_value(tape: Tape, x: Recordable) -> Value:
+    """Anything that a program computes with, as a value.
+
+    Raises:
+        DeclarationError: for something else, or a value of another run.
+    """
+    if isinstance(x, Entries):
+        x = x[...]
+    if isinstance(x, Value):
+        if x.tape is not tape:
+            raise DeclarationError(f"program: {x!r} belongs to another run; a program uses its own values only.")
+        return x
+    if holds_values(x):
+        stacked: Value = RULES[np.stack](tape, np.stack, [as_value(tape, y) for y in x])
+        return stacked
+    array = plain_array(x, "program: what values are combined with")
+    parents = np.full(array.shape, NOTHING, dtype=object)
+    return Value(tape, tape.add(Constant(array)), array.dtype, parents)
+
+
+def as_objects(parents: Any, shape: Shape) -> Parents:
+    """An array of sets, also where numpy gave a bare one or left out axes to broadcast along."""
+    found = np.empty(shape, dtype=object)
+    found[...] = parents
+    return found
+
+
+def record(tape: Tape, function: Callable[..., Array], sources: Sequence[Value], parents: Parents, dtype: np.dtype[Any] | None = None) -> Value:
+    """A value computed by a function of batches.
+
+    Args:
+        tape: to record on.
+        function: of arrays of shape ``(batch, *shape)`` each, gives shape ``(batch, *parents.shape)``.
+        sources: its arguments.
+        parents: for each entry of the result.
+        dtype: of the result; found by a trial if left out.
+
+    Raises:
+        DeclarationError: if the trial fails.
+    """
+    if dtype is None:
+        try:
+            with np.errstate(all="ignore"):
+                trial = np.asarray(function(*(np.ones((1, *source.shape), source.dtype) for source in sources)))
+        except (TypeError, ValueError) as error:
+            raise DeclarationError(f"program: values computed from {' and '.join(x.origin() for x in sources)} do not go together: {error}") from None
+        assert trial.shape == (1, *parents.shape), (trial.shape, parents.shape)
+        dtype = plain_array(trial, "program: the result of a function").dtype
+    return Value(tape, tape.add(Compute(function, tuple(source.step for source in sources))), dtype, parents)
+
+
+def elementwise(tape: Tape, function: Callable[..., Any], inputs: Sequence[Recordable], **options: Any) -> Value:
+    """The same function of each entry.
+
+    Raises:
+        DeclarationError: for shapes that do not broadcast.
+    """
+    sources = [as_value(tape, x) for x in inputs]
+    try:
+        shape = np.broadcast_shapes(*(source.shape for source in sources))
+    except ValueError:
+        shapes = " and ".join(f"{source.shape} (from {source.origin()})" for source in sources)
+        raise DeclarationError(f"program: {function.__name__} takes shapes that broadcast, got {shapes}.") from None
+    parents = sources[0].parents
+    for source in sources[1:]:
+        parents = UNION(parents, source.parents)
+    counted = function not in _LOGICAL
+
+    def run(*batches: Array) -> Array:
+        found: Array = function(*(aligned(as_counts(x) if counted else x, len(shape)) for x in batches), **options)
+        return found
+
+    return record(tape, run, sources, as_objects(parents, shape))
+
+
+def gather(tape: Tape, sources: Sequence[Value], numbers: Nodes) -> Value:
+    """Entries of some values, by number when those of all values are counted one after another from 1; 0 for a zero.
+
+    Args:
+        tape: to record on.
+        sources: the values.
+        numbers: in the shape of the result.
+    """
+    flat = numbers.ravel()
+    filled = bool((flat == 0).any())
+    if len(sources) == 1 and not filled:
+        parents = sources[0].parents.ravel()[flat - 1]
+    else:
+        parents = np.concatenate([as_objects(NOTHING, (1,)), *(source.parents.ravel() for source in sources)])[flat]
+
+    def run(*batches: Array) -> Array:
+        count = max(len(x) for x in batches)
+        columns = [np.broadcast_to(x.reshape(len(x), -1), (count, x[0].size)) for x in batches]
+        joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+        if filled:
+            joined = np.concatenate([np.zeros((count, 1), joined.dtype), joined], axis=1)
+        return joined[:, flat if filled else flat - 1].reshape(count, *numbers.shape)
+
+    dtype = np.result_type(*(source.dtype for source in sources))
+    return record(tape, run, sources, as_objects(parents.reshape(numbers.shape), numbers.shape), dtype)
+
+
+def select(source: Value, axis: int, index: Value) -> Value:
+    """Entries at a random index along one axis, which the axes of the index replace; they depend on all that might be selected.
+
+    Raises:
+        DeclarationError: for an index that is no whole number; in a draw, for one outside the axis.
+    """
+    if index.dtype.kind == "f":
+        raise DeclarationError(f"program: an index must be a whole number, but one computed from {index.origin()} is real.")
+    size, name = source.shape[axis], index.origin()
+    before, after = source.shape[:axis], source.shape[axis + 1 :]
+    options = union_along(source.parents, axis).reshape((*before, *[1] * index.ndim, *after))
+    shape = (*before, *index.shape, *after)
+    parents = as_objects(UNION(options, index.parents.reshape((*index.shape, *[1] * len(after)))), shape)
+
+    def run(x: Array, at: Array) -> Array:
+        at = as_counts(at)
+        if ((at < 0) | (at >= size)).any():
+            worst = int(at[(at < 0) | (at >= size)].ravel()[0])
+            raise DeclarationError(f"program: an index computed from {name} is {worst} in a draw, but there are {size} entries, counted from 0.")
+        count = max(len(x), len(at))
+        batch = np.arange(count).reshape(count, *[1] * index.ndim)
+        x = np.broadcast_to(np.moveaxis(x, axis + 1, 1), (count, size, *before, *after))
+        found = x[batch, np.broadcast_to(at, (count, *index.shape))]
+        # (batch, *index, *before, *after) to (batch, *before, *index, *after)
+        k, b = index.ndim, len(before)
+        order = [0, *range(1 + k, 1 + k + b), *range(1, 1 + k), *range(1 + k + b, found.ndim)]
+        return np.transpose(found, order)
+
+    return record(source.tape, run, [source, index], parents, source.dtype)
+
+
+def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
+    """Select by an index that holds values: first by its plain parts, then by each value along its axis."""
+    plain = tuple(slice(None) if isinstance(k, Arraylike) else k for k in index)
+    if any(isinstance(k, bool) or not (k is None or k is Ellipsis or isinstance(k, (int, np.integer, slice))) for k in plain):
+        raise DeclarationError(f"program: {source!r} is indexed by values and by a list or an array; apply one after the other.")
+    used = sum(1 for k in plain if k is not None and k is not Ellipsis)
+    found = source[plain]
+    axis = 0
+    values: list[tuple[int, Value]] = []
+    for k in index:
+        if isinstance(k, Arraylike):
+            values.append((axis, as_value(source.tape, k)))
+        if k is Ellipsis:
+            axis += source.ndim - used
+        elif not isinstance(k, (int, np.integer)):
+            axis += 1
+    if sum(value.ndim > 0 for _, value in values) > 1:
+        raise DeclarationError(f"program: {source!r} is indexed by several arrays of values; index one axis at a time.")
+    # from the last, so that the axes before stay where they are
+    for axis, value in reversed(values):
+        found = select(found, axis, value)
+    return found
+
+
+def as_counts(x: Array) -> Array:
+    """Truth values as 0 and 1."""
+    return x.astype(np.int64) if x.dtype == np.bool_ else x
+
+
+def union_along(parents: Parents, axis: int, keepdims: bool = False) -> Parents:
+    """The sets along an axis as one; empty where the axis has no entries."""
+    shape = list(parents.shape)
+    shape[axis] = 1
+    found = UNION.reduce(parents, axis=axis, keepdims=True) if parents.shape[axis] else NOTHING
+    whole = as_objects(found, tuple(shape))
+    return whole if keepdims else whole.squeeze(axis)
+
+
+def _indexed(source: Value, index: tuple[Any, ...]) -> Value:
+    """Entries of a value."""
+    if any(isinstance(k, Arraylike) for k in index):
+        return _random_index(source, index)
+    return gather(source.tape, [source], chosen(source.numbers, index, source))
+
+
+RULES[operator.getitem] = _indexed
