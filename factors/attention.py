@@ -21,11 +21,8 @@ from .multilinear import Multilinear
 Sources = Array | Sequence[Array]
 Mask = Tensor | AttentionMask | Adjacency
 
-PROJECTED = ("Q", "K", "V")
-"""What is a projection of the arrays given."""
-
-_ROLES = (*PROJECTED, "H")
-
+_PROJECTED = ("Q", "K", "V")
+_ROLES = (*_PROJECTED, "H")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,34 +84,34 @@ def undirected_attention(
     init: float | Mapping[str, Tensor] | None = None,
     prefix: str = "",
 ) -> UndirectedAttention:
-    """Declare undirected attention (undirected-network paper, Section 4): variables Q, K, V, S, H, parameters W_Q, W_K, W_V, and factors.
+    """Declare undirected attention (undirected-network paper, Section 4): variables Q, K, V, S, H, parameters W_Q, W_K, W_V and their factors.
 
-    E = -<Q, X W_Q'> - <K, X W_K'> - <V, X W_V'> - <S, Q K'> - <H, S V> + (||Q||^2 + ||K||^2 + ||V||^2 + ||H||^2) / 2 - sqrt(e) sum_i H(S_i), where e is the
-    width of a head and rows of S sum to one. The update of S is softmax((Q K' + H V') / sqrt(e)) (the paper prints V H'). Updating Q, K, V, S, H once
-    from zero is standard attention with the result in H; any other order, and inference of what is attended from H, are the same declaration.
+    E = (||Q||^2 + ||K||^2 + ||V||^2 + ||H||^2) / 2 - sqrt(e) sum_i H(S_i) - <Q, X W_Q'> - <K, X W_K'> - <V, X W_V'> - <S, Q K'> - <H, S V>,
 
-    The energy is unbounded below, whatever the weights: in Q and K together S may have a norm of 1 or more, which outweighs their quadratic
-    regularizers, and in V and H likewise (``graph.boundedness()``). Few rounds are finite; many need one of Q and K and one of V and H with a bounded
-    domain (``regularizers={"Q": unn.Ball(), "H": unn.Ball()}``), and what is projected observed.
+    where e is the width of a head and rows of S sum to one. The update of S is softmax((Q K' + H V') / sqrt(e)); the paper's eq. 14 prints V H'.
+    Updating Q, K, V, S, H once from zero is standard attention with its result in H; other orders, and inferring X from H, need no other declaration.
+
+    The energy is unbounded below whatever the weights: S may have a norm of 1 or more, which outweighs the quadratic regularizers of Q and K, and
+    those of V and H. Few rounds stay finite. With one of Q and K and one of V and H in a bounded domain (``regularizers={"Q": unn.Ball(), "H":
+    unn.Ball()}``) and X observed it is bounded, and can be run to convergence (``graph.boundedness(given=["X"])``).
 
     Args:
         graph: to add to.
-        queries: an array with axes ``positions features``, or several whose projections by W_Q are added, such as ``[X, P]`` for words and positions.
+        queries: an array with axes ``positions features``, or several whose projections are added, such as ``[X, P]`` for words and positions.
         keys: the same of keys; the queries' by default (self-attention).
         values: the same of values; the keys' by default.
-        heads: how many; each has ``width / heads`` of the features.
+        heads: how many; each has ``width / heads`` features.
         width: of all heads together; as many as the queries have features by default.
-        mask: true where a query may attend to a key: boolean, shape ``(queries, keys)``, or ``(heads, queries, keys)`` for a mask of each head; or an
-            ``AttentionMask`` or ``Adjacency`` over the positions. It fixes the sizes of these axes. Forbidden weights are exactly 0; a query without
-            keys has weights 0. ``lengths`` are left to each call, as for any variable, and need no mask. The graph's own ``adjacency()`` has all pairs.
-        regularizers: by "Q", "K", "V" and "H", other than ``SquaredNorm()``.
-        init: of the weights: a standard deviation, or values by "Q", "K" and "V", shape ``(e, features)`` or ``(heads, e, features)``; uniform in
-            +-1/sqrt(features) by default, as ``torch.nn.Linear``.
+        mask: true where a query may attend to a key: boolean, shape ``(queries, keys)``, or ``(heads, queries, keys)`` for one of each head; or an
+            ``AttentionMask`` or ``Adjacency`` over the positions. It fixes the sizes of these axes. Forbidden weights are exactly 0, a query without
+            keys has none. What ``lengths`` leave out in a call needs no mask. The graph's own ``adjacency()`` has all pairs all the same.
+        regularizers: by "Q", "K", "V" and "H", instead of ``SquaredNorm()``.
+        init: of the parameters: a standard deviation, or values by "Q", "K" and "V", shape ``(e, features)`` or ``(heads, e, features)``; uniform
+            in +-1/sqrt(features) by default, as in ``torch.nn.Linear``.
         prefix: put before all new names, so that a graph can hold several.
 
     Raises:
-        DeclarationError: for arrays that do not fit, a mask of another shape or dtype, heads that do not divide the width, names in use. The graph is then
-            as it was.
+        DeclarationError: for arrays that do not fit, a mask of another shape or dtype, heads that do not divide the width, names in use.
 
     Example:
         >>> g = unn.FactorGraph("completion", d=256)
@@ -122,6 +119,7 @@ def undirected_attention(
         >>> attention = undirected_attention(g, [X, P])
         >>> attention.order
         ('Q', 'K', 'V', 'S', 'H')
+        >>> out = unn.infer(g, {"X": x, "P": positions}, order=attention.order)
     """
     taken = {"Q": _sources(graph, "queries", queries)}
     taken["K"] = taken["Q"] if keys is None else _sources(graph, "keys", keys)
@@ -142,10 +140,11 @@ def undirected_attention(
     entropy = Entropy(temperature, columns) if allowed is None else MaskedEntropy(temperature, columns, allowed)
     leading = "" if heads == 1 else f"{prefix}head "
     S = graph.variable(f"{prefix}S", f"{leading}{_with_bar(first['Q'], columns)}", entropy)
-    W = {role: graph.parameter(f"{prefix}W_{role}", " ".join((*inner, first[role].axes[1])), init=weights[role]) for role in PROJECTED}
+    W = {role: graph.parameter(f"{prefix}W_{role}", " ".join((*inner, first[role].axes[1])), init=weights[role]) for role in _PROJECTED}
     h = "" if heads == 1 else "h "
     projections = {
-        role: tuple(graph.factor(Multilinear(made[role][f"n {h}e"], W[role][f"{h}e d"], source["n d"])) for source in taken[role]) for role in PROJECTED
+        role: tuple(graph.factor(Multilinear(made[role][f"n {h}e"], W[role][f"{h}e d"], array["n d"])) for array in arrays)
+        for role, arrays in taken.items()
     }
     scores = graph.factor(Multilinear(S[f"{h}n m"], made["Q"][f"n {h}e"], made["K"][f"m {h}e"]))
     mixing = graph.factor(Multilinear(made["H"][f"n {h}e"], S[f"{h}n m"], made["V"][f"m {h}e"]))
@@ -162,8 +161,11 @@ def _sources(graph: FactorGraph, what: str, given: Sources) -> tuple[Array, ...]
             raise DeclarationError(f"undirected_attention: {what}: {array.kind} {array.name!r} belongs to another graph than {graph.name!r}.")
         if len(array.axes) != 2:
             raise DeclarationError(
-                f"undirected_attention: {what}: {array.kind} {array.name!r} has the axes {' '.join(array.axes) or 'none'}, but needs two, positions and features."
+                f"undirected_attention: {what}: {array.kind} {array.name!r} has the axes {' '.join(array.axes) or 'none'}, "
+                "but needs two, positions and features."
             )
+        if found.count(array) > 1:
+            raise DeclarationError(f"undirected_attention: {what}: {array.kind} {array.name!r} is listed twice; list it once.")
     return found
 
 
@@ -195,8 +197,8 @@ def _require_one_size(taken: Mapping[str, tuple[Array, ...]], shapes: Mapping[st
         if None not in (a, b) and a != b:
             left, right = taken[one][0], taken[other][0]
             raise DeclarationError(
-                f"undirected_attention: axis {left.axes[0]!r} of {left.name!r} has size {a}, but axis {right.axes[0]!r} of {right.name!r} has size {b}; "
-                "every key needs one value."
+                f"undirected_attention: axis {left.axes[0]!r} of {left.name!r} has size {a}, but axis {right.axes[0]!r} of {right.name!r} has "
+                f"size {b}; there are as many values as keys."
             )
 
 
@@ -209,7 +211,7 @@ def _width_of_heads(heads: int, width: int | None, features: int) -> int:
     if width % heads:
         divisors = [k for k in range(1, width + 1) if width % k == 0]
         raise DeclarationError(
-            f"undirected_attention: {heads} heads do not divide the width {width}; take one of {', '.join(map(str, divisors))} heads, or another width."
+            f"undirected_attention: heads={heads} does not divide the width {width}; heads can be {', '.join(map(str, divisors))}."
         )
     return width // heads
 
@@ -248,8 +250,8 @@ def _dense(mask: Mask, heads: int, taken: Mapping[str, tuple[Array, ...]], shape
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DeclarationError(
-            f"undirected_attention: mask must be a boolean tensor, true where a query may attend to a key, an AttentionMask or an Adjacency, got {found}; "
-            "make one by a comparison, such as mask > 0."
+            f"undirected_attention: mask is a boolean tensor, true where a query may attend to a key, an AttentionMask or an Adjacency, "
+            f"got {found}; make one by a comparison, such as mask > 0."
         )
     if mask.ndim == 3 and len(mask) == heads == 1:
         mask = mask[0]
@@ -266,7 +268,7 @@ def _dense(mask: Mask, heads: int, taken: Mapping[str, tuple[Array, ...]], shape
             )
     if taken["Q"][0].axes[0] == taken["K"][0].axes[0] and mask.shape[-2] != mask.shape[-1]:
         raise DeclarationError(
-            f"undirected_attention: mask has shape {tuple(mask.shape)}, but queries and keys are along one axis {taken['Q'][0].axes[0]!r}; pass a square one."
+            f"undirected_attention: mask has shape {tuple(mask.shape)}, but queries and keys share axis {taken['Q'][0].axes[0]!r}; pass a square one."
         )
     return mask if heads == 1 or mask.ndim == 3 else mask.expand(heads, -1, -1)
 
@@ -276,7 +278,7 @@ def _require_free_names(graph: FactorGraph, prefix: str, inner: Mapping[str, int
     remedy = "choose a prefix, undirected_attention(..., prefix='first_')"
     if not isinstance(prefix, str) or not f"{prefix}Q".isidentifier():
         raise DeclarationError(f"undirected_attention: names start with the prefix, so it must be letters, digits and underscores, got {prefix!r}.")
-    for name in (*(f"{prefix}{role}" for role in "QKVSH"), *(f"{prefix}W_{role}" for role in PROJECTED)):
+    for name in (*(f"{prefix}{role}" for role in "QKVSH"), *(f"{prefix}W_{role}" for role in _PROJECTED)):
         if name in graph.arrays:
             raise DeclarationError(
                 f"undirected_attention: the name {name!r} is in use by a {graph.arrays[name].kind} of graph {graph.name!r}; {remedy}."
@@ -293,7 +295,7 @@ def _require_free_names(graph: FactorGraph, prefix: str, inner: Mapping[str, int
     keys = taken["K"][0].axes[0]
     if columns in used and table.root(columns) != table.root(keys):
         raise DeclarationError(
-            f"undirected_attention: axis {columns!r} of graph {graph.name!r} is needed for the keys of S along {keys!r}; give the other axis another name."
+            f"undirected_attention: axis {columns!r} is in use in graph {graph.name!r}, but needed for the keys of S; give the other another name."
         )
 
 
@@ -305,8 +307,5 @@ def _key_axis(taken: Mapping[str, tuple[Array, ...]]) -> str:
 
 def _with_bar(source: Array, features: str) -> str:
     """Axes of a projection; positions that are nodes of what is projected are nodes of it."""
-    return f"{source.axes[0]} {_bar(source)}{features}"
-
-
-def _bar(source: Array) -> str:
-    return "| " if isinstance(source, Variable) and source.node_axes else ""
+    bar = "| " if isinstance(source, Variable) and source.node_axes else ""
+    return f"{source.axes[0]} {bar}{features}"

@@ -45,7 +45,8 @@ class MaskedEntropy(Entropy):
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if self.allowed is not None and self.allowed.ndim > len(axes):
             raise DeclarationError(
-                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but allowed has shape {tuple(self.allowed.shape)}, one axis or more too many."
+                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but allowed has shape {tuple(self.allowed.shape)}; "
+                "it goes along the last of them, so drop its first axes."
             )
         return super().bind(axes, name)
 

@@ -91,6 +91,7 @@ class UnrolledAttention(Unrolled):
         for step in steps[:-1]:
             state.update(step)
         if remember and state.closed_form(steps[-1]):
+            # the pre-activation is all that is wanted of the last update
             state.receive(steps[-1])
         else:
             state.update(steps[-1])
@@ -130,7 +131,6 @@ class _State(State):
             rest = super().preactivation(step)
             total = rest if total is None else total + rest
         return total
-
 
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         regularizer = self.setting.regularizers[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from unn.errors import DeclarationError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from unn.diffusion import Diffusion, Samples
+    from unn.diffusion import Samples
     from unn.models.frame import Given
 
     from .denoising_task import DenoisingTask
@@ -36,6 +36,7 @@ class ModelConfig:
         embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
         structure: who attends to whom: the graph, or one of its ablations.
         global_token: let each layer see the mean of all tokens as well, which passes by the mask.
+        process: "gaussian" noise, or "masked": categories are revealed a few at a time, for problems without continuous variables.
         prediction: of the network: the clean sample, or the velocity.
         noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
         last_beta: of the linear steps; 0.005 in the paper.
@@ -51,6 +52,7 @@ class ModelConfig:
     embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
     structure: Literal["graph", "dense", "directed", "random"] = "graph"
     global_token: bool = False
+    process: Literal["gaussian", "masked"] = "gaussian"
     prediction: Literal["x0", "velocity"] = "x0"
     noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
     last_beta: float = 0.02
@@ -175,37 +177,26 @@ class DenoisingProblem(Problem):
         found: dict[str, Any] = {}
         lines = []
         for steps in iterations or (run.config.model.sampling_steps,):
-            found[str(steps)] = measure(self, run.config, self.diffusion(run), count=256, seed=1, steps=steps)
+            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=1, steps=steps)
             told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
             lines.append(f"{steps} sampling steps: {told}")
         return Answer(tuple(lines), found)
-
-    def diffusion(self, run: Trained) -> Diffusion:
-        """The trained model."""
-        from unn.diffusion import Diffusion
-
-        assert isinstance(run.network, Diffusion)
-        return run.network
 
     def sample(self, run: Trained, request: SampleRequest) -> Answer:
         """Sample what is not given."""
         from unn.draw import draw_samples, save_figure
         from unn.models.frame import kinds
 
+        from .denoising_task import draw
+
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        samples: Samples = self.diffusion(run).sample(
-            given,
-            request.count,
-            steps=request.steps or model.sampling_steps,
-            sampler=request.sampler or model.sampler,
-            spacing=model.spacing,
-            seed=request.seed,
-            verify=True,
-            tries=request.tries,
-            trace=None if request.trace is None else lambda k, values: steps.append((k, {name: x[0] for name, x in values.items()})),
-            sizes=sizes,
+        trace = None if request.trace is None else lambda k, values: steps.append((k, {name: x[0] for name, x in values.items()}))
+        if request.sampler is not None:
+            model = replace(model, sampler=request.sampler)
+        samples = draw(
+            run.network, model, given, request.count, sizes, steps=request.steps, seed=request.seed, verify=True, tries=request.tries, trace=trace
         )
         lines: list[str] = []
         assert samples.valid is not None
@@ -217,7 +208,7 @@ class DenoisingProblem(Problem):
             rows = [{name: x[k] for name, x in samples.values.items()} for k in range(min(request.count, _DRAWN))]
             save_figure(draw_samples(rows, [str(k + 1) for k in range(len(rows))], categories), request.draw)
             lines.append(f"samples drawn in {request.draw}")
-        if request.trace is not None:
+        if request.trace is not None and steps:
             shown = [steps[round(k * (len(steps) - 1) / max(1, _DRAWN - 1))] for k in range(_DRAWN)] if len(steps) > _DRAWN else steps
             save_figure(draw_samples([values for _, values in shown], [f"step {k + 1}" for k, _ in shown], categories), request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")

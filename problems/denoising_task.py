@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unn.diffusion import Diffusion, LinearSteps, LogNormal, LogUniform, Schedule
+from unn.diffusion import Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion, Samples, Schedule
+from unn.diffusion.diffusion import Trace
 from unn.graph import FactorGraph
 from unn.models import Denoiser
+from unn.models.frame import Given
 from unn.training import Examples, Task
 from unn.training.batches import seed_of
 
@@ -20,8 +22,8 @@ Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 """Sizes, values and which nodes are observed."""
 
 
-def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Diffusion:
-    """The diffusion model that the options describe, with fresh weights.
+def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Diffusion | MaskedDiffusion:
+    """The model that the options describe, with fresh weights.
 
     Args:
         graph: the declaration.
@@ -38,6 +40,8 @@ def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> D
         structure=model.structure,
         sizes=sizes,
     )
+    if model.process == "masked":
+        return MaskedDiffusion(denoiser)
     return Diffusion(denoiser, schedule=_schedule(model), prediction=model.prediction, self_conditioning=model.self_conditioning)
 
 
@@ -94,24 +98,59 @@ class DenoisingTask(Task):
 
     def loss(self, network: nn.Module, batch: Example) -> Tensor:
         """The mean squared error of the estimates."""
-        assert isinstance(network, Diffusion)
+        assert isinstance(network, (Diffusion, MaskedDiffusion))
         sizes, values, observed = batch
         return network.loss(values, observed, **sizes)
 
     def evaluate(self, network: nn.Module) -> dict[str, float]:
         """The problem's metrics of samples on held-out conditions."""
-        assert isinstance(network, Diffusion)
         return measure(self.problem, self.config, network, count=64, seed=0, steps=self.config.model.sampling_steps)
 
 
+def draw(
+    network: nn.Module,
+    model: ModelConfig,
+    given: Given,
+    count: int,
+    sizes: Mapping[str, int],
+    steps: int | None = None,
+    seed: int | None = None,
+    verify: bool = False,
+    tries: int = 1,
+    trace: Trace | None = None,
+) -> Samples:
+    """Samples by a trained model, as its options say.
+
+    Args:
+        network: trained.
+        model: its options.
+        given: by variable, whole or in part.
+        count: of samples.
+        sizes: of the axes without a static one.
+        steps: if not those of the options.
+        seed: of all samples; None draws from torch's global generator.
+        verify: check the constraints of the graph.
+        tries: with ``verify``, how often to sample what meets them not.
+        trace: called after each step with its number and the values; the masked process has none.
+    """
+    steps = steps or model.sampling_steps
+    if isinstance(network, MaskedDiffusion):
+        return network.sample(given, count, steps=steps, seed=seed, verify=verify, tries=tries, at_once=256, sizes=sizes)
+    assert isinstance(network, Diffusion)
+    return network.sample(
+        given, count, steps=steps, sampler=model.sampler, spacing=model.spacing, seed=seed, verify=verify, tries=tries, at_once=256,
+        trace=trace, sizes=sizes,
+    )  # fmt: skip
+
+
 @torch.no_grad()
-def measure(problem: DenoisingProblem, config: Any, diffusion: Diffusion, count: int, seed: int, steps: int) -> dict[str, float]:
+def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, steps: int) -> dict[str, float]:
     """The metrics of a problem on its test conditions.
 
     Args:
         problem: whose metrics.
         config: of the run.
-        diffusion: trained.
+        network: trained.
         count: of conditions, one sample for each.
         seed: of conditions and samples.
         steps: of sampling.
@@ -119,10 +158,7 @@ def measure(problem: DenoisingProblem, config: Any, diffusion: Diffusion, count:
     found: dict[str, float] = {}
     generator = torch.Generator().manual_seed(seed_of(seed, 6))
     for name, given in problem.conditions(config, count, generator).items():
-        samples = diffusion.sample(
-            given, count, steps=steps, sampler=config.model.sampler, spacing=config.model.spacing,
-            seed=seed, at_once=256, sizes=problem.test_sizes(config),
-        )  # fmt: skip
+        samples = draw(network, config.model, given, count, problem.test_sizes(config), steps=steps, seed=seed)
         for metric, value in problem.measures(config, given, samples.values).items():
             found[f"{metric} {name}".strip().replace(" ", "_")] = value
     return found

@@ -84,10 +84,10 @@ def places_of(graph):
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (2, 2, 2), (4, 3, 1), (5, 2, 3)])
 def test_the_product_of_matrices_gives_the_hand_declared_graph(sizes):
     traced, hand = unn.trace(product_of_matrices, *sizes), hand_declared(*sizes)
-    assert formulas(traced) == formulas(type("T", (), {"graph": hand})) or 1 in sizes
-    assert {name: (v.axes, v.regularizer) for name, v in traced.graph.variables.items()} == {
-        name: (v.axes, v.regularizer) for name, v in hand.variables.items()
-    } or 1 in sizes
+    assert formulas(traced) == [str(factor) for factor in hand.factors.values()] or 1 in sizes
+    for name, variable in hand.variables.items():
+        assert type(traced.graph.variables[name].regularizer) is type(variable.regularizer)
+        assert traced.graph.variables[name].axes == variable.axes or 1 in sizes
     assert interacting(traced.graph) == interacting(hand)
     assert traced.graph.adjacency().same_entries(hand.adjacency())
     assert places_of(traced.graph) == places_of(hand)
@@ -111,7 +111,7 @@ def test_the_product_of_matrices_has_the_mask_of_the_paper():
 
     traced = unn.trace(at_once)
     check_golden(traced.graph, "bcmf_m3_n3_k2_noint.npz")
-    assert formulas(traced) == ["E[i j] depends on A[k j], R[l i]"]
+    assert formulas(traced) == ["E[l j] depends on A[i j], R[k l]"]
 
 
 def test_a_hierarchical_program_has_the_mask_of_the_paper():
@@ -124,7 +124,7 @@ def test_a_hierarchical_program_has_the_mask_of_the_paper():
 
     traced = unn.trace(program)
     check_golden(traced.graph, "hbcmf_m3_n3_k2_int.npz")
-    assert formulas(traced)[:3] == ["D[k] depends on K[v]", "A[k j] depends on D[k]", "R[k i] depends on D[k]"]
+    assert formulas(traced)[:3] == ["D[i] depends on K[v]", "A[i k] depends on D[i]", "R[i j] depends on D[i]"]
     drawn = traced.draw(200, seeded())
     assert torch.equal(drawn["D"], drawn["K"].flip(-1).cumsum(-1).flip(-1))
     assert not drawn["A"][drawn["D"] == 0].any() and not drawn["R"][drawn["D"] == 0].any()
@@ -202,7 +202,7 @@ def test_a_program_that_sorts_depends_on_all_that_is_sorted():
         t.deterministic(np.sum(C, axis=1), name="s")
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["P[j i] depends on u[i2]", "C[j i] depends on u[i], P[j i]", "s[j] depends on C[j i]"] or True
+    assert formulas(traced) == ["P[j i] depends on u[i2]", "C[j i] depends on u[i], P[j i]", "s[j] depends on C[j i]"]
     check_edges(traced)
     drawn = traced.draw(30, seeded())
     assert torch.equal(drawn["s"], drawn["u"].sort(-1).values)
@@ -268,11 +268,11 @@ def test_random_indices_depend_on_all_that_they_may_select():
     def program(t, n=5, k=3):
         mu, z = t.sample("mu", Normal(0, 10), (k, 2)), t.sample("z", Categorical(k), n)
         t.sample("x", Normal(mu[z], 0))
-        t.deterministic(np.take([1.0, 2.0, 4.0], z[0]), name="w")
+        t.deterministic(np.take(t.constant([1.0, 2.0, 4.0]), z[0]), name="w")
         t.deterministic(mu[1, z[0] % 2] + mu[z[1], 0], name="v")
 
     traced = unn.trace(program)
-    assert formulas(traced)[:2] == ["x[k j] depends on mu[i j], z[k v]", "w[] depends on z[i v] in 1 listed pair"]
+    assert formulas(traced)[:2] == ["x[k j] depends on mu[i j], z[k v]", "w[] depends on z[k v] in 1 listed pair"]
     check_edges(traced)
     drawn = traced.draw(64, seeded())
     z = drawn["z"].argmax(-1)
@@ -324,7 +324,7 @@ def test_a_few_exceptions_do_not_hide_what_is_regular():
             y[i] = t.deterministic(x[i] + (x[6] + x[1] if i == 3 else 0))
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["y[i] depends on x[i]", "y[j] depends on x[i] in 2 listed pairs"] or len(formulas(traced)) == 2
+    assert formulas(traced) == ["y[i] depends on x[i]", "y[j] depends on x[i] in 2 listed pairs"]
     check_edges(traced)
 
 
@@ -343,7 +343,7 @@ def test_helper_functions_and_recursion_are_programs_too():
                 E[i, j] = dot(t, A[i], column)
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["E[i j] depends on A[i k], B[l j]"] or len(formulas(traced)) == 1
+    assert formulas(traced) == ["E[i j] depends on A[i k], B[l j]"]
     assert interacting(traced.graph) == {
         frozenset((f"E[{i},{j}]", other)) for i in range(3) for j in range(3) for k in range(2) for other in (f"A[{i},{k}]", f"B[{k},{j}]")
     }
@@ -442,7 +442,8 @@ def programs(draw):
 @settings(max_examples=80, deadline=None)
 def test_the_adjacency_of_random_programs_is_that_of_their_dependences(arrays, seed):
     def parents_of(k, i):
-        return [(j, place) for j, name in arrays[k][3] for place in MAPS[name](i, arrays[j][1])]
+        places = [(j, place) for j, name in arrays[k][3] for place in MAPS[name](i, arrays[j][1])]
+        return [(j, place) for j, place in places if len(place) == len(arrays[j][1])]
 
     def program(t):
         values = []
@@ -480,7 +481,8 @@ def test_the_adjacency_of_random_programs_is_that_of_their_dependences(arrays, s
 
 OPERATIONS = {
     "arithmetic": lambda x, y: 2 * x - x / (1 + abs(y[:3, None])) + x**2 % 3 - (-x) // 2,
-    "comparisons": lambda x, y: (x > y[0]) & ~(x < 0) | (x == x.T[0, 0]) ^ (x >= 1),
+    "comparisons": lambda x, y: (x > y[0]) & ~(x < 0) | (x <= y[2]) ^ (x >= 1),
+    "equality": lambda x, y: (np.floor(x) == np.floor(y)) ^ (np.floor(x) != np.floor(y[1])),
     "sum of truth values": lambda x, y: (x[0] > 0) + (x[1] > 0) - (x[2] > 0) * 2,
     "ufuncs": lambda x, y: np.exp(x) + np.tanh(y) * np.log1p(np.abs(x)) + np.maximum(x, y) + np.hypot(x, 1),
     "sum": lambda x, y: np.sum(x, axis=0) + x.sum() + x.sum(axis=1, keepdims=True),

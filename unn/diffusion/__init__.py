@@ -1,8 +1,9 @@
 """Diffusion over the values of a graph: training, and sampling of any variables given any others."""
 
-from .diffusion import Condition as Condition
+from ..models.conditional import Condition as Condition
+from ..models.conditional import Samples as Samples
 from .diffusion import Diffusion as Diffusion
-from .diffusion import Samples as Samples
+from .masked import MaskedDiffusion as MaskedDiffusion
 from .samplers import SAMPLERS as SAMPLERS
 from .schedule import LinearSteps as LinearSteps
 from .schedule import LogNormal as LogNormal

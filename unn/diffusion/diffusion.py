@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, suggest
+from ..models.conditional import Condition, ConditionalModel, Samples
 from ..models.denoiser import Denoiser
 from ..models.frame import Frame, Given
 from .samplers import SAMPLERS
@@ -19,46 +19,7 @@ Prediction = Literal["x0", "velocity"]
 Trace = Callable[[int, dict[str, Tensor]], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Condition:
-    """What is known of some samples.
-
-    Attributes:
-        frame: of the graph at their sizes.
-        rows: the known values, standardised, shape ``(batch, numbers)``.
-        nodes: which nodes are known, shape ``(batch, nodes)``, boolean.
-        numbers: which numbers are known, shape ``(batch, numbers)``, boolean.
-    """
-
-    frame: Frame
-    rows: Tensor
-    nodes: Tensor
-    numbers: Tensor
-
-    def part(self, which: slice) -> Condition:
-        """Of some batch elements."""
-        return Condition(self.frame, self.rows[which], self.nodes[which], self.numbers[which])
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """What was sampled.
-
-    Attributes:
-        values: by variable, shape ``(count, *axes)``; given values are returned as given.
-        valid: do the values meet all constraints of the graph, shape ``(count,)``; None where it was not asked for.
-        tries: how often each was sampled, shape ``(count,)``.
-    """
-
-    values: Mapping[str, Tensor]
-    valid: Tensor | None
-    tries: Tensor
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.values[name]
-
-
-class Diffusion(nn.Module):
+class Diffusion(ConditionalModel):
     """A diffusion model: a denoiser, levels of noise, and what the denoiser predicts.
 
     Args:
@@ -67,70 +28,17 @@ class Diffusion(nn.Module):
         prediction: "x0" (the paper's), or "velocity": the network's output is scaled by the level of noise as in Salimans and Ho (2022), which for
             data of unit variance is also the preconditioning of Karras et al. (2022).
         self_conditioning: feed the last estimate back to the network (Chen et al., 2023).
-
-    Attributes:
-        offsets: by variable, what is taken off its numbers.
-        scales: by variable, what they are divided by; both are found by ``standardise``.
     """
-
-    offsets: Tensor
-    scales: Tensor
 
     def __init__(
         self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", self_conditioning: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(denoiser)
         if prediction not in ("x0", "velocity"):
             raise DeclarationError(f"diffusion: unknown prediction {prediction!r}.{suggest(prediction, ('x0', 'velocity'))}")
-        self.denoiser = denoiser
         self.schedule = schedule or LinearSteps()
         self.prediction = prediction
         self.self_conditioning = self_conditioning
-        names = list(denoiser.kinds)
-        offsets, scales = torch.zeros(len(names)), torch.ones(len(names))
-        for k, name in enumerate(names):
-            linear = denoiser.read[name]
-            assert isinstance(linear, nn.Linear)
-            if denoiser.kinds[name] != "real":
-                # mean and standard deviation of a one-hot value whose options are equally likely
-                share = 1 / max(2, linear.in_features)
-                offsets[k], scales[k] = share, (share * (1 - share)) ** 0.5
-        self.register_buffer("offsets", offsets)
-        self.register_buffer("scales", scales)
-
-    @torch.no_grad()
-    def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
-        """Find the mean and the deviation of each continuous variable in some samples, so that noise means the same for all of them.
-
-        Args:
-            values: by variable, shape ``(batch, *axes)``.
-            sizes: of the axes without a static one.
-        """
-        frame = self.denoiser.frame(**sizes)
-        rows = frame.flatten(values)
-        for k, slot in enumerate(frame.slots.values()):
-            if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
-                x = rows[:, slot.numbers]
-                self.offsets[k] = x.mean()
-                self.scales[k] = x.std().clamp(min=1e-6)
-
-    def condition(self, given: Given, count: int, **sizes: int) -> Condition:
-        """What is given, for the network.
-
-        Args:
-            given: by variable, whole or in part (``unn.Partial``).
-            count: of samples.
-            sizes: of the axes without a static one.
-
-        Raises:
-            ObservationError: for values that do not fit the graph.
-        """
-        frame = self.denoiser.frame(**sizes)
-        rows, nodes = frame.observation(given, count)
-        like = self.offsets
-        numbers = nodes[:, frame.node_of_number]
-        rows = torch.where(numbers, self._standard(rows.to(like), frame), 0)
-        return Condition(frame, rows, nodes.to(like.device), numbers.to(like.device))
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
         """The mean squared error of the estimates at the nodes that are not observed (structured-diffusion paper, equation 4), a scalar.
@@ -142,11 +50,7 @@ class Diffusion(nn.Module):
             observed: which nodes the network is given, shape ``(batch, nodes)``, boolean; or by variable, shape ``(batch, *node axes)``.
             sizes: of the axes without a static one.
         """
-        frame = self.denoiser.frame(**sizes)
-        clean = self._standard(frame.flatten(values).to(self.offsets), frame)
-        nodes = self._observed(observed, frame, len(clean))
-        numbers = nodes[:, frame.node_of_number.to(nodes.device)]
-        condition = Condition(frame, torch.where(numbers, clean, 0), nodes, numbers)
+        clean, condition = self.example(values, observed, **sizes)
         sigma = self.schedule.draw(len(clean)).to(clean)
         noisy = clean + sigma[:, None] * torch.randn_like(clean)
         previous = None
@@ -158,9 +62,7 @@ class Diffusion(nn.Module):
         error = (estimate - clean) ** 2
         if self.prediction == "velocity":
             error = error * (1 + sigma[:, None] ** -2)
-        # each node counts the same, however many numbers it has
-        weights = (~numbers) / self._channels(frame)
-        return (error * weights).sum() / weights.sum().clamp(min=1)
+        return self.mean_over_unknown(error, condition)
 
     def denoise(self, x: Tensor, sigma: Tensor, condition: Condition, previous: Tensor | None = None) -> Tensor:
         """The estimate of the clean sample, shape ``(batch, numbers)``, with the known values in their place.
@@ -220,48 +122,20 @@ class Diffusion(nn.Module):
         """
         if sampler not in SAMPLERS:
             raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(sampler, SAMPLERS)}")
-        for name, number in (("count", count), ("tries", tries), ("at_once", at_once)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise DeclarationError(f"diffusion: {name} must be a whole number >= 1, got {number!r}.")
+        check_counts(count=count, tries=tries, at_once=at_once)
         condition = self.condition(given or {}, count, **(sizes or {}))
         levels = (log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)).to(condition.rows)
-        generators = _generators(seed, count)
+        generators = generators_of(seed, count)
         training = self.training
         self.eval()
+
+        def draw(held: Condition, some: list[torch.Generator] | None) -> Tensor:
+            return self._draw(held, levels, sampler, some, trace)
+
         try:
-            rows = torch.cat(
-                [
-                    self._draw(condition.part(slice(k, k + at_once)), levels, sampler, generators[k : k + at_once] if generators else None, trace)
-                    for k in range(0, count, at_once)
-                ]
-            )
-            values = self._values(rows, condition, given or {})
-            valid, tried = None, torch.ones(count, dtype=torch.int64)
-            if verify:
-                valid = self.valid(values)
-                for _ in range(tries - 1):
-                    again = (~valid).nonzero().squeeze(1)
-                    if not len(again):
-                        break
-                    for chosen in again.split(at_once):
-                        held = Condition(condition.frame, condition.rows[chosen], condition.nodes[chosen], condition.numbers[chosen])
-                        some = [generators[int(k)] for k in chosen] if generators else None
-                        rows[chosen] = self._draw(held, levels, sampler, some, trace)
-                    tried[again] += 1
-                    values = self._values(rows, condition, given or {})
-                    valid = self.valid(values)
+            return tried_again(self, condition, given or {}, draw, generators, verify, tries, at_once)
         finally:
             self.train(training)
-        return Samples(values, valid, tried)
-
-    def valid(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Do values meet every constraint of the graph, shape ``(batch,)``?"""
-        found = torch.ones(len(next(iter(values.values()))), dtype=torch.bool)
-        for factor in self.denoiser.graph.factors.values():
-            broken = factor.violations_of(values)
-            if broken is not None:
-                found &= broken.cpu() == 0
-        return found
 
     def _draw(self, condition: Condition, levels: Tensor, sampler: str, generators: list[torch.Generator] | None, trace: Trace | None) -> Tensor:
         shape = condition.rows.shape
@@ -286,17 +160,6 @@ class Diffusion(nn.Module):
         start = (1 + levels[0] ** 2).sqrt() * noise()
         return torch.where(condition.numbers, condition.rows, SAMPLERS[sampler](denoise, start, levels, noise, look))
 
-    def _values(self, rows: Tensor, condition: Condition, given: Given) -> dict[str, Tensor]:
-        frame = condition.frame
-        found = frame.unflatten(self._natural(rows, frame).cpu())
-        exact, seen = frame.observation(given, len(rows))
-        known = frame.unflatten(exact)
-        for name, slot in frame.slots.items():
-            if name in given:
-                where = seen[:, slot.nodes].reshape(len(rows), *slot.node_shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
-                found[name] = torch.where(where, known[name], found[name].to(known[name].dtype))
-        return found
-
     def _raw(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:
         natural = self._natural(rows, frame).cpu()
         found = {}
@@ -305,36 +168,23 @@ class Diffusion(nn.Module):
             found[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
         return found
 
-    def _observed(self, observed: Tensor | Mapping[str, Tensor], frame: Frame, batch: int) -> Tensor:
-        if not isinstance(observed, Tensor):
-            nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool, device=self.offsets.device)
-            for name, where in observed.items():
-                if name not in frame.slots:
-                    raise ObservationError(f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}")
-                nodes[:, frame.slots[name].nodes] = where.to(nodes.device).expand(batch, *frame.slots[name].node_shape).flatten(1)
-            return nodes
-        if observed.shape != (batch, frame.nodes) or observed.dtype != torch.bool:
-            raise ObservationError(f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got {tuple(observed.shape)}.")
-        return observed.to(self.offsets.device)
+def check_counts(**counts: int) -> None:
+    """Check numbers of samples and the like.
 
-    def _channels(self, frame: Frame) -> Tensor:
-        parts = [torch.full((s.numbers.stop - s.numbers.start,), float(s.channels)) for s in frame.slots.values()]
-        return torch.cat(parts).to(self.offsets.device)
-
-    def _standard(self, rows: Tensor, frame: Frame) -> Tensor:
-        offsets, scales = self._per_number(frame)
-        return (rows - offsets) / scales
-
-    def _natural(self, rows: Tensor, frame: Frame) -> Tensor:
-        offsets, scales = self._per_number(frame)
-        return rows * scales + offsets
-
-    def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
-        counts = torch.tensor([s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device)
-        return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+    Raises:
+        DeclarationError: names the first that is no whole number >= 1.
+    """
+    for name, number in counts.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise DeclarationError(f"sampling: {name} must be a whole number >= 1, got {number!r}.")
 
 
-def _generators(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:
+def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:
+    """A generator for each sample, from one seed for all or one for each; None where torch's global generator is to be used.
+
+    Raises:
+        ObservationError: if there is not one seed for each sample.
+    """
     if seed is None:
         return None
     if isinstance(seed, int):
@@ -344,5 +194,41 @@ def _generators(seed: int | Sequence[int] | None, count: int) -> list[torch.Gene
     else:
         seeds = [int(k) for k in seed]
         if len(seeds) != count:
-            raise ObservationError(f"diffusion: {len(seeds)} seeds are given for {count} samples.")
+            raise ObservationError(f"sampling: {len(seeds)} seeds are given for {count} samples.")
     return [torch.Generator().manual_seed(k) for k in seeds]
+
+
+def tried_again(
+    model: ConditionalModel,
+    condition: Condition,
+    given: Given,
+    draw: Callable[[Condition, list[torch.Generator] | None], Tensor],
+    generators: list[torch.Generator] | None,
+    verify: bool,
+    tries: int,
+    at_once: int,
+) -> Samples:
+    """Draw samples, so many at once; with ``verify``, draw those that break a constraint again, up to ``tries`` times in all."""
+    count = len(condition.rows)
+    rows = torch.zeros_like(condition.rows)
+
+    def fill(places: Tensor) -> None:
+        for chosen in places.split(at_once):
+            held = Condition(condition.frame, condition.rows[chosen], condition.nodes[chosen], condition.numbers[chosen])
+            rows[chosen] = draw(held, [generators[int(k)] for k in chosen] if generators else None)
+
+    fill(torch.arange(count, device=rows.device))
+    values = model.values_of(rows, condition, given)
+    tried = torch.ones(count, dtype=torch.int64)
+    if not verify:
+        return Samples(values, None, tried)
+    valid = model.valid(values)
+    for _ in range(tries - 1):
+        again = (~valid).nonzero().squeeze(1)
+        if not len(again):
+            break
+        fill(again.to(rows.device))
+        tried[again] += 1
+        values = model.values_of(rows, condition, given)
+        valid = model.valid(values)
+    return Samples(values, valid, tried)

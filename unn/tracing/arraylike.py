@@ -157,11 +157,11 @@ class Arraylike(NDArrayOperatorsMixin):
     def __index__(self) -> int:
         self.refuse(
             "a count, a range or an index of a plain array is made of",
-            "Let loops run over all cases and select by np.where; to select from an array by a random index use np.take(array, index, axis=0).",
+            "Let loops run over all cases and select by np.where; to select from a plain array by a random index write t.constant(array)[index].",
         )
 
     def __array__(self, *args: Any, **options: Any) -> Never:
-        self.refuse("a numpy array is made of", "Collect values by np.stack([...]).")
+        self.refuse("a numpy array is made of", "Collect values by np.stack([...]); to select from a plain array by a random index write t.constant(array)[index].")
 
     def __len__(self) -> int:
         if not self.shape:

@@ -106,6 +106,17 @@ class Tracer:
         statement = self._statement("deterministic", line, kind, source.parents, ())
         return self._settled(statement, source.step, name)
 
+    def constant(self, value: Recordable) -> Value:
+        """A plain array as a value, to be indexed by random variables: ``t.constant([1, 2, 4])[z]``. It is no variable.
+
+        Args:
+            value: a number, an array or a list.
+
+        Raises:
+            DeclarationError: if it is none.
+        """
+        return as_value(self.tape, value)
+
     def empty(self, name: str, shape: int | Sequence[int]) -> Entries:
         """An array whose entries are assigned one by one, or slice by slice: ``C[i, j] = t.sample(...)``.
 

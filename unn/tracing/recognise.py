@@ -159,7 +159,7 @@ def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], 
         ties.append(letter)
         shifts.append(int(part.index[0] - parts[first[letter]].index[0]))
     sizes = _letter_sizes(parts, ties, shifts)
-    return (tuple(ties), tuple(shifts), sizes) if sizes and int(np.prod(sizes, dtype=np.int64)) == count else None
+    return (tuple(ties), tuple(shifts), sizes) if sizes is not None and int(np.prod(sizes, dtype=np.int64)) == count else None
 
 
 def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]], Nodes]:
