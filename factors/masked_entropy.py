@@ -56,6 +56,11 @@ class MaskedEntropy(Entropy):
         last = axes[len(axes) - self.allowed.ndim :]
         return [SizeRule((axis,), partial(_fixed_size, axis, size)) for axis, size in zip(last, self.allowed.shape, strict=True)]
 
+    def row_value(self, x: Tensor) -> Tensor:
+        # of -x log x all derivatives are 0 at 0, as they are along a face: infinite ones, though hidden, make second derivatives NaN
+        positive = x > 0
+        return super().row_value(torch.where(positive, x, 1))
+
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         inside = self.contains(x, mask)
         return torch.where(inside, super().value(x, self._existing(x, mask)), torch.inf).to(x.dtype)

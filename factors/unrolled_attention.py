@@ -267,8 +267,6 @@ class _Messages:
         if rows is before:
             return found, fresh
         self._included[role][source] = rows
-        if len(found) != self._setting.batch * self._attention.heads:
-            found = found.expand(self._setting.batch, -1, -1)
         change = (rows if before is None else rows - before).view(-1, found.shape[-1])
         changed: Tensor = _AddRows.apply(found, self._numbers_of_rows(source, found.shape[1]), change, fresh)
         return changed, True

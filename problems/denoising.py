@@ -129,7 +129,7 @@ class DenoisingProblem(Problem):
         sizes = self.test_sizes(config)
         values = self.generate(config, count, generator, sizes)
         where = self.observed(config, count, generator, sizes)
-        return {"": {name: Partial(values[name], mask.expand(count, *mask.shape[1:])) for name, mask in where.items()}}
+        return {"": {name: Partial(values[name], mask.expand(count, *values[name].shape[1 : mask.ndim])) for name, mask in where.items()}}
 
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
         """What is given on the command line, by name, and the sizes of the graph; by default NAME=VALUE, variables as a whole.

@@ -87,6 +87,9 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
 
     by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show}
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    if len(arguments) > 1 and arguments[0] in by_problem and ".py:" in arguments[1]:
+        # a program of one's own is an option of the problem that traces programs
+        arguments = [arguments[0], "program", "--program", *arguments[1:]]
     if len(arguments) > 1 and arguments[0] in by_problem and not arguments[1].startswith("-"):
         problem = load_problem(arguments[1])
         kind = by_problem[arguments[0]][problem.config]

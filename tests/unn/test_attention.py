@@ -1,6 +1,8 @@
 """Attention over a graph: every kernel gives the numbers of the definition, whatever the graph, precision, layout and size."""
 
+import copy
 import math
+import pickle
 import tracemalloc
 from unittest.mock import patch
 
@@ -387,6 +389,17 @@ def test_half_precision_rounds_and_no_more(kernel, dtype, tolerance):
         check(found, expected_of(given, mask.adjacency.dense(), slope), tolerance)
 
 
+@EVERY
+def test_autocast_rounds_and_no_more(kernel):
+    mask = all_kinds()[1]
+    given = inputs(mask.count, dtype=torch.float32, width=4)
+    slope = slope_of(given)
+    expected = expected_of(given, mask.adjacency.dense(), slope)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attention(*given, mask, kernel)
+    check((out, *torch.autograd.grad(out, given, slope.to(out.dtype))), expected, 4e-2)
+
+
 def hub(spokes):
     """One node that sees many, all of which see it."""
     g = unn.FactorGraph("hub", spokes=spokes)
@@ -587,6 +600,15 @@ def test_forms_of_a_mask_have_its_entries(n, density, seed):
     assert torch.equal(rebuilt, allowed) and torch.equal((~padding).sum(1), counts)
     order, back = mask.order(CPU)
     assert torch.equal(order.sort().values, torch.arange(n)) and torch.equal(order[back], torch.arange(n))
+
+
+def test_masks_are_copied_and_pickled_with_what_they_made():
+    mask = all_kinds()[1]
+    given = [x.detach() for x in inputs(mask.count)]
+    for kernel in KERNELS:
+        expected = attention(*given, mask, kernel)
+        for copied in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+            assert torch.equal(attention(*given, copied, kernel), expected)
 
 
 def test_masks_say_what_they_are():

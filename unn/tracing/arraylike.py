@@ -161,7 +161,10 @@ class Arraylike(NDArrayOperatorsMixin):
         )
 
     def __array__(self, *args: Any, **options: Any) -> Never:
-        self.refuse("a numpy array is made of", "Collect values by np.stack([...]); to select from a plain array by a random index write t.constant(array)[index].")
+        self.refuse(
+            "a numpy array is made of",
+            "Collect values by np.stack([...]); to select from a plain array by a random index write t.constant(array)[index].",
+        )
 
     def __len__(self) -> int:
         if not self.shape:

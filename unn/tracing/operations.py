@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
 from .kinds import Array
-from .recording import UNION, Recordable, as_counts, as_objects, as_value, elementwise, gather, record, select, union_along
+from .recording import UNION, Recordable, as_counts, as_objects, as_value, elementwise, gather, holds_values, record, select, union_along
 from .tape import Tape, aligned
 from .values import Value
 
@@ -185,6 +185,8 @@ def _diff(tape: Tape, function: Function, array: Recordable, n: int = 1, axis: i
 def _take(tape: Tape, function: Function, array: Recordable, indices: Recordable, axis: int | None = None) -> Value:
     """The entries at some indices, which may be random."""
     source = as_value(tape, array)
+    if not holds_values(indices):
+        return gather(tape, [source], _called(function, source.numbers, indices, axis))
     source = source.ravel() if axis is None else source
     (k,) = _axes(source, axis or 0, function)
     return select(source, k, as_value(tape, indices))

@@ -60,13 +60,12 @@ class Tracer:
         for key, value in parameters.items():
             if inner[key] and (not value.ndim or value.shape[-1] != given.kind.options):
                 raise DeclarationError(f"program: {title}: {given.kind.options} {key} are needed along the last axis, got shape {value.shape}.")
+        wanted = None if shape is None else _shape(title, shape)
         try:
             batch = np.broadcast_shapes(*shapes)
-            if shape is not None:
-                wanted = _shape(title, shape)
-                if np.broadcast_shapes(wanted, batch) != wanted:
-                    raise ValueError
-                batch = wanted
+            if wanted is not None and np.broadcast_shapes(wanted, batch) != wanted:
+                raise ValueError
+            batch = batch if wanted is None else wanted
         except ValueError:
             found = ", ".join(f"{key} {value.shape}" for key, value in parameters.items())
             raise DeclarationError(f"program: {title}: shape {shape} does not fit the parameters of {type(given).__name__}: {found}.") from None

@@ -58,9 +58,6 @@ class Statement:
     cliques: tuple[tuple[int, ...], ...] = ()
     name: str | None = None
 
-    def __str__(self) -> str:
-        return self.name or f"t.{self.what} in line {self.line}"
-
 
 @dataclass(eq=False)
 class Recorded:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError
+from ..errors import DeclarationError, ObservationError, UnnError
 from ..graph import FactorGraph
 from .build import build
 from .kinds import Array
@@ -54,7 +54,7 @@ class Traced:
             dtype: of the result; torch's default if left out.
 
         Returns:
-            By variable, shape ``(count, *shape)``: 0 or 1 for binary ones; one-hot along a last axis for categories, ``(count, *shape, options)``.
+            Values by variable, shape ``(count, *shape)``. Binary ones are 0 or 1, categories one-hot along a last axis, ``(count, *shape, options)``.
 
         Raises:
             ObservationError: for a count or a dtype that is none.
@@ -113,8 +113,8 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
         The graph, and draws from the program.
 
     Raises:
-        DeclarationError: says what in the program cannot be: a condition on a random value, an index that is out of range, a name in use, an entry
-            without a value, parameters out of range.
+        DeclarationError: says what in the program cannot be: a condition on a random value or another use of it that would decide what the program
+            does, an index that is out of range, a name in use, an entry without a value, parameters out of range.
 
     Example:
         >>> import unn
@@ -134,7 +134,13 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
     if not callable(program):
         raise DeclarationError(f"program: trace takes a function whose first argument is the tracer t, got {program!r}.")
     tracer = Tracer()
-    program(tracer, *args, **options)
+    try:
+        program(tracer, *args, **options)
+    except (TypeError, ValueError) as error:
+        # numpy puts an error of its own before what it finds wrong with an entry of an array
+        if isinstance(error.__cause__, UnnError) and not isinstance(error, UnnError):
+            raise error.__cause__ from None
+        raise
     return Traced(getattr(program, "__name__", "program"), tracer.tape)
 
 

@@ -112,7 +112,7 @@ class Entries(Arraylike):
 
         Raises:
             DeclarationError: for a value that no statement made or that has a name already, an entry that has a value already, a shape
-                that differs, or values of different kinds in one array.
+                that differs, values of different kinds in one array, or a random index.
         """
         recorded, name = self.recorded, self.recorded.name
         index = index if isinstance(index, tuple) else (index,)
