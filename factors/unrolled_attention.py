@@ -213,7 +213,7 @@ class _Messages:
         if found is None:
             return None
         for source in self._in_part(role):
-            found, fresh = self._with_rows(found, fresh, role, source)
+            found, fresh = self._with_rows(found, fresh, role, source), True
         if keep:
             self._kept[role] = stamp, found
         return found
@@ -260,16 +260,13 @@ class _Messages:
         names = [array.name for array in self._attention.sources.get(role, ()) if array.name in self._setting.free_rows]
         return [name for name in names if self._values[name] is not self._setting.observed[name][0]]
 
-    def _with_rows(self, found: Tensor, fresh: bool, role: str, source: str) -> tuple[Tensor, bool]:
+    def _with_rows(self, found: Tensor, fresh: bool, role: str, source: str) -> Tensor:
         """With the projection of inferred rows, instead of that of earlier ones which is included already; in place if ``fresh``."""
-        rows = self._projected_rows(role, source)
-        before = self._included[role].get(source)
-        if rows is before:
-            return found, fresh
+        rows, before = self._projected_rows(role, source), self._included[role].get(source)
         self._included[role][source] = rows
         change = (rows if before is None else rows - before).view(-1, found.shape[-1])
         changed: Tensor = _AddRows.apply(found, self._numbers_of_rows(source, found.shape[1]), change, fresh)
-        return changed, True
+        return changed
 
     def _projected_rows(self, role: str, source: str) -> Tensor:
         """The projection of inferred rows alone, shape ``(rows, width)``."""

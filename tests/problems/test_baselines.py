@@ -242,7 +242,8 @@ def test_short_lists_are_sorted_as_often_as_enumeration_says():
 def test_longer_lists_become_more_sorted():
     u = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     before, after = (metropolis.metropolis(metropolis.sorting(u, certainty=0.98), 40, steps, seed=0) for steps in (1, 800))
-    assert sorting.error(u, after["P"]) < 0.6 * sorting.error(u, before["P"])
+    assert sorting.error(u, after["P"]) < 0.8 * sorting.error(u, before["P"])
+    assert after.log_likelihood.mean() > before.log_likelihood.mean() + 5
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.05])

@@ -176,13 +176,9 @@ def test_grids_are_valid_and_differ(rows, columns):
     assert X.shape == (40, n, n, n) and torch.equal(X.argmax(3), grids) and (X.sum(3) == 1).all()
     graph = sudoku.declare(rows, columns)
     assert not any(factor.violations(X).any() for factor in graph.factors.values())
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (3, 3)])
-def test_every_digit_is_as_likely_in_every_cell_of_a_larger_grid(rows, columns):
-    n = rows * columns
-    draws = 5000
-    share = sudoku.one_hot(sudoku.draw_grids(draws, rows, columns, generator(0)), n).mean(0)
+    # every digit is as likely in every cell
+    draws = 2000
+    share = sudoku.one_hot(sudoku.draw_grids(draws, rows, columns, generator(1)), n).mean(0)
     assert (share - 1 / n).abs().max() < 5.5 * math.sqrt((1 / n) * (1 - 1 / n) / draws)
 
 
@@ -383,7 +379,7 @@ def evaluated(gates, inputs):
     layers = [list(inputs)]
     for layer in gates:
         below = layers[-1]
-        layers.append([(below[2 * k] or below[2 * k + 1]) if is_or else (below[2 * k] and below[2 * k + 1]) for k, is_or in enumerate(layer.tolist())])
+        layers.append([(any if is_or else all)(below[2 * k : 2 * k + 2]) for k, is_or in enumerate(layer.tolist())])
     return layers
 
 
@@ -510,7 +506,8 @@ def test_above_nine_digits_are_numbers_with_spaces(which):
     grid = [(3 * (r % 3) + r + c) % n + 1 if (r + c) % 3 else 0 for r in range(n) for c in range(n)]
     words = [str(d) if d else random.Random(k).choice("0._?xX*") for k, d in enumerate(grid)]
     lines = [" ".join(words[k : k + n]) for k in range(0, n * n, n)]
-    text = {"one line": " ".join(words), "rows": "\n".join(lines), "rules": "\n".join([*lines[:3], "---+---", *(f"| {x} |" for x in lines[3:])])}[which]
+    ruled = [*lines[:3], "---+---", *(f"| {line} |" for line in lines[3:])]
+    text = {"one line": " ".join(words), "rows": "\n".join(lines), "rules": "\n".join(ruled)}[which]
     assert read_puzzles(text, 3, 4, "p") == [grid]
     assert read_puzzles(text.replace("\n", "\r\n") + "\r\n", 3, 4, "p") == [grid]
 
@@ -591,7 +588,7 @@ def test_printed_grids_are_read_again(rows, columns, seed):
 
 def test_a_printed_grid_has_rules_between_its_blocks():
     assert grid_lines(FOUR, 2, 2) == ["1 . | . 4", ". 4 | 1 .", "----+----", ". 1 | . .", "4 . | . 1"]
-    assert grid_lines([1, 2, 3, 0, 1, 2, 2, 3, 1], 1, 3) == ["1 2 3", "------", ". 1 2", "------", "2 3 1"] or True
+    assert grid_lines([1, 2, 3, 0, 1, 2, 2, 3, 1], 1, 3) == ["1 2 3", "-----", ". 1 2", "-----", "2 3 1"]
     wide = grid_lines([10, *[0] * 99], 2, 5)
     assert wide[0].startswith("10  .  .") and wide[1].startswith(" .  .")
 
@@ -685,10 +682,9 @@ def test_training_makes_a_run_that_is_evaluated(capsys, tmp_path):
     assert (tmp_path / "run" / "plots" / "metrics.png").stat().st_size > 500
     found = data_of(capsys, "evaluate", tmp_path / "run")
     assert set(found) == {"2"} and set(found["2"]) == metrics and 0 <= found["2"]["valid"] <= 1
-    found = data_of(capsys, "evaluate", tmp_path / "run", "--iterations", 1, 3)
-    assert set(found) == {"1", "3"}
-    text = done(capsys, "evaluate", tmp_path / "run", "--iterations", 3)
-    assert "3 sampling steps: valid " in text and data_of(capsys, "evaluate", tmp_path / "run", "--iterations", 3) == {"3": found["3"]}
+    assert data_of(capsys, "evaluate", tmp_path / "run", "--iterations", 1, 2)["2"] == found["2"]
+    text = done(capsys, "evaluate", tmp_path / "run", "--iterations", 1, 3)
+    assert "1 sampling steps: valid " in text and "3 sampling steps: valid " in text
 
 
 def test_grids_are_sampled_and_judged(grids, capsys):
@@ -810,8 +806,9 @@ def test_unknown_samplers_and_missing_runs_are_refused(grids, capsys, tmp_path):
     ("problem", "options", "words"),
     [
         ("sudoku", "--width 9", ["width 9", "even"]), ("sudoku", "--heads 3", ["width 8", "3 heads"]), ("sudoku", "--depth -1", ["depth"]),
-        ("sudoku", "--sampling-steps 0", ["sampling_steps"]), ("sudoku", "--block-rows 0", ["block_rows"]), ("sudoku", "--last-beta 1", ["last_beta"]),
-        ("sudoku", "--examples -1", ["examples"]), ("sorting", "--length 0", ["length"]), ("sorting", "--observe nope", ["observe", "u, any"]),
+        ("sudoku", "--sampling-steps 0", ["sampling_steps"]), ("sudoku", "--block-rows 0", ["block_rows"]),
+        ("sudoku", "--last-beta 1", ["last_beta"]), ("sudoku", "--examples -1", ["examples"]),
+        ("sorting", "--length 0", ["length"]), ("sorting", "--observe nope", ["observe", "u, any"]),
         ("factorisation", "--rank 0", ["rank"]), ("factorisation", "--observe U", ["observe", "E, any"]), ("boolean", "--layers 0", ["layers"]),
         ("inversion", "--rows 0", ["rows"]), ("sorting", "--process masked", ["continuous"]),
     ],
@@ -870,16 +867,28 @@ def test_values_that_do_not_fit_are_refused(runs, capsys, tmp_path, undrawn):
 
 
 VARIANTS = [
-    "sudoku --structure dense --embedding array", "sudoku --structure directed --embedding independent", "sudoku --structure random --global-token",
-    "sudoku --prediction velocity --noise log-uniform --sampler heun --spacing log-snr", "sudoku --noise log-normal --self-conditioning --sampler ddim",
-    "sudoku --process masked", "sudoku --examples 3 --batch 2 --depth 0",
-    "sorting --structure directed --no-intermediate", "sorting --structure dense --order clique --observe any", "sorting --order none --length 1",
-    "factorisation --structure random --embedding array --vary", "factorisation --observe any --no-intermediate --self-conditioning",
+    "sudoku --structure dense --embedding array",
+    "sudoku --structure directed --embedding independent",
+    "sudoku --structure random --global-token",
+    "sudoku --prediction velocity --noise log-uniform --sampler heun --spacing log-snr",
+    "sudoku --noise log-normal --self-conditioning --sampler ddim",
+    "sudoku --process masked",
+    "sudoku --examples 3 --batch 2 --depth 0",
+    "sorting --structure directed --no-intermediate",
+    "sorting --structure dense --order clique --observe any",
+    "sorting --order none --length 1",
+    "factorisation --structure random --embedding array --vary",
+    "factorisation --observe any --no-intermediate --self-conditioning",
     "factorisation --structure directed --embedding independent --rows 2 --columns 3 --rank 1",
-    "hierarchical --no-intermediate --vary --structure dense", "hierarchical --observe any", "hierarchical --structure directed --embedding array",
-    "inversion --no-intermediate --observe any --rows 2 --columns 2 --rank 2", "inversion --embedding independent --prediction velocity",
-    "boolean --no-intermediate --layers 2", "boolean --structure dense --embedding exchangeable --process masked", "boolean --structure random --layers 1",
-]  # fmt: skip
+    "hierarchical --no-intermediate --vary --structure dense",
+    "hierarchical --observe any",
+    "hierarchical --structure directed --embedding array",
+    "inversion --no-intermediate --observe any --rows 2 --columns 2 --rank 2",
+    "inversion --embedding independent --prediction velocity --rows 3 --columns 3 --rank 3",
+    "boolean --no-intermediate --layers 2",
+    "boolean --structure dense --embedding exchangeable --process masked",
+    "boolean --structure random --layers 1",
+]
 
 
 @pytest.mark.parametrize("command", VARIANTS)

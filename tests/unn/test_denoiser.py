@@ -230,7 +230,7 @@ def test_what_is_given_in_part_is_observed_at_those_nodes_and_the_rest_does_not_
     mask = spread if entries else where
     rows, seen = frame.observation({name: unn.Partial(values[name], mask)}, batch)
     expected = torch.zeros(batch, frame.nodes, dtype=torch.bool)
-    expected[:, slot.nodes] = where.flatten(1)
+    expected[:, slot.nodes] = where.reshape(batch, -1)
     assert torch.equal(seen, expected)
     assert torch.equal(rows, torch.where(expected[:, frame.node_of_number], frame.flatten(values), 0))
     for nonsense in (NAN, INF, 7.0, -1.0):

@@ -16,6 +16,8 @@ import unn
 from factors import Clique, Depends, Multilinear
 from unn.adjacency import Adjacency
 from unn.depth import longest_shortest_path
+from unn.factor import Factor
+from unn.interactions import listed_relation
 from unn.symmetries import embedding_indices
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -180,6 +182,21 @@ def test_an_ordered_part_of_an_axis_that_another_factor_splits_otherwise_stays_i
     for symmetry in g.symmetries():
         moved = symmetry.permutation(torch.arange(symmetry.size).roll(1))
         assert torch.equal(parity[moved], parity), symmetry
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (1, 2), (2, 3), (0, 3)], ids=str)
+def test_what_a_factor_claims_is_verified(pair):
+    class Pair(Factor):
+        def interactions(self, shapes):
+            return [listed_relation("X", np.array(pair[:1]), "X", np.array(pair[1:]))]
+
+        def ordered_letters(self):
+            return set()
+
+    g, X = vectors("n m", n=4, m=1)
+    assert named(g.symmetries()) == {"X.n": 4}
+    g.factor(Pair(X["i j"]))
+    assert g.symmetries() == []
 
 
 @pytest.mark.parametrize("n", [0, 1])

@@ -21,9 +21,10 @@ Deviation = Literal["learned", "unit"]
 DEVIATIONS = ("learned", "unit")
 
 _LEAST = 1e-3
-"""The smallest standard deviation of a latent number, and ..."""
+"""The smallest standard deviation of a latent number."""
+
 _LEAST_OF_VALUES = 1e-2
-"""... that of a value."""
+"""The smallest standard deviation of a value given the latent numbers."""
 
 
 class Regressor(ConditionalModel):

@@ -39,6 +39,8 @@ class Denoiser(nn.Module):
             "directed", children to parents but not back; "random", as many pairs anywhere.
         kernel: of attention, see ``unn.attention.attention``.
         sizes: of axes without a static one, at which "independent" embeddings are made.
+        body: instead of the stack of blocks, a module that takes tokens and what they are told of time and place, shape ``(batch, nodes, width)``
+            each, and returns tokens; such as ``factors.EnergyBody``.
 
     Raises:
         DeclarationError: for options out of range.
@@ -58,6 +60,7 @@ class Denoiser(nn.Module):
         structure: Structure = "graph",
         kernel: str = "auto",
         sizes: Mapping[str, int] | None = None,
+        body: nn.Module | None = None,
     ) -> None:
         super().__init__()
         _check_options(width, depth, heads, embedding, structure, dropout)
@@ -78,7 +81,10 @@ class Denoiser(nn.Module):
         if embedding == "independent":
             self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width)
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
-        if depth is None:
+        self.body = body
+        if body is not None:
+            depth = 0
+        elif depth is None:
             depth = max(2, graph.depth(**(sizes or {})))
         self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
@@ -118,6 +124,8 @@ class Denoiser(nn.Module):
         mask = frame.masks(self.structure)
         for block in self.blocks:
             tokens = block(tokens, told, mask, self.kernel)
+        if self.body is not None:
+            tokens = self.body(tokens, told)
         tokens = silu(self.norm(tokens))
         parts = [self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()]
         return torch.cat(parts, 1)
