@@ -192,11 +192,21 @@ class DenoisingProblem(Problem):
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        trace = None if request.trace is None else lambda k, values: steps.append((k, {name: x[0] for name, x in values.items()}))
+        if model.process == "masked":
+            for option, asked in (("--trace", request.trace), ("--sampler", request.sampler)):
+                if asked is not None:
+                    raise DeclarationError(f"{option}: this run reveals categories one after another; only Gaussian noise has that.")
+
+        def trace(step: int, values: dict[str, Tensor]) -> None:
+            # of the first batch and the first try alone
+            if step == len(steps):
+                steps.append((step, {name: x[0] for name, x in values.items()}))
+
         if request.sampler is not None:
             model = replace(model, sampler=request.sampler)
         samples = draw(
-            run.network, model, given, request.count, sizes, steps=request.steps, seed=request.seed, verify=True, tries=request.tries, trace=trace
+            run.network, model, given, request.count, sizes, steps=request.steps, seed=request.seed, verify=True, tries=request.tries,
+            trace=None if request.trace is None else trace,
         )
         lines: list[str] = []
         assert samples.valid is not None

@@ -151,8 +151,15 @@ def one_hot(grids: Tensor, n: int) -> Tensor:
 def violated_pairs(grids: Tensor, rows: int, columns: int) -> Tensor:
     """How many pairs of cells in a common row, column or block have the same digit, each pair once, shape ``(count,)``."""
     flat = grids.flatten(1)
-    i, j = torch.tensor([(a, b) for a, others in enumerate(_peers(rows, columns)) for b in others if a < b]).T
+    i, j = _pairs(rows, columns)
     return (flat[:, i] == flat[:, j]).sum(1)
+
+
+@lru_cache(maxsize=8)
+def _pairs(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    pairs = [(a, b) for a, others in enumerate(_peers(rows, columns)) for b in others if a < b]
+    found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:

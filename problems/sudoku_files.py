@@ -52,10 +52,10 @@ def _cells(line: str, n: int, where: str) -> list[int]:
     if n > 9:
         found = []
         for place, word in enumerate(line.replace("|", " ").split(), 1):
-            if word in _EMPTY:
+            if len(word) == 1 and word in _EMPTY:
                 found.append(0)
                 continue
-            if not word.isascii() or not word.isdecimal() or not 0 <= int(word) <= n:
+            if not word.isascii() or not word.isdecimal() or len(word) > 9 or not 0 <= int(word) <= n:
                 raise DataError(f"{where}, cell {place}: {word!r} is no number from 1 to {n} and no sign for an empty cell ({' '.join(_EMPTY)}).")
             found.append(int(word))
         return found

@@ -110,9 +110,9 @@ class SudokuProblem(DenoisingProblem):
             raise DataError(f"--given takes one puzzle, got {len(texts)}.")
         config = run.config
         n = config.block_rows * config.block_columns
-        path = Path(texts[0])
         text, source = texts[0], "--given"
-        if path.is_file() or not all(sign in "0123456789._?xX*" for sign in text) or len(text) != n * n:
+        if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
+            path = Path(text)
             source = str(path)
             try:
                 text = path.read_text(encoding="utf-8")

@@ -81,7 +81,7 @@ def symmetries(graph: FactorGraph, sizes: Mapping[str, int]) -> list[Symmetry]:
         DeclarationError: for a size that is missing, unknown or contradicts the declaration.
     """
     found = adjacency(graph, sizes)
-    return [symmetry for symmetry in _candidates(graph, found.shapes) if _holds(symmetry, found)]
+    return [symmetry for symmetry in candidates(graph, found.shapes) if symmetry.size > 1 and _holds(symmetry, found)]
 
 
 def embedding_indices(adjacency: Adjacency, shared: Sequence[Symmetry]) -> Tensor:
@@ -105,7 +105,13 @@ def embedding_indices(adjacency: Adjacency, shared: Sequence[Symmetry]) -> Tenso
     return torch.from_numpy(np.concatenate(numbers)) if numbers else torch.zeros(0, dtype=torch.int64)
 
 
-def _candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
+def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
+    """The indices that the patterns call exchangeable, not verified.
+
+    Args:
+        graph: the declaration.
+        shapes: by variable, the sizes of the axes that index its nodes.
+    """
     splits = _splits(graph, shapes)
     classes = _Classes()
     for name, shape in shapes.items():
@@ -141,7 +147,7 @@ def _candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> li
             continue
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
-        if len(sizes) == 1 and min(sizes) > 1:
+        if len(sizes) == 1:
             names = [f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "") for name, axis, k in members]
             found.append(Symmetry(" ".join(names), sizes.pop(), parts, shapes))
     return found

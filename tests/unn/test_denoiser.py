@@ -340,7 +340,7 @@ def test_permuting_exchangeable_indices_permutes_the_output(name, structure):
 
 
 @given(g=declarations(), seed=st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_output_for_any_declaration_is_permuted_as_the_symmetries_say(g, seed):
     with lonely_nodes():
         net = network(g, width=8)
@@ -467,7 +467,7 @@ def test_no_kernel_lets_information_pass_by_the_mask(kernel):
 
 
 @given(g=declarations(), depth=st.integers(1, 3), structure=st.sampled_from(["graph", "random"]), seed=st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_in_any_declaration_nothing_passes_by_the_mask(g, depth, structure, seed):
     with lonely_nodes():
         net = network(g, width=8, depth=depth, structure=structure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -16,6 +17,7 @@ from .samplers import SAMPLERS
 from .schedule import LinearSteps, Schedule, log_snr_levels
 
 Prediction = Literal["x0", "velocity"]
+SPACINGS = ("schedule", "log-snr")
 Trace = Callable[[int, dict[str, Tensor]], None]
 
 
@@ -122,6 +124,8 @@ class Diffusion(ConditionalModel):
         """
         if sampler not in SAMPLERS:
             raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(sampler, SAMPLERS)}")
+        if spacing not in SPACINGS:
+            raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(spacing, SPACINGS)}")
         check_counts(count=count, tries=tries, at_once=at_once)
         condition = self.condition(given or {}, count, **(sizes or {}))
         levels = (log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)).to(condition.rows)
@@ -187,15 +191,25 @@ def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Ge
     """
     if seed is None:
         return None
-    if isinstance(seed, int):
+    if not isinstance(seed, Sequence):
         from ..training.batches import seed_of
 
-        seeds = [seed_of(seed, k) for k in range(count)]
+        seeds = [seed_of(_checked(seed), k) for k in range(count)]
     else:
-        seeds = [int(k) for k in seed]
+        seeds = [_checked(k) for k in seed]
         if len(seeds) != count:
             raise ObservationError(f"sampling: {len(seeds)} seeds are given for {count} samples.")
     return [torch.Generator().manual_seed(k) for k in seeds]
+
+
+def _checked(seed: int) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise DeclarationError(f"sampling: a seed is a whole number from 0 to 2**63 - 1, got {seed!r}.")
+    return number
 
 
 def tried_again(

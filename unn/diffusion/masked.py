@@ -97,9 +97,10 @@ class MaskedDiffusion(ConditionalModel):
         hidden = ~condition.nodes
         # the rank of each hidden node in the order of revealing; known ones come first
         rank = torch.where(hidden, 1 + uniform(frame.nodes), 0).argsort(1).argsort(1) - condition.nodes.sum(1, keepdim=True)
-        most = int(hidden.sum(1).max())
-        calls = min(steps or most, most)
-        for k in range(calls):
+        own = hidden.sum(1, keepdim=True)
+        # each sample spreads its own hidden nodes over its own calls
+        calls = own if steps is None else own.clamp(max=steps)
+        for k in range(int(calls.max())):
             scores = self._scores(condition)
             chosen = torch.zeros_like(condition.rows)
             for slot in frame.slots.values():
@@ -107,7 +108,7 @@ class MaskedDiffusion(ConditionalModel):
                 noise = uniform(logits[0].numel()).view_as(logits).clamp(1e-20, 1 - 1e-7)
                 picked = (logits - (-noise.log()).log()).argmax(-1)
                 chosen[:, slot.numbers] = torch.nn.functional.one_hot(picked, slot.channels).to(chosen).flatten(1)
-            new = hidden & (rank < round(most * (k + 1) / calls)) & ~condition.nodes
+            new = hidden & (rank * calls < own * (k + 1)) & ~condition.nodes
             rows = torch.where(new[:, frame.node_of_number.to(new.device)], self._standard(chosen, frame), condition.rows)
             condition = _with(condition, condition.nodes | new, rows)
         return condition.rows

@@ -58,7 +58,7 @@ def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: 
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
         straight = x0
-        if before is not None and after > 0:
+        if before is not None and 0 < after < now < levels[k - 1]:
             ratio = (levels[k - 1] / now).log() / (now / after).log()
             straight = x0 + (x0 - before) / (2 * ratio)
         x = straight + after / now * (x - straight)
@@ -74,7 +74,7 @@ def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, lo
         x0 = denoise(x, now)
         straight = x0
         share = (after / now) ** 2
-        if before is not None and after > 0:
+        if before is not None and 0 < after < now < levels[k - 1]:
             ratio = (levels[k - 1] / now).log() / (now / after).log()
             straight = x0 + (x0 - before) / (2 * ratio)
         x = straight + share * (x - straight)

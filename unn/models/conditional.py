@@ -166,7 +166,7 @@ class ConditionalModel(nn.Module):
             for name, where in observed.items():
                 if name not in frame.slots:
                     raise ObservationError(f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}")
-                nodes[:, frame.slots[name].nodes] = where.to(nodes.device).expand(batch, *frame.slots[name].node_shape).flatten(1)
+                nodes[:, frame.slots[name].nodes] = _nodes_of(name, where, frame.slots[name].node_shape, batch).to(nodes.device)
             return nodes
         if observed.shape != (batch, frame.nodes) or observed.dtype != torch.bool:
             raise ObservationError(f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got {tuple(observed.shape)}.")
@@ -187,3 +187,13 @@ class ConditionalModel(nn.Module):
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
         counts = torch.tensor([s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device)
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+
+
+def _nodes_of(name: str, where: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
+    """Which nodes of a variable are observed, shape ``(batch, nodes of the variable)``."""
+    full = (batch, *shape)
+    fits = isinstance(where, Tensor) and where.dtype == torch.bool and where.ndim == len(full)
+    if not fits or any(size not in (1, expected) for size, expected in zip(where.shape, full, strict=True)):
+        found = f"shape {tuple(where.shape)} and {where.dtype}" if isinstance(where, Tensor) else type(where).__name__
+        raise ObservationError(f"variable {name!r}: observed nodes need shape {full}, or 1 for an axis, and dtype bool, got {found}.")
+    return where.expand(full).reshape(batch, -1)

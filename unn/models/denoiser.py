@@ -13,6 +13,7 @@ from torch.nn.functional import silu
 from ..attention import AttentionMask, attention
 from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
+from ..interactions import node_axis_count
 from .frame import STRUCTURES, Frame, Structure, kinds
 
 Embedding = Literal["exchangeable", "array", "independent"]
@@ -73,13 +74,10 @@ class Denoiser(nn.Module):
         channels = _channels(graph, self.kinds)
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
-        self.variable = nn.Embedding(len(channels), width)
-        self.position = nn.Linear(_POSITION * max([1, *(len(v.axes) for v in graph.variables.values())]), width, bias=False)
+        self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
+        self.arrays = None if self.independent is not None else _ArrayEmbedding(graph, width)
         self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
         self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
-        self.independent = None
-        if embedding == "independent":
-            self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width)
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
         self.body = body
         if body is not None:
@@ -143,23 +141,22 @@ class Denoiser(nn.Module):
                     f'{frame.nodes} nodes; train with embedding="array" or "exchangeable" to change sizes.'
                 )
             return self.independent.weight
-        numbers = [torch.full((slot.nodes.stop - slot.nodes.start,), k) for k, slot in enumerate(frame.slots.values())]
-        device = self.variable.weight.device
+        assert self.arrays is not None
+        device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
         if key not in self._places:
             self._places[key] = self._positions(frame).to(device)
-        position = self._places[key].to(self.variable.weight.dtype)
-        found: Tensor = self.variable(torch.cat(numbers).to(device)) + self.position(position)
+        found: Tensor = self.arrays(self._places[key], frame)
         return found
 
     def _positions(self, frame: Frame) -> Tensor:
         """Sinusoids of the index of each node along each axis that is told apart, shape ``(nodes, numbers)``."""
         shared = [] if self.embedding == "array" else [s for s in frame.symmetries if self.shared is None or s.name in self.shared]
-        if self.shared is not None and len(shared) < len(self.shared) and self.embedding == "exchangeable":
-            names = [s.name for s in frame.symmetries]
-            wrong = next(name for name in self.shared if name not in names)
-            raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {wrong!r}.{suggest(wrong, names)}")
-        wide = self.position.in_features // _POSITION
+        known = [s.name for s in frame.candidates]
+        for name in self.shared or ():
+            if name not in known:
+                raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}")
+        wide = _most_axes(self.graph)
         found = []
         for name, slot in frame.slots.items():
             index = list(torch.meshgrid(*(torch.arange(n) for n in slot.node_shape), indexing="ij")) if slot.node_shape else []
@@ -177,6 +174,24 @@ class Denoiser(nn.Module):
 
 _POSITION = 16
 """Numbers for the index along an axis."""
+
+
+class _ArrayEmbedding(nn.Module):
+    """A vector for each variable, plus a linear function of sinusoids of the position in it."""
+
+    def __init__(self, graph: FactorGraph, width: int) -> None:
+        super().__init__()
+        self.variable = nn.Embedding(len(graph.variables), width)
+        self.position = nn.Linear(_POSITION * _most_axes(graph), width, bias=False)
+
+    def forward(self, positions: Tensor, frame: Frame) -> Tensor:
+        counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
+        found: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))
+        return found
+
+
+def _most_axes(graph: FactorGraph) -> int:
+    return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
 
 
 class _Block(nn.Module):
@@ -221,8 +236,6 @@ def _sinusoids(x: Tensor, width: int) -> Tensor:
 
 def _channels(graph: FactorGraph, kinds: Mapping[str, str]) -> dict[str, int]:
     """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
-    from ..interactions import node_axis_count
-
     found = {}
     for name, kind in kinds.items():
         variable = graph.variables[name]

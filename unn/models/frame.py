@@ -17,7 +17,7 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph import FactorGraph
 from ..interactions import node_axis_count
 from ..regularizers import BinaryEntropy
-from ..symmetries import Symmetry, symmetries
+from ..symmetries import Symmetry, candidates, symmetries
 
 Kind = Literal["real", "binary", "category"]
 Structure = Literal["graph", "dense", "directed", "random"]
@@ -102,6 +102,11 @@ class Frame:
         return symmetries(self.graph, self.sizes)
 
     @cached_property
+    def candidates(self) -> list[Symmetry]:
+        """Indices that the patterns call exchangeable, those with one value at these sizes as well."""
+        return candidates(self.graph, self.adjacency.shapes)
+
+    @cached_property
     def node_of_number(self) -> Tensor:
         """To which node each number belongs, shape ``(numbers,)``."""
         parts = [torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels) for s in self.slots.values()]
@@ -120,6 +125,8 @@ class Frame:
         missing = [name for name in self.slots if name not in values]
         if missing:
             raise ObservationError(f"samples of graph {self.graph.name!r} need values of all variables; missing: {', '.join(missing)}.")
+        for name, value in values.items():
+            self._check_shape(self.slots[name], value)
         batches = {len(x) for x in values.values()}
         if len(batches) > 1:
             raise ObservationError(f"values of graph {self.graph.name!r} differ in their batch sizes: {sorted(batches)}.")
@@ -157,16 +164,16 @@ class Frame:
         for name, found in given.items():
             slot = self.slots[name]
             value, mask = (found.value, found.mask) if isinstance(found, Partial) else (found, None)
+            self._check_shape(slot, value)
             where = torch.ones(1, *slot.node_shape, dtype=torch.bool) if mask is None else self._node_mask(slot, mask, value)
             kept = where.reshape(*where.shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
-            if isinstance(value, Tensor) and value.shape[1:] == slot.shape:
-                # what stands at unobserved entries does not matter
-                value = torch.where(kept.to(value.device), value, torch.zeros((), dtype=value.dtype, device=value.device))
+            # what stands at unobserved entries does not matter
+            value = torch.where(kept.to(value.device), value, torch.zeros((), dtype=value.dtype, device=value.device))
             numbers = self._row(slot, value, where)
             for x in (numbers, where):
                 if len(x) not in (1, batch):
                     raise ObservationError(f"variable {name!r}: {len(x)} batch elements are given, but {batch} are to be sampled.")
-            here = where.flatten(1).expand(batch, -1)
+            here = where.reshape(len(where), -1).expand(batch, -1)
             seen[:, slot.nodes] = here
             if not numbers.is_floating_point() or rows.dtype != numbers.dtype:
                 rows = rows.to(torch.promote_types(rows.dtype, numbers.dtype))
@@ -185,10 +192,7 @@ class Frame:
     def _row(self, slot: Slot, value: Tensor, where: Tensor | None = None) -> Tensor:
         """The numbers of one variable, shape ``(batch, nodes * channels)``."""
         name = slot.name
-        if not isinstance(value, Tensor):
-            raise ObservationError(f"variable {name!r}: expected a tensor of shape (batch, {_sizes(slot.shape)}), got {type(value).__name__}.")
-        if value.ndim != len(slot.shape) + 1 or tuple(value.shape[1:]) != slot.shape:
-            raise ObservationError(f"variable {name!r}: expected shape (batch, {_sizes(slot.shape)}), got {tuple(value.shape)}.")
+        self._check_shape(slot, value)
         x = value if value.is_floating_point() else value.float()
         if not bool(x.isfinite().all()):
             raise ObservationError(f"variable {name!r}: values have NaN or infinite entries.")
@@ -200,18 +204,24 @@ class Frame:
         if slot.kind == "category":
             ones = (x == 1).sum(-1) == 1
             if where is not None:
-                ones = ones | ~where.flatten(1)
+                ones = ones | ~where.reshape(len(where), -1)
             if not bool(((x == 0) | (x == 1)).all() and ones.all()):
                 raise ObservationError(f"variable {name!r} has {slot.channels} options; its values must be one-hot along the last axis.")
         return x.flatten(1)
 
+    def _check_shape(self, slot: Slot, value: object) -> None:
+        if not isinstance(value, Tensor) or value.ndim != len(slot.shape) + 1 or tuple(value.shape[1:]) != slot.shape:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            expected = ", ".join(map(str, ("batch", *slot.shape)))
+            raise ObservationError(f"variable {slot.name!r}: expected a tensor of shape ({expected}), got {found}.")
+
     def _node_mask(self, slot: Slot, mask: Tensor, value: Tensor) -> Tensor:
         """Which nodes a mask observes, shape ``(batch or 1, *node axes)``."""
-        full = (len(value), *slot.shape) if isinstance(value, Tensor) else slot.shape
+        full = tuple(value.shape)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != full[: mask.ndim] or not mask.ndim:
             raise ObservationError(
                 f"variable {slot.name!r}: the mask of a partial observation is boolean and has the shape of the value, "
-                f"{tuple(full)}, or of its first axes."
+                f"{full}, or of its first axes."
             )
         known = 1 + len(slot.node_shape)
         if mask.ndim <= known:
@@ -255,6 +265,3 @@ def _slots(graph: FactorGraph, sizes: Mapping[str, int]) -> dict[str, Slot]:
         node, number = node + count, number + count * channels
     return slots
 
-
-def _sizes(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
