@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from problems import boolean, factorisation, sorting, sudoku
 from tests.benchmarks.core import report
 from unn import bench
 from unn.attention import AttentionMask, attention
-from unn.bench import Case, Figure
+from unn.bench import Case, Figure, Run
 
 KERNELS = ("dense", "relational", "packed", "edges")
 
@@ -109,9 +109,19 @@ def cases_of(setting: Setting, mask: AttentionMask, batch: int) -> list[Case]:
         Case(f"{start} edges against packed", runs["edges"], runs["packed"], None, NOTES["packed"]),
     ]
     if setting.choice is not None:
-        best = min(KERNELS, key=lambda kernel: bench.median_seconds(runs[kernel], samples=3, warmup=1))
-        found.append(Case(f"{start} auto against the best, {best}", runs["auto"], runs[best], setting.choice, NOTES["best"]))
+        best = fastest([runs[kernel] for kernel in KERNELS])
+        found.append(Case(f"{start} auto against the best", runs["auto"], best, setting.choice, NOTES["best"]))
     return found
+
+
+def fastest(runs: Sequence[Run]) -> Run:
+    """The fastest of some calls, found out when it is called first."""
+
+    @cache
+    def found() -> Run:
+        return min(runs, key=lambda run: bench.median_seconds(run, samples=3, warmup=1))
+
+    return lambda: found()()
 
 
 # -- a large graph ---------------------------------------------------------------------------------------------------
