@@ -13,7 +13,7 @@ from unn.interactions import Relation, Shapes, clique_relations, told_apart
 from unn.regularizers.base import batch_sum
 
 from .structure import parse_letters
-from .views import starts_of, view
+from .views import refuse_shifted_splits, starts_of, view
 
 
 class Cardinality(Factor):
@@ -35,6 +35,7 @@ class Cardinality(Factor):
             raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
         if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
             raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
+        refuse_shifted_splits(self)
         self.each = parse_letters(self, "each", each)
         self.equals = equals
 

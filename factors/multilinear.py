@@ -21,7 +21,7 @@ from unn.interactions import Relation, Shapes, product_relations, told_apart
 from unn.sizes import LetterSizes
 
 from .contraction import BATCH, Contraction, contraction
-from .views import adjoint, starts_of, view
+from .views import adjoint, refuse_shifted_splits, starts_of, view
 
 _RELATIONS = {"!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|<|>)\s*(\w+)\s*")
@@ -65,7 +65,7 @@ class Multilinear(Factor):
         self.where = where
         self._condition = None if where is None else self._parse_condition(where)
         self._plain = all(reference.pattern.plain for reference in references)
-        self._refuse_shifted_splits()
+        refuse_shifted_splits(self)
         shifted = set() if self._plain else {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
         self._direct = [r.pattern.plain and shifted.isdisjoint(r.letters) for r in references]
         self._starts = starts_of(references)
@@ -298,16 +298,6 @@ class Multilinear(Factor):
                 columns = torch.arange(sizes[right], device=like.device) + self._starts.get(right, 0)
                 self._masks[key] = _RELATIONS[relation](rows[:, None], columns[None, :]).to(like.dtype)
         return [*operands, self._masks[key]]
-
-    def _refuse_shifted_splits(self) -> None:
-        if self._plain:
-            return
-        dims = [dim for r in self.references for dim in r.pattern.dimensions]
-        split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}
-        for letter in sorted({dim.letters[0] for dim in dims if dim.shift} & split):
-            raise DeclarationError(
-                f"factor {self.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
-            )
 
     def _parse_condition(self, where: str) -> tuple[str, str, str]:
         if not isinstance(where, str):

@@ -9,6 +9,8 @@ from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError, suggest
 from unn.interactions import Relation, Shapes, clique_relations, term_relation, told_apart
 
+from .views import refuse_shifted_splits
+
 
 class Depends(Factor):
     """A child and its parents in a generative program, for each assignment of the letters they share.
@@ -88,3 +90,4 @@ def _variables_only(factor: Factor) -> None:
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
             raise DeclarationError(f"factor {factor.name!r} relates variables, but {reference.array.name!r} is a {reference.array.kind}.")
+    refuse_shifted_splits(factor)

@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unn import Factor
 from unn.arrays import Reference
+from unn.errors import DeclarationError
 from unn.patterns import Pattern
 from unn.sizes import LetterSizes
 
@@ -94,3 +96,17 @@ def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
 
 def _widen(m: Tensor, axis: int, size: int) -> Tensor:
     return m if m.shape[axis] == size else m.expand([size if k == axis else -1 for k in range(m.ndim)])
+
+
+def refuse_shifted_splits(factor: Factor) -> None:
+    """Check that no letter is shifted in one place and part of a split in another.
+
+    Raises:
+        DeclarationError: names the first such letter.
+    """
+    dims = [dim for r in factor.references for dim in r.pattern.dimensions]
+    split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}
+    for letter in sorted({dim.letters[0] for dim in dims if dim.shift} & split):
+        raise DeclarationError(
+            f"factor {factor.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
+        )

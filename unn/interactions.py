@@ -130,6 +130,9 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
         apart: letters that run on their own in the second reference, so that all their values meet.
     """
     sizes = factor.letter_sizes(shapes)
+    if not all(sizes.values()):
+        nobody = np.zeros((0, 1), dtype=np.int64)
+        return Relation(Side(one.array.name, nobody), Side(other.array.name, nobody))
     places = [dim for reference in factor.references for dim in reference.pattern.dimensions]
     low = {letter: max([0, *(-dim.shift for dim in places if dim.letters == (letter,))]) for letter in sizes}
     here = list(dict.fromkeys(x for dim in node_dimensions(one) for x in dim.letters))
@@ -140,10 +143,13 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
     kept = None
     if not apart:
         letters = [*shared, *own, *others]
-        grid = np.indices([sizes[x] for x in letters], sparse=True)
-        found = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(letters)})
+        # a pair is there if some value of the letters that it does not have keeps a term
+        every = [*letters, *(x for x in sizes if x not in letters)]
+        grid = np.indices([sizes[x] for x in every], sparse=True)
+        found = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(every)})
         if found is not None:
-            kept = np.broadcast_to(found, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
+            some = np.any(found, axis=tuple(range(len(letters), len(every))), keepdims=False)
+            kept = np.broadcast_to(some, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
     return Relation(sides[0], sides[1], kept)
 
 

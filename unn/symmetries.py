@@ -12,6 +12,7 @@ from torch import Tensor
 from .adjacency import Adjacency, Nodes, adjacency
 from .arrays import Variable
 from .errors import ObservationError
+from .factor import Factor
 from .graph import FactorGraph
 from .interactions import node_axis_count
 
@@ -128,6 +129,11 @@ def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> lis
             for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
                 name = reference.array.name
                 count = len(splits.get((name, axis), ())) or 1
+                if len(dim.letters) > 1 and not fixed.isdisjoint(dim.letters):
+                    extents = _letter_sizes(factor, graph, shapes)
+                    # split in another way than the axis was taken apart
+                    if tuple(extents[x] for x in dim.letters) != splits[name, axis]:
+                        barred |= {(name, axis, k) for k in range(count)}
                 if len(dim.letters) > 1:
                     for k, letter in enumerate(dim.letters):
                         seen.setdefault(letter, []).append(((name, axis, k),) if len(dim.letters) == count else ())
@@ -155,8 +161,6 @@ def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> lis
 
 def _splits(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, int], tuple[int, ...]]:
     """By variable and node axis, the sizes of the parts into which factors split it; an axis that is tied to a split one is split as well."""
-    whole = {name: graph.size_table.shape(array, graph.size_table.static) for name, array in graph.arrays.items()}
-    known = {name: (*shapes[name], *(size or 0 for size in whole[name][len(shapes[name]) :])) for name in shapes}
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     places = [
         (factor, (reference.array.name, axis), dim.letters)
@@ -167,7 +171,7 @@ def _splits(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
     ]
     for factor, where, letters in places:
         if len(letters) > 1:
-            sizes = factor.letter_sizes({r.array.name: known.get(r.array.name, ()) for r in factor.references if r.array.name in known})
+            sizes = _letter_sizes(factor, graph, shapes)
             found.setdefault(where, tuple(sizes[x] for x in letters))
     changed = bool(found)
     while changed:
@@ -178,6 +182,17 @@ def _splits(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
                     found[where] = found[there]
                     changed = True
     return found
+
+
+def _letter_sizes(factor: Factor, graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The extent of each letter of a factor, its feature axes as declared."""
+    static = graph.size_table.static
+    known = {
+        r.array.name: (*shapes[r.array.name], *(size or 0 for size in graph.size_table.shape(r.array, static)[len(shapes[r.array.name]) :]))
+        for r in factor.references
+        if r.array.name in shapes
+    }
+    return factor.letter_sizes(known)
 
 
 def _size(place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> int:

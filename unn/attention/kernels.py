@@ -21,7 +21,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, kernel: str = "auto") -> Tensor:
     """softmax(Q K^T / sqrt(width)) V over the neighbours of each node; zero where there are none.
 
-    All kernels give the same numbers to rounding. Second derivatives need the kernel "dense" or "packed".
+    All kernels give the same numbers to rounding. Second derivatives need the kernel "packed".
 
     Args:
         query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
@@ -42,7 +42,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
     if kernel not in _KERNELS:
         raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, kernel_names())}")
     if not value.numel():
-        return value.new_zeros(value.shape)
+        # part of the autograd graph all the same
+        return value + 0 * (query.sum() + key.sum())
     return _KERNELS[kernel](query, key, value, mask)
 
 
@@ -100,7 +101,7 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Te
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
     neighbours, padding = mask.neighbours(query.device)
-    scores = (query[:, :, :, None] * query.shape[3] ** -0.5 * key[:, :, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
+    scores = (query[:, :, :, None] * max(1, query.shape[3]) ** -0.5 * key[:, :, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
     if mask.has_empty_rows:
         scores = scores.masked_fill(padding.all(1, keepdim=True), 0)
     weights = scores.softmax(-1).masked_fill(padding, 0)
@@ -117,7 +118,7 @@ def _edges(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Te
 
 
 def _by_terms(query: Tensor, key: Tensor, value: Tensor, terms: list[Term]) -> Tensor:
-    scaled = (query * query.shape[3] ** -0.5).flatten(0, 1)
+    scaled = (query * max(1, query.shape[3]) ** -0.5).flatten(0, 1)
     return by_terms(scaled, key.flatten(0, 1), value.flatten(0, 1), terms).view(value.shape)
 
 

@@ -90,6 +90,8 @@ class AttentionMask:
         """An order of the nodes in which neighbours are close, and its inverse, shape ``(nodes,)`` each (reverse Cuthill-McKee)."""
 
         def make() -> tuple[Tensor, Tensor]:
+            if not self.count:
+                return torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
             # the matrix need not be symmetric
             order = torch.from_numpy(csgraph.reverse_cuthill_mckee(self.adjacency.matrix.tocsr(), symmetric_mode=False).astype(np.int64))
             return order.to(device), order.argsort().to(device)

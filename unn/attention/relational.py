@@ -29,6 +29,10 @@ def by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -
     Returns:
         Shape ``(batch, nodes, width of values)``; zero for nodes that attend to nobody.
     """
+    wide = torch.promote_types(query.dtype, torch.float32)
+    if wide != query.dtype:
+        # sums over many neighbours would overflow or stall
+        return by_terms(query.to(wide), key.to(wide), value.to(wide), terms).to(value.dtype)
     gathered = max((term.pairs * query.shape[2] for term in terms if isinstance(term, Listed)), default=1)
     step = max(1, _AT_ONCE // max(1, gathered))
     if step >= len(query):
@@ -65,7 +69,7 @@ class _ByTerms(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, whole, *saved = ctx.saved_tensors
         # divided by the sum of the weights here, on nodes, instead of on pairs
-        gradient = gradient / whole.clamp(min=torch.finfo(whole.dtype).tiny)[..., None].to(gradient.dtype)
+        gradient = (gradient / whole.clamp(min=torch.finfo(whole.dtype).tiny)[..., None]).contiguous()
         by_query, by_key, by_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
         # what the softmax takes off, the same for all neighbours of a node
         common = (gradient * out).sum(-1, dtype=whole.dtype)
