@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unn import Entropy, Factor, Partial, Unrolled
+from unn import Entropy, Factor, Unrolled
 from unn.arrays import Array
-from unn.engine.observe import Initial, Setting, observe
+from unn.engine.observe import Initial, Setting
 from unn.engine.orders import Item, Order
 from unn.engine.plan import Plan, Step
 from unn.engine.state import State
-from unn.errors import DeclarationError, InferenceError
+from unn.errors import DeclarationError
 
 from .attention import UndirectedAttention
 
@@ -68,34 +68,8 @@ class UnrolledAttention(Unrolled):
         super().__init__(attentions[0].graph, given, want, order, iterations, initial, dropout, check_values)
         self.attentions = attentions
 
-    def _run(
-        self,
-        inputs: Sequence[Tensor | Partial],
-        lengths: Mapping[str, Tensor] | None,
-        iterations: int | None,
-        generator: torch.Generator | None,
-        remember: Sequence[str],
-    ) -> State:
-        if len(inputs) != len(self.given):
-            raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
-        given = dict(zip(self.given, inputs, strict=True))
-        for name, value in given.items():
-            if name in self.order.names and not isinstance(value, Partial):
-                raise InferenceError(f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, mask).")
-        checked = self.check_values and not torch.compiler.is_compiling()
-        dropout = self.dropout if self.training else None
-        setting = observe(self.graph, given, self.initial, lengths, None, dropout, generator, checked, self.check_values)
-        plan = Plan.of(self.graph, [name for name, value in given.items() if not isinstance(value, Partial)])
-        state = _State(plan, setting, remember, self.attentions)
-        steps = self._steps(plan, state, self._rounds(iterations, generator), generator)
-        for step in steps[:-1]:
-            state.update(step)
-        if remember and state.closed_form(steps[-1]):
-            # the pre-activation is all that is wanted of the last update
-            state.receive(steps[-1])
-        else:
-            state.update(steps[-1])
-        return state
+    def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
+        return _State(plan, setting, remember, self.attentions)
 
 
 class _State(State):

@@ -473,7 +473,11 @@ def chain(n):
 
 
 @pytest.mark.parametrize("kernel", ["relational", "edges"])
-@pytest.mark.parametrize("make", [lambda k: factorisation(4, 5, 8 * k), lambda k: chain(500 * k), lambda k: sudoku(3, 3 * k)], ids=["factorisation", "chain", "sudoku"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda k: factorisation(4, 5, 8 * k), lambda k: chain(500 * k), lambda k: sudoku(3, 3 * k)],
+    ids=["factorisation", "chain", "sudoku"],
+)
 def test_memory_kept_for_the_backward_pass_is_one_number_a_pair(make, kernel):
     for k in (1, 2, 4):
         mask = AttentionMask(make(k).adjacency())

@@ -164,7 +164,7 @@ class Bench:
     quick: bool = False
     """Fewer repetitions."""
     only: str | None = None
-    """A section (core, trees, attention, gpu), or part of the names of the cases to run."""
+    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to run."""
 
 
 @dataclass(frozen=True)

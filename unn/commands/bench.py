@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import UnnError
 from ..problem import Answer
 
-SECTIONS = ("core", "trees", "attention", "gpu")
+SECTIONS = ("core", "trees", "attention", "undirected_attention", "gpu")
 
 
 def bench(quick: bool, only: str | None) -> Answer:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
-from .observe import Initial, Partial, observe
+from .observe import Initial, Partial, Setting, observe
 from .orders import Block, Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
@@ -132,6 +132,10 @@ class Unrolled(nn.Module):
                 "values to find the update at which it happened."
             )
 
+    def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
+        """What the updates work on."""
+        return State(plan, setting, remember)
+
     def _run(
         self,
         inputs: Sequence[Tensor | Partial],
@@ -158,7 +162,7 @@ class Unrolled(nn.Module):
             check_masks=self.check_values,
         )
         plan = Plan.of(self.graph, fixed)
-        state = State(plan, setting, remember)
+        state = self._state(plan, setting, remember)
         steps = self._steps(plan, state, self._rounds(iterations, generator), generator)
         for step in steps[:-1]:
             state.update(step)
