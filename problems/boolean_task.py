@@ -35,8 +35,8 @@ class BooleanConfig:
     gates: int = 0
     intermediate: bool = True
     examples: int = 0
-    model: ModelConfig = ModelConfig(depth=0, heads=2, embedding="independent")
-    training: TrainingConfig = TrainingConfig(steps=200, evaluate_every=200, batch=32, rate=2e-3, clip=1.0, ema=0.98)
+    model: ModelConfig = ModelConfig(width=32, depth=4, heads=2, embedding="independent")
+    training: TrainingConfig = TrainingConfig(steps=400, evaluate_every=400, batch=32, rate=4e-3, clip=1.0, ema=0.98)
 
 
 class BooleanProblem(DenoisingProblem):

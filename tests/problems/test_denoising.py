@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 import unn
 from problems import boolean, factorisation, sorting, sudoku
 from problems.boolean_task import BooleanProblem
-from problems.denoising_task import GeneratedExamples
+from problems.denoising_task import GeneratedExamples, measure
 from problems.factorisation_task import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
 from problems.sorting_task import SortingProblem
 from problems.sudoku_files import grid_lines, read_puzzles
 from problems.sudoku_task import SudokuProblem
 from unn.cli import main
+from unn.commands.open import open_trained
 from unn.models import Frame
 from unn.training.batches import seed_of
 
@@ -948,3 +949,9 @@ def test_problems_are_shown(capsys, tmp_path, name):
 def test_all_problems_are_listed(capsys):
     listed = done(capsys, "problems")
     assert all(name in listed and problem.summary in listed for name, problem in PROBLEMS.items())
+
+
+def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
+    problem, run = open_trained(Path("sudoku"))
+    found = measure(problem, run.config, run.network, count=24, seed=0, steps=20)
+    assert found["valid_half_given"] >= 0.7 and found["violated_pairs_half_given"] < 1
