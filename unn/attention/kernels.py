@@ -65,7 +65,7 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
     if device.type != "cpu":
         # launching many small kernels costs more than what a dense mask wastes
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
-    # nanoseconds, forward and backward, on one thread of an AMD EPYC
+    # nanoseconds, forward and backward, on one thread of an Intel Xeon
     dense = 100_000 + batch * n * n * (3.5 + 0.08 * width)
     relational = sum(_cost(term, batch, width) for term in mask.terms(device))
     return "dense" if dense < relational else "relational"
