@@ -7,6 +7,7 @@ from .budget import Budget as Budget
 from .cardinality import Cardinality as Cardinality
 from .conv import Conv2d as Conv2d
 from .directed import Directed as Directed
+from .energy_body import EnergyBody as EnergyBody
 from .implicit import Implicit as Implicit
 from .masked_entropy import MaskedEntropy as MaskedEntropy
 from .multilinear import Multilinear as Multilinear

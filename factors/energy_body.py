@@ -19,7 +19,8 @@ class EnergyBody(nn.Module):
     """Tokens T are observed; from them are inferred what the nodes are, X, hidden features F, and all of undirected attention among the X.
 
     E = undirected attention of X with the graph's mask (undirected-network paper, Section 4) - <X, T> - <F, X A'> - <b, F>, with tanh for X and H and
-    relu for F. A round carries information over an edge, so that ``rounds`` play the part of layers with one set of weights.
+    relu for F. Each round after the first carries information over one edge or two, so that ``rounds`` play the part of layers with one set of
+    weights.
 
     Args:
         adjacency: who attends to whom, at the one size for which the body is made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class ProgramProblem(DenoisingProblem):
         if key not in self._traced:
             from unn.tracing import trace
 
-            self._traced[key] = trace(_load(config.program), **_arguments(config.arguments))
+            self._traced[key] = trace(_bound(config))
         return self._traced[key]
 
     def declare(self, config: ProgramConfig) -> unn.FactorGraph:
@@ -87,7 +88,7 @@ class ProgramProblem(DenoisingProblem):
         from unn.tracing import trace
 
         # a graph of its own for each network
-        return trace(_load(config.program), **_arguments(config.arguments)).graph
+        return trace(_bound(config)).graph
 
     def task(self, config: ProgramConfig) -> DenoisingTask:
         """Draws from the program as training goes."""
@@ -169,6 +170,21 @@ def _load(program: str) -> Callable[..., object]:
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise DataError(f"{path}: there is no function {name!r} in it.{suggest(name, functions)}")
     return found  # type: ignore[no-any-return]
+
+
+def _bound(config: ProgramConfig) -> Callable[[Any], object]:
+    """The function with its arguments, but for the tracer."""
+    program, options = _load(config.program), _arguments(config.arguments)
+    try:
+        inspect.signature(program).bind(None, **options)
+    except TypeError as error:
+        raise DeclarationError(f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}.") from None
+
+    def bound(t: Any) -> object:
+        return program(t, **options)
+
+    bound.__name__ = program.__name__
+    return bound
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_a_model_learns_and_samples_and_keeps_what_is_given(device):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     where = torch.rand(5, 4, 4) < 0.5
     given = unn.Partial(grids[:5].cpu(), where)

@@ -370,6 +370,15 @@ def test_extra_state_of_a_module_is_no_tensor_of_it():
     assert set(tensors_of(Extra(2, 2))) == {"weight", "bias"}
 
 
+@pytest.fixture
+def _usual_interrupt():
+    """Jobs in the background start with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_usual_interrupt")
 def test_signals_close_together_are_one_request_and_a_later_one_stops_at_once(monkeypatch):
     with Interrupt() as interrupt:
         assert not interrupt.requested
