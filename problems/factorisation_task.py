@@ -29,9 +29,9 @@ class FactorisationConfig:
     Attributes:
         rows: of E.
         columns: of E.
-        rank: columns of A and rows of R.
+        rank: columns of A and rows of R; the largest, in the hierarchical problem.
         vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
-        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
+        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem D[k] = [k <= K] as well.
         observe: in training: "E" as in the paper, or "any" subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
         model: the denoiser and its diffusion.
@@ -116,29 +116,11 @@ class FactorisationProblem(DenoisingProblem):
         return {"rmse": error(values, E)}
 
 
-@dataclass(frozen=True)
-class HierarchicalConfig(FactorisationConfig):
-    """All that a run of the hierarchical problem depends on; the rank is the largest one.
-
-    Attributes:
-        rows: of E.
-        columns: of E.
-        rank: the largest.
-        vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
-        intermediate: have the products and the switches D[k] = [k <= K] as variables.
-        observe: in training: "E" as in the paper, or "any" subset of all entries.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
-        training: how it is trained.
-    """
-
-
 class HierarchicalProblem(FactorisationProblem):
     """Factorisation whose rank is to be found as well."""
 
     name = "hierarchical"
     summary = "hierarchical factorisation: sample the rank K, A and binary R with A R = E"
-    config = HierarchicalConfig
     kind = "hierarchical"
 
 

@@ -93,17 +93,23 @@ def embedding_indices(adjacency: Adjacency, shared: Sequence[Symmetry]) -> Tenso
     numbers: list[Nodes] = []
     start = 0
     for name, shape in adjacency.shapes.items():
-        index = list(np.indices(shape)) if shape else []
-        for symmetry in shared:
-            for part in symmetry.parts:
-                if part.variable == name:
-                    along = index[part.axis]
-                    index[part.axis] = along // (part.after * symmetry.size) * (part.after * symmetry.size) + along % part.after
+        index = shared_index(name, shape, shared)
         flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
         kinds, own = np.unique(flat, return_inverse=True)
         numbers.append(own.ravel() + start)
         start += len(kinds)
     return torch.from_numpy(np.concatenate(numbers)) if numbers else torch.zeros(0, dtype=torch.int64)
+
+
+def shared_index(variable: str, shape: tuple[int, ...], shared: Sequence[Symmetry]) -> list[Nodes]:
+    """The index of each node along each axis, shape ``shape``, all values of some exchangeable indices taken for their first."""
+    index: list[Nodes] = list(np.indices(shape)) if shape else []
+    for symmetry in shared:
+        for part in symmetry.parts:
+            if part.variable == variable:
+                along, block = index[part.axis], part.after * symmetry.size
+                index[part.axis] = along // block * block + along % part.after
+    return index
 
 
 def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:

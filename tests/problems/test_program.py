@@ -38,8 +38,6 @@ def test_a_program_is_shown_trained_measured_and_sampled(program, tmp_path, caps
     assert main(["show", f"{program}:model"]) == 0 and "4 variables" in capsys.readouterr().out
     assert main(["train", f"{program}:model", "--observe", "E", "--folder", str(run), *TINY]) == 0
     assert main(["evaluate", str(run)]) == 0 and "worst_mean" in capsys.readouterr().out
-    assert main(["sample", str(run), "--count", "2", "--seed", "1", "--given", "E=0.5", "--json"]) in (0, 1, 2)
-    capsys.readouterr()
     assert main(["sample", str(run), "--count", "2", "--seed", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)["values"]
     assert torch.tensor(values["E"]).shape == (2, 2, 2) and set(values) == {"A", "R", "C", "E"}

@@ -57,10 +57,7 @@ def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: 
     before: Tensor | None = None
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
-        straight = x0
-        if before is not None and 0 < after < now < levels[k - 1]:
-            ratio = (levels[k - 1] / now).log() / (now / after).log()
-            straight = x0 + (x0 - before) / (2 * ratio)
+        straight = _extrapolated(x0, before, levels, k)
         x = straight + after / now * (x - straight)
         before = x0
         look(k, x, x0)
@@ -72,17 +69,22 @@ def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, lo
     before: Tensor | None = None
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
-        straight = x0
+        straight = _extrapolated(x0, before, levels, k)
         share = (after / now) ** 2
-        if before is not None and 0 < after < now < levels[k - 1]:
-            ratio = (levels[k - 1] / now).log() / (now / after).log()
-            straight = x0 + (x0 - before) / (2 * ratio)
         x = straight + share * (x - straight)
         if after > 0:
             x = x + after * (1 - share).sqrt() * noise()
         before = x0
         look(k, x, x0)
     return x
+
+
+def _extrapolated(x0: Tensor, before: Tensor | None, levels: Tensor, k: int) -> Tensor:
+    """The estimate of step k, carried on to the middle of the step from that of the step before; as it is where there is none."""
+    if before is None or not 0 < levels[k + 1] < levels[k] < levels[k - 1]:
+        return x0
+    ratio = (levels[k - 1] / levels[k]).log() / (levels[k] / levels[k + 1]).log()
+    return x0 + (x0 - before) / (2 * ratio)
 
 
 SAMPLERS: dict[str, Sampler] = {

@@ -34,7 +34,7 @@ class LinearSteps(Schedule):
     Attributes:
         steps: T.
         first: beta_1.
-        last: beta_T; 0.005 in the paper leaves sigma_T at 3.4, where noise does not drown the data; 0.02 takes it to 150.
+        last: beta_T; 0.005 in the paper leaves sigma_T at 3.4, where noise does not drown the data; 0.02 takes it to 157.
     """
 
     steps: int = 1000

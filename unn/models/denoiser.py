@@ -14,6 +14,7 @@ from ..attention import AttentionMask, attention
 from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
 from ..interactions import node_axis_count
+from ..symmetries import shared_index
 from .frame import STRUCTURES, Frame, Structure, kinds
 
 Embedding = Literal["exchangeable", "array", "independent"]
@@ -159,12 +160,7 @@ class Denoiser(nn.Module):
         wide = _most_axes(self.graph)
         found = []
         for name, slot in frame.slots.items():
-            index = list(torch.meshgrid(*(torch.arange(n) for n in slot.node_shape), indexing="ij")) if slot.node_shape else []
-            for symmetry in shared:
-                for part in symmetry.parts:
-                    if part.variable == name:
-                        along, block = index[part.axis], part.after * symmetry.size
-                        index[part.axis] = along // block * block + along % part.after
+            index = [torch.from_numpy(along) for along in shared_index(name, slot.node_shape, shared)]
             columns = [_sinusoids(along.flatten().float(), _POSITION) for along in index]
             count = slot.nodes.stop - slot.nodes.start
             columns += [torch.zeros(count, _POSITION)] * (wide - len(columns))
