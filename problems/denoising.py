@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, UnnError
 from unn.problem import Answer, Problem, SampleRequest, Trained
 from unn.training.options import check_ranges
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from .denoising_task import DenoisingTask
 
+
+_TEST_SEED = 1
+"""Of the conditions on which trained runs and baselines are measured."""
 
 _DRAWN = 8
 """Samples or steps in a picture, at most."""
@@ -36,7 +39,8 @@ class ModelConfig:
         embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
         structure: who attends to whom: the graph, or one of its ablations.
         global_token: let each layer see the mean of all tokens as well, which passes by the mask.
-        process: "gaussian" noise, or "masked": categories are revealed a few at a time, for problems without continuous variables.
+        process: "gaussian" noise; "masked": categories are revealed a few at a time, for problems without continuous variables; or a baseline without
+            diffusion: "regressor", one estimate of everything, or "vaeac", a variational auto-encoder that knows nothing of the graph.
         prediction: of the network: the clean sample, or the velocity.
         noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
         last_beta: of the linear steps; 0.005 in the paper.
@@ -52,7 +56,7 @@ class ModelConfig:
     embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
     structure: Literal["graph", "dense", "directed", "random"] = "graph"
     global_token: bool = False
-    process: Literal["gaussian", "masked"] = "gaussian"
+    process: Literal["gaussian", "masked", "regressor", "vaeac"] = "gaussian"
     prediction: Literal["x0", "velocity"] = "x0"
     noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
     last_beta: float = 0.02
@@ -118,10 +122,6 @@ class DenoisingProblem(Problem):
         """Sizes of the axes without a static one, for one batch of training; none by default."""
         return {}
 
-    def test_sizes(self, config: Any) -> dict[str, int]:
-        """Sizes of the axes without a static one, for measuring; none by default."""
-        return {}
-
     def conditions(self, config: Any, count: int, generator: torch.Generator) -> dict[str, Given]:
         """What to measure on: by name of the condition, what is given; by default what is observed in training."""
         from unn import Partial
@@ -170,6 +170,34 @@ class DenoisingProblem(Problem):
 
         return DenoisingTask(self, config)
 
+    def untrained(self, config: Any, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """What methods without training make of test conditions: by method, values by variable, shape ``(count, *axes)``; none by default.
+
+        Args:
+            config: of a run.
+            given: the conditions.
+            count: how many there are.
+            chain_steps: of each Markov chain.
+        """
+        return {}
+
+    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
+        """The metrics of the problem on its test conditions, by method."""
+        import torch
+
+        from unn.training.batches import seed_of
+
+        conditions = self.conditions(config, count, torch.Generator().manual_seed(seed_of(_TEST_SEED, 6)))
+        found: dict[str, dict[str, float]] = {}
+        for name, given in conditions.items():
+            for method, values in self.untrained(config, given, count, chain_steps).items():
+                for metric, value in self.measures(config, given, values).items():
+                    found.setdefault(method, {})[f"{metric} {name}".strip().replace(" ", "_")] = value
+        if not found:
+            raise UnnError(f"problem {self.name!r} has no baselines without training; --process regressor and vaeac train some.")
+        lines = [f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) for method, metrics in found.items()]
+        return Answer(tuple(lines), found)
+
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
         """The metrics of the problem on its test conditions, with each of some numbers of sampling steps."""
         from .denoising_task import measure
@@ -177,7 +205,7 @@ class DenoisingProblem(Problem):
         found: dict[str, Any] = {}
         lines = []
         for steps in iterations or (run.config.model.sampling_steps,):
-            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=1, steps=steps)
+            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=_TEST_SEED, steps=steps)
             told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
             lines.append(f"{steps} sampling steps: {told}")
         return Answer(tuple(lines), found)
@@ -192,10 +220,10 @@ class DenoisingProblem(Problem):
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        if model.process == "masked":
+        if model.process != "gaussian":
             for option, asked in (("--trace", request.trace), ("--sampler", request.sampler)):
                 if asked is not None:
-                    raise DeclarationError(f"{option}: this run reveals categories one after another; only Gaussian noise has that.")
+                    raise DeclarationError(f"{option}: this run was trained with --process {model.process}; only Gaussian noise has that.")
 
         def trace(step: int, values: dict[str, Tensor]) -> None:
             # of the first batch and the first try alone

@@ -12,6 +12,7 @@ from unn.diffusion import Diffusion, LinearSteps, LogNormal, LogUniform, MaskedD
 from unn.diffusion.diffusion import Trace
 from unn.graph import FactorGraph
 from unn.models import Denoiser
+from unn.models.baselines import VAEAC, Regressor
 from unn.models.frame import Given
 from unn.training import Examples, Task
 from unn.training.batches import seed_of
@@ -22,7 +23,10 @@ Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 """Sizes, values and which nodes are observed."""
 
 
-def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Diffusion | MaskedDiffusion:
+Model = Diffusion | MaskedDiffusion | Regressor | VAEAC
+
+
+def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Model:
     """The model that the options describe, with fresh weights.
 
     Args:
@@ -30,6 +34,8 @@ def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> D
         model: the options.
         sizes: of the axes without a static one, at which the depth is found.
     """
+    if model.process == "vaeac":
+        return VAEAC(graph, width=model.width, depth=model.depth or 3, latent=model.width, sizes=sizes)
     denoiser = Denoiser(
         graph,
         width=model.width,
@@ -42,6 +48,8 @@ def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> D
     )
     if model.process == "masked":
         return MaskedDiffusion(denoiser)
+    if model.process == "regressor":
+        return Regressor(denoiser)
     return Diffusion(denoiser, schedule=_schedule(model), prediction=model.prediction, self_conditioning=model.self_conditioning)
 
 
@@ -82,7 +90,7 @@ class GeneratedExamples(Examples):
 
 
 class DenoisingTask(Task):
-    """The loss of a diffusion model, and the problem's own metrics of its samples.
+    """The loss of a conditional model, and the problem's own metrics of its samples.
 
     Args:
         problem: that generates samples.
@@ -97,8 +105,8 @@ class DenoisingTask(Task):
         return GeneratedExamples(self.problem, self.config, getattr(self.config, "examples", 0))
 
     def loss(self, network: nn.Module, batch: Example) -> Tensor:
-        """The mean squared error of the estimates."""
-        assert isinstance(network, (Diffusion, MaskedDiffusion))
+        """That of the model: of a diffusion the mean squared error of the estimates."""
+        assert isinstance(network, Model)
         sizes, values, observed = batch
         return network.loss(values, observed, **sizes)
 
@@ -131,9 +139,14 @@ def draw(
         seed: of all samples; None draws from torch's global generator.
         verify: check the constraints of the graph.
         tries: with ``verify``, how often to sample what meets them not.
-        trace: called after each step with its number and the values; the masked process has none.
+        trace: called after each step with its number and the values; Gaussian noise alone has one.
     """
     steps = steps or model.sampling_steps
+    if isinstance(network, Regressor):
+        # a second try would give the same
+        return network.sample(given, count, verify=verify, at_once=256, sizes=sizes)
+    if isinstance(network, VAEAC):
+        return network.sample(given, count, seed=seed, verify=verify, tries=tries, at_once=256, sizes=sizes)
     if isinstance(network, MaskedDiffusion):
         return network.sample(given, count, steps=steps, seed=seed, verify=verify, tries=tries, at_once=256, sizes=sizes)
     assert isinstance(network, Diffusion)

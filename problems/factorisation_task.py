@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from .factorisation import Kind
 
+_DRIFT = 0.1
+"""Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
+
 TRAINING = TrainingConfig(steps=1500, evaluate_every=1500, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
@@ -114,6 +117,22 @@ class FactorisationProblem(DenoisingProblem):
 
         E: Any = given["E"]
         return {"rmse": error(values, E)}
+
+    def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of A."""
+        from .factorisation_baselines import greedy, k_means, nmf
+        from .metropolis import factorisation, metropolis
+
+        if self.kind != "binary":
+            return {}
+        E: Any = given["E"]
+        return {
+            "k-means": k_means(E, config.rank, seed=0),
+            "NMF, second factor rounded": nmf(E, config.rank, seed=0, refit=False),
+            "NMF, cut and refitted": nmf(E, config.rank, seed=0),
+            "largest columns": greedy(E, config.rank),
+            "Metropolis-Hastings": metropolis(factorisation(E, config.rank, drift=_DRIFT), count, chain_steps, seed=0).values,
+        }
 
 
 class HierarchicalProblem(FactorisationProblem):

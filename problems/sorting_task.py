@@ -86,3 +86,10 @@ class SortingProblem(DenoisingProblem):
 
         u: Any = given["u"]
         return {"rmse": error(u, values["P"]), "permutations": float(is_permutation(values["P"]).float().mean())}
+
+    def untrained(self, config: SortingConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """Metropolis-Hastings on the program that draws an entry of the list for each rank."""
+        from .metropolis import metropolis, sorting
+
+        u: Any = given["u"]
+        return {"Metropolis-Hastings": metropolis(sorting(u), count, chain_steps, seed=0).values}

@@ -95,6 +95,19 @@ class SudokuProblem(DenoisingProblem):
         wrong = violated_pairs(values["X"].argmax(3), config.block_rows, config.block_columns)
         return {"valid": float((wrong == 0).float().mean()), "violated_pairs": float(wrong.float().mean())}
 
+    def untrained(self, config: SudokuConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """Metropolis-Hastings on the program that draws a digit for each empty cell."""
+        import torch
+
+        from .metropolis import metropolis, sudoku
+
+        n = config.block_rows * config.block_columns
+        known: Any = given.get("X")
+        empty = torch.zeros(1, n, n, dtype=torch.int64)
+        puzzles = empty if known is None else torch.where(known.mask, known.value.argmax(3) + 1, empty)
+        program = sudoku(puzzles, config.block_rows, config.block_columns)
+        return {"Metropolis-Hastings": metropolis(program, count, chain_steps, seed=0).values}
+
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
         """The file of a puzzle, or its cells in a line."""
         import torch

@@ -157,7 +157,9 @@ def peak_memory(run: Run) -> int:
     total = peak = 0
 
     def storages(tree: object) -> Iterator[torch.UntypedStorage]:
-        return (leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+        leaves = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        parts = (part for x in leaves for part in ((x.values(), x.crow_indices(), x.col_indices()) if x.layout == torch.sparse_csr else (x,)))
+        return (part.untyped_storage() for part in parts)
 
     def freed(address: int) -> None:
         nonlocal total

@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
     from .commands import arguments as commands
     from .problem import load_problem
 
-    by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show}
+    by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show, "baselines": commands.Baselines}
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     if len(arguments) > 1 and arguments[0] in by_problem and ".py:" in arguments[1]:
         # a program of one's own is an option of the problem that traces programs
@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
     }  # fmt: skip
     # importing all problems would slow down every other command
-    load_all = arguments[:1] in (["train"], ["show"]) or any(word.startswith("--tyro-") for word in arguments)
+    load_all = (bool(arguments) and arguments[0] in by_problem) or any(word.startswith("--tyro-") for word in arguments)
     choices = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items()]
     for name, kind in by_problem.items():
         text = f"{kind.__doc__} unn {name} PROBLEM --help lists its options."
@@ -145,6 +145,10 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
             from .commands.show import show
 
             return show(problem, command.config, command.out, command.theme), 0
+        case commands.Baselines() if problem is not None:
+            from .commands.baselines import baselines
+
+            return baselines(problem, command.config, command.count, command.chain_steps), 0
         case commands.Train() if problem is not None:
             from .commands.train import train
 

@@ -157,6 +157,23 @@ class Problem(ABC):
         """
         config.training.check()
 
+    def test_sizes(self, config: Any) -> dict[str, int]:
+        """Sizes of the axes of the graph without a static one, to show and to measure it at; by default none are known."""
+        return {}
+
+    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
+        """Measure methods that need no training on the conditions that a trained run is measured on.
+
+        Args:
+            config: the options.
+            count: of conditions.
+            chain_steps: of each Markov chain.
+
+        Raises:
+            UnnError: if there are none.
+        """
+        raise UnnError(f"problem {self.name!r} has no baselines without training.")
+
     def graph(self, network: nn.Module) -> FactorGraph:
         """The graph on which ``unn infer`` works: by default the first in the network."""
         from .graph import FactorGraph

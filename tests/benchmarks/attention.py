@@ -21,12 +21,12 @@ from unn import bench
 from unn.attention import AttentionMask, attention
 from unn.bench import Case, Figure, Run
 
-KERNELS = ("dense", "relational", "packed", "edges")
+KERNELS = ("dense", "relational", "sparse", "packed")
 
 NOTES = {
     "packed": "packed: the neighbours of each node, padded to the widest row, as the structured-diffusion paper computes (Appendix C)",
     "dense": "dense: scaled_dot_product_attention with a boolean mask",
-    "best": "best: of dense, relational, packed and edges, the fastest in a trial",
+    "best": "best: of dense, relational, sparse and packed, the fastest in a trial",
 }
 
 DEEP, SHALLOW = 16, 13
@@ -44,7 +44,7 @@ class Setting:
         heads: how many.
         width: of a head.
         batch: examples at once, beside one alone.
-        faster_than_packed: the largest share of the time of the packed kernel that the relational one may take; None if any.
+        faster_than_packed: the largest share of the time of the packed kernel that "auto" may take; None if any.
         faster_than_dense: the same of the dense kernel.
         choice: the largest ratio of the time of "auto" to that of the fastest kernel; None if any.
     """
@@ -104,9 +104,10 @@ def cases_of(setting: Setting, mask: AttentionMask, batch: int) -> list[Case]:
     runs = {kernel: forward_backward(mask, kernel, batch, setting.heads, setting.width) for kernel in (*KERNELS, "auto")}
     start = f"attention {setting.name}, batch {batch}:"
     found = [
-        Case(f"{start} relational against packed", runs["relational"], runs["packed"], setting.faster_than_packed, NOTES["packed"]),
-        Case(f"{start} relational against dense", runs["relational"], runs["dense"], setting.faster_than_dense, NOTES["dense"]),
-        Case(f"{start} edges against packed", runs["edges"], runs["packed"], None, NOTES["packed"]),
+        Case(f"{start} auto against packed", runs["auto"], runs["packed"], setting.faster_than_packed, NOTES["packed"]),
+        Case(f"{start} auto against dense", runs["auto"], runs["dense"], setting.faster_than_dense, NOTES["dense"]),
+        Case(f"{start} relational against packed", runs["relational"], runs["packed"], None, NOTES["packed"]),
+        Case(f"{start} sparse against packed", runs["sparse"], runs["packed"], None, NOTES["packed"]),
     ]
     if setting.choice is not None:
         best = fastest([runs[kernel] for kernel in KERNELS])

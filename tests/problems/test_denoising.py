@@ -874,6 +874,10 @@ VARIANTS = [
     "sudoku --prediction velocity --noise log-uniform --sampler heun --spacing log-snr",
     "sudoku --noise log-normal --self-conditioning --sampler ddim",
     "sudoku --process masked",
+    "sudoku --process regressor --structure dense",
+    "sorting --process vaeac --depth 0",
+    "factorisation --process vaeac",
+    "factorisation --process regressor",
     "sudoku --examples 3 --batch 2 --depth 0",
     "sorting --structure directed --no-intermediate",
     "sorting --structure dense --order clique --observe any",
@@ -927,8 +931,9 @@ def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp
     assert drawn == [["step 1", "step 2", "step 3"]]
 
 
-def test_pictures_and_samplers_that_a_process_does_not_offer_are_refused(runs, capsys, tmp_path, undrawn):
-    run = runs("sudoku", "--process", "masked")
+@pytest.mark.parametrize("process", ["masked", "regressor", "vaeac"])
+def test_pictures_and_samplers_that_a_process_does_not_offer_are_refused(runs, capsys, tmp_path, undrawn, process):
+    run = runs("sudoku", "--process", process)
     assert "trace" in refused(capsys, "sample", run, "--trace", tmp_path / "t.png")
     assert "sampler" in refused(capsys, "sample", run, "--sampler", "ddim")
 
@@ -937,13 +942,63 @@ def test_pictures_and_samplers_that_a_process_does_not_offer_are_refused(runs, c
 def test_problems_are_shown(capsys, tmp_path, name):
     text = done(capsys, "show", name)
     assert PROBLEMS[name].summary in text
-    assert "Who interacts with whom" in text or "has no size for axis" in text
+    assert "Who interacts with whom" in text
     data = data_of(capsys, "show", name)
     assert data["problem"] == name and data["graph"]
     if name == "sorting":
         assert data["nodes"] == {"u": 5, "s": 5, "P": 25, "C": 25} and data["entries"] == len(sorting.declare(5, True, "chain").adjacency().rows)
         shown = data_of(capsys, "show", name, "--length", 3, "--no-intermediate", "--order", "clique", "--out", tmp_path / "out")
         assert shown["nodes"] == {"u": 3, "s": 3, "P": 9} and {p.name for p in (tmp_path / "out").iterdir()} == {"graph.svg", "adjacency.png"}
+
+
+def test_what_is_shown_of_a_graph_of_dynamic_sizes_has_the_sizes_of_the_options(capsys):
+    nodes = data_of(capsys, "show", "factorisation", "--rows", 2, "--columns", 3, "--rank", 4)["nodes"]
+    assert nodes == {"A": 8, "R": 12, "C": 24, "E": 6}
+
+
+# -- baselines -------------------------------------------------------------------------------------------------------
+
+FEW = ["--count", 3, "--chain-steps", 20]
+UNTRAINED = {
+    "sudoku": ({"Metropolis-Hastings"}, {"valid", "violated_pairs", "valid_half_given", "violated_pairs_half_given"}),
+    "sorting": ({"Metropolis-Hastings"}, {"rmse", "permutations"}),
+    "factorisation": (
+        {"k-means", "NMF, second factor rounded", "NMF, cut and refitted", "largest columns", "Metropolis-Hastings"}, {"rmse"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_methods_without_training_are_measured_on_test_conditions(capsys, name):
+    methods, metrics = UNTRAINED[name]
+    found = data_of(capsys, "baselines", name, *FEW)
+    assert set(found) == methods and all(set(row) == metrics for row in found.values())
+    lines = done(capsys, "baselines", name, *FEW).splitlines()
+    assert lines == [f"{method}: " + ", ".join(f"{m} {value:.4g}" for m, value in row.items()) for method, row in found.items()]
+
+
+def test_longer_chains_fill_more_of_small_grids(capsys):
+    short, long = (data_of(capsys, "baselines", "sudoku", "--count", 40, "--chain-steps", n)["Metropolis-Hastings"] for n in (10, 3000))
+    assert long["violated_pairs_half_given"] < 0.3 * short["violated_pairs_half_given"] and long["valid_half_given"] > 0.5
+
+
+@pytest.mark.parametrize("name", ["boolean", "inversion", "hierarchical", "digits"])
+def test_problems_without_such_methods_say_so(capsys, name):
+    assert "no baselines" in refused(capsys, "baselines", name)
+
+
+@pytest.mark.parametrize("option", ["--count", "--chain-steps"])
+def test_numbers_of_baselines_out_of_range_are_refused(capsys, option):
+    assert option in refused(capsys, "baselines", "sorting", option, 0)
+
+
+def test_baselines_are_measured_on_the_conditions_of_trained_runs(monkeypatch, capsys, runs, undrawn):
+    asked = []
+    conditions = SortingProblem.conditions
+    monkeypatch.setattr(SortingProblem, "conditions", lambda *given: asked.append(conditions(*given)) or asked[-1])
+    done(capsys, "evaluate", runs("sorting"))
+    done(capsys, "baselines", "sorting", "--chain-steps", 1)
+    assert torch.equal(asked[-1][""]["u"], asked[-2][""]["u"])
 
 
 def test_all_problems_are_listed(capsys):

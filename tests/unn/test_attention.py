@@ -22,7 +22,7 @@ from unn.attention.terms import Aligned, Grouped, Listed, terms_of
 from unn.bench import peak_memory
 
 CPU = torch.device("cpu")
-KERNELS = ["dense", "packed", "relational", "edges", "auto"]
+KERNELS = ["dense", "packed", "relational", "sparse", "auto"]
 EVERY = pytest.mark.parametrize("kernel", KERNELS)
 
 
@@ -279,7 +279,7 @@ def all_kinds():
     return mask, mixed
 
 
-@pytest.mark.parametrize("kernel", ["relational", "edges"])
+@pytest.mark.parametrize("kernel", ["relational", "sparse"])
 def test_derivatives_are_those_of_finite_differences(kernel):
     for mask in all_kinds():
         given = inputs(mask.count, batch=1, heads=2, width=2)
@@ -292,7 +292,7 @@ def test_second_derivatives_of_packed_neighbours_are_those_of_finite_differences
     assert torch.autograd.gradgradcheck(lambda q, k, v: attention(q, k, v, mask, "packed"), given, fast_mode=True)
 
 
-@pytest.mark.parametrize("kernel", ["relational", "edges"])
+@pytest.mark.parametrize("kernel", ["relational", "sparse"])
 def test_second_derivatives_of_the_others_are_refused_and_not_wrong(kernel):
     mask = regular(sorting(2), i=2)
     query, key, value = inputs(mask.count)
@@ -408,7 +408,7 @@ def hub(spokes):
     return g.adjacency(one=1)
 
 
-@pytest.mark.parametrize("kernel", ["relational", "edges"])
+@pytest.mark.parametrize("kernel", ["relational", "sparse"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_sums_over_many_neighbours_are_not_taken_in_half_precision(kernel, dtype):
     mask = AttentionMask(hub(4000))
@@ -472,7 +472,7 @@ def chain(n):
     return g
 
 
-@pytest.mark.parametrize("kernel", ["relational", "edges"])
+@pytest.mark.parametrize("kernel", ["relational", "sparse"])
 @pytest.mark.parametrize(
     "make",
     [lambda k: factorisation(4, 5, 8 * k), lambda k: chain(500 * k), lambda k: sudoku(3, 3 * k)],
@@ -482,10 +482,10 @@ def test_memory_kept_for_the_backward_pass_is_one_number_a_pair(make, kernel):
     for k in (1, 2, 4):
         mask = AttentionMask(make(k).adjacency())
         given = inputs(mask.count, batch=2, heads=3, width=4, dtype=torch.float32)
-        pieces = mask.terms(CPU) if kernel == "relational" else mask.edges(CPU)
+        pairs = sum(term.pairs for term in mask.terms(CPU)) if kernel == "relational" else mask.entries
         # queries scaled, keys, values, outputs, and the sum of weights
-        numbers = 6 * (sum(term.pairs for term in pieces) + mask.count * (4 * 4 + 1))
-        assert sum(term.pairs for term in pieces) <= 1.5 * mask.entries
+        numbers = 6 * (pairs + mask.count * (4 * 4 + 1))
+        assert pairs <= 1.5 * mask.entries
         assert saved_bytes(lambda given=given, mask=mask: attention(*given, mask, kernel)) <= 4 * numbers + 1000
 
 
@@ -494,17 +494,17 @@ def test_no_matrix_of_nodes_by_nodes_is_made_for_twenty_thousand_nodes(graph):
     tracemalloc.start()
     try:
         mask = AttentionMask((chain(20_000) if graph == "chain" else circuit(14)).adjacency())
-        mask.terms(CPU), mask.edges(CPU), mask.neighbours(CPU)
+        mask.terms(CPU), mask.pairs(1, CPU), mask.neighbours(CPU)
         assert tracemalloc.get_traced_memory()[1] < 60e6
     finally:
         tracemalloc.stop()
     given = inputs(mask.count, batch=1, heads=1, width=4, dtype=torch.float32)
     assert mask.count**2 > 400e6 / 4
-    for kernel in ("relational", "edges", "packed", "auto"):
+    for kernel in ("relational", "sparse", "packed", "auto"):
         assert peak_memory(lambda kernel=kernel: torch.autograd.grad(attention(*given, mask, kernel).sum(), given)) < 60e6
     slope = slope_of(given)
     expected = [x.double() for x in with_gradients(lambda q, k, v: attention(q, k, v, mask, "packed"), given, slope)]
-    for kernel in ("relational", "edges", "auto"):
+    for kernel in ("relational", "sparse", "auto"):
         check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, 2e-6)
 
 
@@ -515,7 +515,7 @@ def test_batches_that_are_too_large_to_gather_at_once_are_taken_in_parts():
     expected = expected_of(given, mask.adjacency.dense(), slope)
     for most in (0, 1, 200, 500):
         with patch.object(relational, "_AT_ONCE", most):
-            for kernel in ("relational", "edges"):
+            for kernel in ("relational", "sparse"):
                 check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, 1e-12)
 
 
@@ -577,7 +577,7 @@ def test_declared_graphs_of_no_node_and_of_one(n):
 
 def test_forms_of_a_mask_are_made_once():
     mask = AttentionMask(sorting(4).adjacency(i=4))
-    for form in (mask.dense, mask.neighbours, mask.terms, mask.edges, mask.order):
+    for form in (mask.dense, mask.neighbours, mask.terms, mask.order):
         assert form(CPU) is form(CPU)
     made = []
     for _ in range(2):
@@ -642,10 +642,10 @@ def test_matrices_that_are_no_mask_are_refused(matrix, words):
 
 def test_unknown_kernels_are_refused_with_the_likely_one():
     mask = AttentionMask(sudoku(2, 2).adjacency())
-    for wrong, meant in (("relationl", "relational"), ("Dense", "dense"), ("edge", "edges")):
+    for wrong, meant in (("relationl", "relational"), ("Dense", "dense"), ("spars", "sparse")):
         with pytest.raises(unn.ObservationError, match=says(repr(wrong), repr(meant))):
             attention(*inputs(16), mask, wrong)
-    assert sorted(kernel_names()) == ["blocks", "dense", "edges", "packed", "relational"]
+    assert sorted(kernel_names()) == ["blocks", "dense", "packed", "relational", "sparse"]
 
 
 BAD = {

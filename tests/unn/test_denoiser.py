@@ -457,7 +457,7 @@ def test_information_reaches_exactly_the_nodes_within_as_many_steps_as_layers(na
             assert torch.equal(changed_nodes(net, frame, given, node, observed_too), expected[:, node]), frame.adjacency.names()[node]
 
 
-@pytest.mark.parametrize("kernel", ["dense", "packed", "relational", "edges"])
+@pytest.mark.parametrize("kernel", ["dense", "packed", "relational", "sparse"])
 def test_no_kernel_lets_information_pass_by_the_mask(kernel):
     for name in ("sorting", "sudoku"):
         with patch.object(terms_module, "_FEW", 1):
@@ -592,7 +592,7 @@ def test_naming_a_symmetry_twice_changes_nothing():
 @pytest.mark.parametrize("name", ["factorisation", "sorting", "sudoku", "circuit"])
 def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
     found = {}
-    for kernel in ("dense", "packed", "relational", "edges", "auto"):
+    for kernel in ("dense", "packed", "relational", "sparse", "auto"):
         with patch.object(terms_module, "_FEW", 1 if kernel == "relational" else terms_module._FEW):
             net, frame, (rows, level, observed) = named(name, kernel=kernel, depth=3)
             rows.requires_grad_()

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from ..errors import ObservationError, suggest
 from .mask import AttentionMask
 from .relational import by_terms
+from .sparse import by_pairs
 from .terms import Aligned, Listed, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
@@ -27,8 +28,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
         query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
         mask: who attends to whom.
         kernel: "auto" by the cost model; "dense" (PyTorch's scaled_dot_product_attention), "relational" (dense products along the axes of the
-            declaration), "packed" (the neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "edges" (pairs one by
-            one), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours together; on a GPU).
+            declaration), "packed" (the neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse" (products of
+            sparse matrices), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours together; on a
+            GPU).
 
     Returns:
         Shape ``(batch, heads, nodes, width of values)``.
@@ -110,16 +112,14 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
 
 
 def _relational(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    return _by_terms(query, key, value, mask.terms(query.device))
-
-
-def _edges(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    return _by_terms(query, key, value, mask.edges(query.device))
-
-
-def _by_terms(query: Tensor, key: Tensor, value: Tensor, terms: list[Term]) -> Tensor:
     scaled = (query * max(1, query.shape[3]) ** -0.5).flatten(0, 1)
-    return by_terms(scaled, key.flatten(0, 1), value.flatten(0, 1), terms).view(value.shape)
+    return by_terms(scaled, key.flatten(0, 1), value.flatten(0, 1), mask.terms(query.device)).view(value.shape)
+
+
+def _sparse(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q, k, v = (x.to(wide).flatten(0, 1) for x in (query * max(1, query.shape[3]) ** -0.5, key, value))
+    return by_pairs(q, k, v, mask.pairs(len(q), query.device)).view(value.shape).to(value.dtype)
 
 
 def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
@@ -140,4 +140,4 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
     return out.index_select(2, back)
 
 
-_KERNELS: dict[str, Kernel] = {"dense": _dense, "relational": _relational, "packed": _packed, "edges": _edges, "blocks": _blocks}
+_KERNELS: dict[str, Kernel] = {"dense": _dense, "relational": _relational, "packed": _packed, "sparse": _sparse, "blocks": _blocks}

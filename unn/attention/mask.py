@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..errors import ObservationError
-from .terms import Term, listed_terms, terms_of, to_device
+from .sparse import Pairs, copies_at_once, pairs_of
+from .terms import Term, terms_of, to_device
 
 Form = TypeVar("Form")
 
@@ -82,9 +83,11 @@ class AttentionMask:
         """All pairs in few dense pieces, each pair once."""
         return self._kept("terms", device, lambda: [to_device(term, device) for term in terms_of(self.adjacency)])
 
-    def edges(self, device: torch.device) -> list[Term]:
-        """All pairs one by one, as a single term."""
-        return self._kept("edges", device, lambda: [to_device(term, device) for term in listed_terms(self.adjacency)])
+    def pairs(self, copies: int, device: torch.device) -> list[Pairs]:
+        """All pairs of so many copies of the graph, as sparse matrices of some copies each."""
+        most = copies_at_once(self.entries)
+        counts = [most] * (copies // most) + [copies % most] * bool(copies % most)
+        return [self._kept(f"pairs {count}", device, partial(pairs_of, self.adjacency, count, device)) for count in counts]
 
     def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """An order of the nodes in which neighbours are close, and its inverse, shape ``(nodes,)`` each (reverse Cuthill-McKee)."""

@@ -45,6 +45,18 @@ class Train(Generic[Config]):
 
 
 @dataclass(frozen=True)
+class Baselines(Generic[Config]):
+    """Measure methods that need no training on a problem's test conditions."""
+
+    config: Config
+    count: int = 256
+    """Of conditions."""
+    chain_steps: int = 10_000
+    """Of each Markov chain."""
+    json: Json = False
+
+
+@dataclass(frozen=True)
 class Demo:
     """A complete small run with pictures."""
 
@@ -161,10 +173,10 @@ class Compare:
 class Bench:
     """Time the engine against plain torch loops (in a checkout)."""
 
+    only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE")] = None
+    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to run; everything by default."""
     quick: bool = False
     """Fewer repetitions."""
-    only: str | None = None
-    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to run."""
 
 
 @dataclass(frozen=True)

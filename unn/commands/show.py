@@ -30,7 +30,7 @@ def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
     lines = [problem.summary, "", *graph.explain().splitlines(), ""]
     data: dict[str, Any] = {"problem": problem.name, "explanation": graph.explain(), "graph": graph.to_mermaid()}
     try:
-        found = graph.adjacency()
+        found = graph.adjacency(**problem.test_sizes(config))
     except DeclarationError as error:
         # sizes that only the data know
         found = None

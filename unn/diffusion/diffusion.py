@@ -35,7 +35,8 @@ class Diffusion(ConditionalModel):
     def __init__(
         self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", self_conditioning: bool = False
     ) -> None:
-        super().__init__(denoiser)
+        super().__init__(denoiser.frames)
+        self.denoiser = denoiser
         if prediction not in ("x0", "velocity"):
             raise DeclarationError(f"diffusion: unknown prediction {prediction!r}.{suggest(prediction, ('x0', 'velocity'))}")
         self.schedule = schedule or LinearSteps()
@@ -57,9 +58,11 @@ class Diffusion(ConditionalModel):
         noisy = clean + sigma[:, None] * torch.randn_like(clean)
         previous = None
         if self.self_conditioning:
+            # half of the examples see what the network thinks of them, as all but the first step of sampling do
+            chosen = torch.rand(len(clean), device=clean.device) < 0.5
+            previous = torch.zeros_like(clean)
             with torch.no_grad():
-                previous = self.denoise(noisy, sigma, condition)
-            previous = previous * (torch.rand(len(clean), 1, device=clean.device) < 0.5)
+                previous[chosen] = self.denoise(noisy[chosen], sigma[chosen], condition.of(chosen))
         estimate = self.denoise(noisy, sigma, condition, previous)
         error = (estimate - clean) ** 2
         if self.prediction == "velocity":
@@ -228,8 +231,7 @@ def tried_again(
 
     def fill(places: Tensor) -> None:
         for chosen in places.split(at_once):
-            held = Condition(condition.frame, condition.rows[chosen], condition.nodes[chosen], condition.numbers[chosen])
-            rows[chosen] = draw(held, [generators[int(k)] for k in chosen] if generators else None)
+            rows[chosen] = draw(condition.of(chosen), [generators[int(k)] for k in chosen] if generators else None)
 
     fill(torch.arange(count, device=rows.device))
     values = model.values_of(rows, condition, given)

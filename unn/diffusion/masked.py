@@ -26,8 +26,9 @@ class MaskedDiffusion(ConditionalModel):
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser)
-        for name, kind in denoiser.kinds.items():
+        super().__init__(denoiser.frames)
+        self.denoiser = denoiser
+        for name, kind in self.frames.kinds.items():
             if kind == "real":
                 raise DeclarationError(f"variable {name!r} is continuous; revealing needs discrete variables only, so take unn.Diffusion.")
 

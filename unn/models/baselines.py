@@ -15,7 +15,7 @@ from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
 from .conditional import Condition, ConditionalModel, Samples
 from .denoiser import Denoiser
-from .frame import Frame, Given
+from .frame import Frame, Frames, Given
 
 Deviation = Literal["learned", "unit"]
 DEVIATIONS = ("learned", "unit")
@@ -38,7 +38,8 @@ class Regressor(ConditionalModel):
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser)
+        super().__init__(denoiser.frames)
+        self.denoiser = denoiser
 
     def estimate(self, condition: Condition) -> Tensor:
         """The estimate, standardised, with the known values in their place, shape ``(batch, numbers)``."""
@@ -114,9 +115,9 @@ class VAEAC(ConditionalModel):
         for name, number in (("width", width), ("depth", depth), ("latent", latent)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise DeclarationError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
-        # of this denoiser only what it knows of the graph is used, none of its few weights
-        super().__init__(Denoiser(graph, width=2, depth=1, heads=1))
-        frame = self.denoiser.frame(**(sizes or {}))
+        super().__init__(Frames(graph))
+        self.graph = graph
+        frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)
         self.deviation, self.latent = deviation, latent
         known = frame.numbers + frame.nodes

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ObservationError, suggest
-from .denoiser import Denoiser
-from .frame import Frame, Given
+from .frame import Frame, Frames, Given
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +27,10 @@ class Condition:
     rows: Tensor
     nodes: Tensor
     numbers: Tensor
+
+    def of(self, chosen: Tensor) -> Condition:
+        """That of some of the samples, by number or boolean."""
+        return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +52,10 @@ class Samples:
 
 
 class ConditionalModel(nn.Module):
-    """A model of the values of a graph given any subset of them, on top of a denoiser.
+    """A model of the values of a graph given any subset of them.
 
     Args:
-        denoiser: of the graph.
+        frames: of the graph.
 
     Attributes:
         offsets: by variable, what is taken off its numbers.
@@ -62,17 +65,14 @@ class ConditionalModel(nn.Module):
     offsets: Tensor
     scales: Tensor
 
-    def __init__(self, denoiser: Denoiser) -> None:
+    def __init__(self, frames: Frames) -> None:
         super().__init__()
-        self.denoiser = denoiser
-        names = list(denoiser.kinds)
-        offsets, scales = torch.zeros(len(names)), torch.ones(len(names))
-        for k, name in enumerate(names):
-            linear = denoiser.read[name]
-            assert isinstance(linear, nn.Linear)
-            if denoiser.kinds[name] != "real":
+        self.frames = frames
+        offsets, scales = torch.zeros(len(frames.kinds)), torch.ones(len(frames.kinds))
+        for k, (name, kind) in enumerate(frames.kinds.items()):
+            if kind != "real":
                 # mean and standard deviation of a one-hot value whose options are equally likely
-                share = 1 / max(2, linear.in_features)
+                share = 1 / max(2, frames.channels[name])
                 offsets[k], scales[k] = share, (share * (1 - share)) ** 0.5
         self.register_buffer("offsets", offsets)
         self.register_buffer("scales", scales)
@@ -85,7 +85,7 @@ class ConditionalModel(nn.Module):
             values: by variable, shape ``(batch, *axes)``.
             sizes: of the axes without a static one.
         """
-        frame = self.denoiser.frame(**sizes)
+        frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
         for k, slot in enumerate(frame.slots.values()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
@@ -104,7 +104,7 @@ class ConditionalModel(nn.Module):
         Raises:
             ObservationError: for values that do not fit the graph.
         """
-        frame = self.denoiser.frame(**sizes)
+        frame = self.frames.at(**sizes)
         rows, nodes = frame.observation(given, count)
         like = self.offsets
         numbers = nodes[:, frame.node_of_number]
@@ -122,7 +122,7 @@ class ConditionalModel(nn.Module):
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
         """
-        frame = self.denoiser.frame(**sizes)
+        frame = self.frames.at(**sizes)
         clean = self._standard(frame.flatten(values).to(self.offsets), frame)
         nodes = self._observed(observed, frame, len(clean))
         numbers = nodes[:, frame.node_of_number.to(nodes.device)]
@@ -136,7 +136,7 @@ class ConditionalModel(nn.Module):
     def valid(self, values: Mapping[str, Tensor]) -> Tensor:
         """Do values meet every constraint of the graph, shape ``(batch,)``?"""
         found = torch.ones(len(next(iter(values.values()))), dtype=torch.bool)
-        for factor in self.denoiser.graph.factors.values():
+        for factor in self.frames.graph.factors.values():
             broken = factor.violations_of(values)
             if broken is not None:
                 found &= broken.cpu() == 0

@@ -15,7 +15,7 @@ from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
 from ..interactions import node_axis_count
 from ..symmetries import shared_index
-from .frame import STRUCTURES, Frame, Structure, kinds
+from .frame import STRUCTURES, Frame, Frames, Structure
 
 Embedding = Literal["exchangeable", "array", "independent"]
 EMBEDDINGS = ("exchangeable", "array", "independent")
@@ -69,10 +69,9 @@ class Denoiser(nn.Module):
         self.graph = graph
         self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
         self.shared = None if shared is None else tuple(shared)
-        self._frames: dict[tuple[tuple[str, int], ...], Frame] = {}
+        self.frames = Frames(graph)
         self._places: dict[tuple[object, ...], Tensor] = {}
-        self.kinds = kinds(graph)
-        channels = _channels(graph, self.kinds)
+        channels = self.frames.channels
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
         self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
@@ -96,10 +95,7 @@ class Denoiser(nn.Module):
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        key = tuple(sorted(sizes.items()))
-        if key not in self._frames:
-            self._frames[key] = Frame(self.graph, sizes)
-        return self._frames[key]
+        return self.frames.at(**sizes)
 
     def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, previous: Tensor | None = None) -> Tensor:
         """An estimate of the clean sample.
@@ -228,21 +224,6 @@ def _sinusoids(x: Tensor, width: int) -> Tensor:
     rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=x.device, dtype=x.dtype) / half)
     angles = x[..., None] * rates
     return torch.cat([angles.sin(), angles.cos()], -1)
-
-
-def _channels(graph: FactorGraph, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
-    found = {}
-    for name, kind in kinds.items():
-        variable = graph.variables[name]
-        features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
-        if None in features:
-            axis = variable.axes[node_axis_count(variable) + features.index(None)]
-            raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
-        found[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
-    if not found:
-        raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
-    return found
 
 
 def _check_options(width: int, depth: int | None, heads: int, embedding: str, structure: str, dropout: float) -> None:

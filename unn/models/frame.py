@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -235,6 +236,38 @@ class Frame:
         return f"Frame of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers" + (f", {self.sizes}" if self.sizes else "")
 
 
+class Frames:
+    """A graph at any sizes; each frame is made once.
+
+    Args:
+        graph: the declaration.
+
+    Attributes:
+        kinds: by variable, of what kind its values are.
+        channels: by variable, numbers in a node.
+
+    Raises:
+        DeclarationError: for a graph without variables, or with a feature axis whose size is not static.
+    """
+
+    def __init__(self, graph: FactorGraph) -> None:
+        self.graph = graph
+        self.kinds = kinds(graph)
+        self.channels = _channels(graph, self.kinds)
+        self._made: dict[tuple[tuple[str, int], ...], Frame] = {}
+
+    def at(self, **sizes: int) -> Frame:
+        """The graph at given sizes.
+
+        Raises:
+            DeclarationError: for sizes that are missing or contradict the declaration.
+        """
+        key = tuple(sorted(sizes.items()))
+        if key not in self._made:
+            self._made[key] = Frame(self.graph, sizes)
+        return self._made[key]
+
+
 def kinds(graph: FactorGraph) -> dict[str, Kind]:
     """Of what kind the values of each variable are, by its regularizer."""
     found: dict[str, Kind] = {}
@@ -247,6 +280,21 @@ def kinds(graph: FactorGraph) -> dict[str, Kind]:
             found[name] = "binary"
         else:
             found[name] = "real"
+    return found
+
+
+def _channels(graph: FactorGraph, kinds: Mapping[str, Kind]) -> dict[str, int]:
+    """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
+    found = {}
+    for name, kind in kinds.items():
+        variable = graph.variables[name]
+        features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
+        if None in features:
+            axis = variable.axes[node_axis_count(variable) + features.index(None)]
+            raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
+        found[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
+    if not found:
+        raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
     return found
 
 

@@ -128,7 +128,7 @@ def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Op
     """The optimizer that the configuration names."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay)
+        return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=True)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
     return torch.optim.SGD(parameters, lr=config.rate, momentum=0.9, weight_decay=config.weight_decay)
