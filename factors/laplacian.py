@@ -1,4 +1,4 @@
-"""Inverses of Laplacians as diagonally dominant M-matrices: fast, or without any subtraction.
+"""Inverses of Laplacians, above all as diagonally dominant M-matrices: fast, or without any subtraction.
 
 A Laplacian has the arcs of a graph with the opposite sign beside its diagonal, and on the diagonal what enters a node: by these arcs, and, as a
 surplus, by others. Its inverse counts the visits of a walk against the arcs that ends with a step of the surplus; no entry is negative.
@@ -27,6 +27,13 @@ def invert_fast(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
     return _blockwise(matrix)
 
 
+def invert_by_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of matrices, shape ``(batch, n, n)``, and the logarithms of the sizes of their determinants, by factors with pivots."""
+    factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+    return torch.linalg.lu_solve(factors, pivots, identity), factors.diagonal(dim1=1, dim2=2).abs().log_().sum(1)
+
+
 def _blockwise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse and log-determinant by halves: no pivots are needed, since Schur complements of diagonally dominant M-matrices are such again.
 
@@ -34,9 +41,7 @@ def _blockwise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     n = matrix.shape[-1]
     if n <= _SMALL:
-        factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-        identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-        return torch.linalg.lu_solve(factors, pivots, identity), factors.diagonal(dim1=1, dim2=2).abs().log_().sum(1)
+        return invert_by_factors(matrix)
     k = n // 2
     upper, upper_determinant = _blockwise(matrix[:, :k, :k])
     right = upper @ matrix[:, :k, k:]
@@ -82,17 +87,16 @@ def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Inverted(torch.autograd.Function):
-    """A known inverse of a Laplacian, from its arcs and its diagonal, with the derivative of inversion."""
+    """The inverse of a matrix that is known already, with the derivative of inversion."""
 
     @staticmethod
-    def forward(ctx: Any, arcs: Tensor, diagonal: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, inverse: Tensor) -> Tensor:
         out = inverse.view_as(inverse)
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (inverse,) = ctx.saved_tensors
         across = inverse.mT
-        moved = across @ gradient @ across
-        return moved, -moved.diagonal(dim1=1, dim2=2), None
+        return -(across @ gradient @ across), None

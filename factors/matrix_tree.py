@@ -3,10 +3,12 @@
 Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifier m, ``scores[b, m, m]`` that of m being a root; -inf forbids.
 The weight of a tree is the exponential of the sum of its arcs' scores (undirected-network paper, Section 5; Koo et al., 2007).
 
+With one root, the weights of the roots take the place of one row of the Laplacian (Koo et al., 2007); its determinant is then the weight of all trees,
+and everything else follows from its inverse.
+
 The Laplacian's diagonal is a sum of what its other entries subtract again, so that cycles of strong arcs leave nothing but rounding behind:
-no shift of the scores cures it. The fast path inverts the Laplacian and measures how far its entries cancel. What does not pass is inverted without
-any subtraction in float64, and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar and
-Heyman, 1985).
+no shift of the scores cures it. The fast paths measure how many digits that costs. What does not pass is inverted without any subtraction in float64,
+and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar and Heyman, 1985).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor
 from unn.errors import ObservationError
 
 from .elimination import NEVER, eliminated
-from .laplacian import Inverted, invert_exactly, invert_fast
+from .laplacian import Inverted, invert_by_factors, invert_exactly, invert_fast
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -63,7 +65,7 @@ def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple
     kept = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
         kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
-    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype])
+    partition, arcs = _by_cases(kept, exists, single_root, _ways(kept, single_root))
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
 
@@ -98,11 +100,23 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Way:
-    """How to invert a Laplacian, in what arithmetic, and how far entries may cancel for the digits of the result to be still resolved."""
+    """How to find the inverse, in what arithmetic, and how many units in the last place may be lost for the result to be still resolved."""
 
-    invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    solve: Callable[[Tensor, Tensor | None, bool], _Solved]
     dtype: torch.dtype
     worst: float
+
+
+def _ways(scores: Tensor, single_root: bool) -> Sequence[_Way]:
+    """What is tried before elimination in the logarithmic domain."""
+    double = scores.dtype == torch.float64
+    small = single_root and scores.shape[1] <= _SMALL
+    fast = _Way(_by_row if small else _by_deletion, scores.dtype, (300.0 if double else 100.0) if small else (30.0 if double else 10.0))
+    return (fast, _Way(_by_exact_deletion, torch.float64, 300.0 if double else 1e7))
+
+
+_SMALL = 24
+"""Sentences of at most so many words are solved by one factorisation with pivots."""
 
 
 def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way]) -> tuple[Tensor, Tensor]:
@@ -110,8 +124,8 @@ def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Se
     if not ways:
         return eliminated(scores.double(), exists, single_root)
     cast = scores.to(ways[0].dtype)
-    solved = _solve(cast.detach(), exists, single_root, ways[0].invert)
-    trusted = solved.cancelled <= ways[0].worst
+    solved = ways[0].solve(cast.detach(), exists, single_root)
+    trusted = solved.lost <= ways[0].worst
     if bool(trusted.all()):
         return _attached(cast, solved)
     good, bad = trusted.nonzero().squeeze(1), (~trusted).nonzero().squeeze(1)
@@ -124,144 +138,180 @@ def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Se
 
 @dataclass(frozen=True)
 class _Solved:
-    """A factorisation of Laplacians, and what follows from it.
+    """The inverse of the Laplacian, and what follows from it.
 
     Attributes:
         partition: shape ``(batch,)``.
         found: marginals, shape ``(batch, n, n)``.
-        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``: 1 if nothing cancels, NaN or infinity if nothing is left.
+        lost: about how many units in the last place marginals are uncertain by, shape ``(batch,)``; NaN or infinity if nothing is left.
         arcs: weights relative to the heaviest head, 0 on the diagonal, shape ``(batch, n, n)``.
         roots: their weights, shape ``(batch, n)``.
-        inverse: of the Laplacian, 0 at nodes that do not exist or are deleted, shape ``(batch, n, n)``.
-        exists: shape ``(batch, n)``, or None.
-        node: the deleted one, shape ``(batch,)``; None where several roots are allowed.
-        reached: for each node, how much it is a root of trees that hang on it in the end, shape ``(batch, n)``; with one root only.
-        rooted: the share of the weight of all trees in which a path from another root comes by, shape ``(batch, n)``; with one root only.
-        total: the weight of all trees relative to those that hang on the deleted node, shape ``(batch, 1)``; with one root only.
+        inverse: with one root, of the Laplacian with the roots in the place of a row; shape ``(batch, n, n)``.
+        node: whose row that is: the same of all, or shape ``(batch,)``; None where several roots are allowed.
     """
 
     partition: Tensor
     found: Tensor
-    cancelled: Tensor
+    lost: Tensor
     arcs: Tensor
     roots: Tensor
     inverse: Tensor
-    exists: Tensor | None
-    node: Tensor | None
-    reached: Tensor | None
-    rooted: Tensor | None
-    total: Tensor | None
+    node: Tensor | int | None
 
     def rows(self, chosen: Tensor) -> _Solved:
         """Those of some batch elements."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part[chosen] for name, part in held.items() if part is not None})
+        return replace(self, **{name: part[chosen] for name, part in held.items() if isinstance(part, Tensor)})
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The row of each matrix in which the roots are, as an index: numbers of matrices, or all of them, and of the row."""
+
+    matrices: Tensor | slice
+    node: Tensor | int
+
+    @staticmethod
+    def of(node: Tensor | int) -> _Row:
+        return _Row(torch.arange(len(node), device=node.device) if isinstance(node, Tensor) else slice(None), node)
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Index of the rows, or of the entries of vectors."""
+        return self.matrices, self.node
+
+    @property
+    def column(self) -> tuple[Any, ...]:
+        """Index of the columns."""
+        return self.matrices, slice(None), self.node
 
 
 @torch.no_grad()
-def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
-    """Factorise once.
+def _by_row(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
+    """With one root, by factors with pivots of the Laplacian with the roots in its first row.
 
-    With one root, the Laplacian loses the row and the column of the node with the heaviest root: its determinant is then the weight of the trees that
-    hang on that node, to which those of all other roots are added as a sum without signs. Either way it is a diagonally dominant M-matrix: arcs
-    with the opposite sign, and on the diagonal what enters a node, from other nodes and, as a surplus, from the root or the deleted node.
+    What is lost is bounded by ``|inverse| |matrix| |inverse|``, entry by entry (Higham, 2002, Section 14.3), times the weights of arcs.
     """
+    shift, arcs, roots = _weights(scores)
+    degree = arcs.sum(1)
+    if exists is not None:
+        shift = torch.where(exists, shift, 0)
+        degree = torch.where(exists, degree, 1)
+    matrix = arcs.neg()
+    matrix.diagonal(dim1=1, dim2=2).copy_(degree)
+    matrix[:, 0] = roots
+    if exists is not None:
+        # a sentence without words
+        matrix[:, 0, 0].masked_fill_(~exists[:, 0], 1)
+    inverse, partition = invert_by_factors(matrix)
+    size = inverse.abs()
+    largest = size.amax(2, keepdim=True)
+    through = torch.baddbmm(degree[:, :, None] * largest, arcs, largest)
+    torch.bmm(roots[:, None], largest, out=through[:, :1])
+    lost = (degree * (size @ through)[:, :, 0]).amax(1)
+    # large shifts may cancel against a large logarithm
+    partition = partition.double() + shift.sum(1, dtype=torch.float64)
+    return _Solved(partition, _marginals(arcs, roots, inverse, _Row.of(0)), lost, arcs, roots, inverse, 0)
+
+
+def _by_deletion(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
+    return _deleted(scores, exists, single_root, invert_fast)
+
+
+def _by_exact_deletion(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
+    return _deleted(scores, exists, single_root, invert_exactly)
+
+
+@torch.no_grad()
+def _deleted(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
+    """By the inverse of a diagonally dominant M-matrix: arcs with the opposite sign, and on the diagonal what enters a node.
+
+    With one root, the Laplacian first loses the row and the column of the node with the heaviest root: its determinant is then the weight of the
+    trees that hang on that node, to which those of all other roots are added as a sum without signs. What enters a node comes from other nodes
+    and, as a surplus, from the root or the deleted node.
+    """
+    shift, arcs, roots = _weights(scores)
+    at = None
+    kept, surplus = arcs, roots
+    if single_root:
+        at = _Row.of(roots.argmax(1))
+        surplus = arcs[at.row]
+        surplus[at.row] = 1
+        kept = arcs.clone()
+        kept[at.row] = 0
+        kept[at.column] = 0
+    if exists is not None:
+        shift = torch.where(exists, shift, 0)
+        surplus = torch.where(exists, surplus, 1)
+    inverse, partition = invert(kept, surplus)
+    partition = partition.double() + shift.sum(1, dtype=torch.float64)
+    largest = inverse.flatten(1).amax(1)
+    degree = kept.sum(1) + surplus
+    visits = degree * inverse.diagonal(dim1=1, dim2=2)
+    if at is None:
+        cancelled = visits.amax(1)
+    else:
+        inverse[(*at.row, at.node)] = 0
+        reached = (inverse * arcs[at.column][:, None]).sum(2)
+        elsewhere = roots.clone()
+        elsewhere[at.row] = 0
+        total = (roots[at.row] + (elsewhere * reached).sum(1))[:, None]
+        rooted = (inverse * elsewhere[:, :, None]).sum(1) / total
+        cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
+        partition += total[:, 0].log().double()
+        reached[at.row] = 1
+        inverse.addcmul_(reached[:, :, None], rooted[:, None], value=-1)
+        inverse[at.column] = reached / total
+    found = _marginals(arcs, roots, inverse, at)
+    # of a matrix that is singular but for rounding, what is called its inverse is none. Each column of marginals sums to one if the diagonal of
+    # inverse times Laplacian is that of the identity, and a walk against the arcs visits a node where it starts at least once
+    slack = torch.finfo(arcs.dtype).eps ** 0.5
+    off = (found.sum(1) - (1 if exists is None else exists.to(arcs.dtype))).abs_().amax(1)
+    # beyond this, products of four entries overflow
+    within = largest < torch.finfo(arcs.dtype).max ** 0.25
+    sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()
+    return _Solved(partition, found, torch.where(sound, 2 * cancelled - 1, torch.inf), arcs, roots, inverse, None if at is None else at.node)
+
+
+def _weights(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """By how much the scores of each modifier are shifted, and the weights of arcs, 0 on the diagonal, and of roots after that."""
     # every modifier has exactly one head, so that a shift of its scores shifts those of all trees; the floor is for nodes without any
     shift = scores.amax(1, keepdim=True).clamp_min_(NEVER)
     arcs = (scores - shift).exp_()
     diagonal = arcs.diagonal(dim1=1, dim2=2)
     roots = diagonal.clone()
     diagonal.zero_()
-    shifted = shift[:, 0]
-    rows = torch.arange(len(arcs), device=arcs.device)
-    node = None
-    kept, surplus = arcs, roots
-    if single_root:
-        node = roots.argmax(1)
-        surplus = arcs[rows, node]
-        surplus[rows, node] = 1
-        kept = arcs.clone()
-        kept[rows, node] = 0
-        kept[rows, :, node] = 0
-    if exists is not None:
-        shifted = torch.where(exists, shifted, 0)
-        surplus = torch.where(exists, surplus, 1)
-    inverse, partition = invert(kept, surplus)
-    # large shifts may cancel against a large logarithm
-    partition = partition.double() + shifted.sum(1, dtype=torch.float64)
+    return shift[:, 0], arcs, roots
+
+
+def _marginals(arcs: Tensor, roots: Tensor, inverse: Tensor, at: _Row | None) -> Tensor:
+    """The derivative of the log-determinant by the scores, shape ``(batch, n, n)``."""
     own = inverse.diagonal(dim1=1, dim2=2)
-    degree = kept.sum(1) + surplus
-    visits = degree * own
-    if exists is not None:
-        own.mul_(exists)
-    if node is None:
-        cancelled = visits.amax(1)
-        found = (own[:, :, None] - inverse).mT * arcs
+    if at is None:
         chance = roots * own
-        reached = rooted = total = None
+        paths = own[:, :, None] - inverse
     else:
-        own[rows, node] = 0
-        reached = (inverse * arcs[rows, :, node][:, None]).sum(2)
-        elsewhere = roots.clone()
-        elsewhere[rows, node] = 0
-        rooted = (inverse * elsewhere[:, :, None]).sum(1)
-        hanging = own - reached * rooted.div_(total := (roots[rows, node] + (elsewhere * reached).sum(1))[:, None])
-        cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
-        partition += total[:, 0].log().double()
-        reached[rows, node] = 1
-        paths = torch.addcmul(hanging[:, :, None] - inverse, reached[:, :, None], rooted[:, None])
-        found = paths.mT * arcs
-        chance = roots * reached / total
+        chance = roots * inverse[at.column]
+        own = own.clone()
+        own[at.row] = 0
+        paths = own[:, :, None] - inverse
+        paths[at.column] = own
+    found = paths.mT * arcs
     found.diagonal(dim1=1, dim2=2).copy_(chance)
-    # of a matrix that is singular but for rounding, what is called its inverse is none. Each column of marginals sums to one if the diagonal of
-    # inverse times Laplacian is that of the identity, and a walk against the arcs visits a node where it starts at least once
-    slack = torch.finfo(arcs.dtype).eps ** 0.5
-    off = (found.sum(1) - (1 if exists is None else exists.to(arcs.dtype))).abs_().amax(1)
-    # beyond this, products of four entries overflow
-    within = inverse.flatten(1).amax(1) < torch.finfo(arcs.dtype).max ** 0.25
-    sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()
-    return _Solved(
-        partition, found, torch.where(sound, 2 * cancelled - 1, torch.inf), arcs, roots, inverse, exists, node, reached, rooted, total
-    )
+    return found
 
 
 @torch.no_grad()
 def _directional(solved: _Solved, direction: Tensor) -> Tensor:
     """The derivative of the marginals in a direction of the scores: the Hessian of the log-partition, which is symmetric, times the direction."""
-    changed = solved.arcs * direction
-    changed_roots = solved.roots * direction.diagonal(dim1=1, dim2=2)
-    inverse, own = solved.inverse, solved.inverse.diagonal(dim1=1, dim2=2)
-    degree = changed.sum(1)
-    if solved.node is None:
-        degree += changed_roots
-    step = changed.clone()
-    step.diagonal(dim1=1, dim2=2).copy_(-degree)
-    moved = inverse @ step @ inverse
-    moved_own = moved.diagonal(dim1=1, dim2=2)
-    if solved.node is None or solved.reached is None or solved.rooted is None or solved.total is None:
-        paths, moved_paths = own[:, :, None] - inverse, moved_own[:, :, None] - moved
-        chance = changed_roots * own + solved.roots * moved_own
-    else:
-        rows = torch.arange(len(inverse), device=inverse.device)
-        node, reached, rooted, total = solved.node, solved.reached, solved.rooted, solved.total
-        inner = reached.clone()
-        inner[rows, node] = 0
-        elsewhere, changed_elsewhere = solved.roots.clone(), changed_roots.clone()
-        elsewhere[rows, node] = 0
-        changed_elsewhere[rows, node] = 0
-        moved_reached = (moved * solved.arcs[rows, :, node][:, None] + inverse * changed[rows, :, node][:, None]).sum(2)
-        moved_total = (changed_roots * reached + solved.roots * moved_reached).sum(1, keepdim=True)
-        moved_rooted = (moved * elsewhere[:, :, None] + inverse * changed_elsewhere[:, :, None]).sum(1)
-        moved_rooted = (moved_rooted - rooted * moved_total) / total
-        hanging, moved_hanging = own - inner * rooted, moved_own - moved_reached * rooted - inner * moved_rooted
-        paths = torch.addcmul(hanging[:, :, None] - inverse, reached[:, :, None], rooted[:, None])
-        moved_paths = torch.addcmul(moved_hanging[:, :, None] - moved, moved_reached[:, :, None], rooted[:, None])
-        moved_paths = torch.addcmul(moved_paths, reached[:, :, None], moved_rooted[:, None])
-        chance = (changed_roots * reached + solved.roots * (moved_reached - reached * moved_total / total)) / total
-    result = paths.mT * changed
-    result += moved_paths.mT * solved.arcs
-    result.diagonal(dim1=1, dim2=2).copy_(chance)
-    return result
+    at = None if solved.node is None else _Row.of(solved.node)
+    arcs, roots = solved.arcs * direction, solved.roots * direction.diagonal(dim1=1, dim2=2)
+    step = arcs.clone()
+    step.diagonal(dim1=1, dim2=2).copy_(-(arcs.sum(1) + roots) if at is None else -arcs.sum(1))
+    if at is not None:
+        step[at.row] = -roots
+    moved = solved.inverse @ step @ solved.inverse
+    return _marginals(arcs, roots, solved.inverse, at).add_(_marginals(solved.arcs, solved.roots, moved, at))
 
 
 def _attached(scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
@@ -299,29 +349,22 @@ class _Attached(torch.autograd.Function):
 
 
 def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
-    """The marginals of ``_solve`` in operations that can be differentiated any number of times, from the inverse that is known."""
+    """The marginals in operations that can be differentiated any number of times, from the inverse that is known."""
     weights = (scores - scores.detach().amax(1, keepdim=True).clamp_min(NEVER)).exp()
     n = scores.shape[1]
-    roots = weights.diagonal(dim1=1, dim2=2)
-    arcs = weights * (1 - torch.eye(n, dtype=weights.dtype, device=weights.device))
-    diagonal = arcs.sum(1) if solved.node is not None else arcs.sum(1) + roots
-    inverse = Inverted.apply(arcs, diagonal, solved.inverse)
-    own = inverse.diagonal(dim1=1, dim2=2)
+    identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
+    roots, arcs = weights.diagonal(dim1=1, dim2=2), weights * (1 - identity)
     if solved.node is None:
+        matrix = torch.diag_embed(arcs.sum(1) + roots) - arcs
+        inverse = Inverted.apply(matrix, solved.inverse)
+        own = inverse.diagonal(dim1=1, dim2=2)
         several: Tensor = arcs * (own[:, :, None] - inverse).mT + torch.diag_embed(roots * own)
         return several
-    first = torch.nn.functional.one_hot(solved.node, n).to(weights.dtype)
-    inner = (inverse * (arcs * first[:, None]).sum(2)[:, None]).sum(2)
-    reached = inner + first
-    total = (roots * reached).sum(1, keepdim=True)
-    rooted = (inverse * (roots * (1 - first))[:, :, None]).sum(1) / total
-    paths = (own - inner * rooted)[:, :, None] - inverse + reached[:, :, None] * rooted[:, None]
-    found: Tensor = arcs * paths.mT + torch.diag_embed(roots * reached / total)
+    first = identity[solved.node].expand(len(scores), n)
+    others = 1 - first
+    matrix = (torch.diag_embed(arcs.sum(1)) - arcs) * others[:, :, None] + first[:, :, None] * roots[:, None]
+    inverse = Inverted.apply(matrix, solved.inverse)
+    own = inverse.diagonal(dim1=1, dim2=2) * others
+    reached = (inverse * first[:, None]).sum(2)
+    found: Tensor = arcs * (own[:, :, None] - inverse * others[:, None]).mT + torch.diag_embed(roots * reached)
     return found
-
-
-_WAYS = {
-    torch.float64: (_Way(invert_fast, torch.float64, 30.0), _Way(invert_exactly, torch.float64, 300.0)),
-    torch.float32: (_Way(invert_fast, torch.float32, 10.0), _Way(invert_exactly, torch.float64, 1e7)),
-}
-"""What is tried for results of a dtype before elimination in the logarithmic domain."""

@@ -44,7 +44,7 @@ class ModelConfig:
         prediction: of the network: the clean sample, or the velocity.
         noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
         last_beta: of the linear steps; 0.005 in the paper.
-        self_conditioning: feed the last estimate back.
+        self_conditioning: feed the last estimate back (Chen et al., 2023).
         sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
         sampling_steps: estimates for a sample.
         spacing: of the levels in sampling.
@@ -60,7 +60,7 @@ class ModelConfig:
     prediction: Literal["x0", "velocity"] = "x0"
     noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
     last_beta: float = 0.02
-    self_conditioning: bool = False
+    self_conditioning: bool = True
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
     sampling_steps: int = 100
     spacing: Literal["schedule", "log-snr"] = "schedule"
@@ -134,13 +134,19 @@ class DenoisingProblem(Problem):
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
         """What is given on the command line, by name, and the sizes of the graph; by default NAME=VALUE, variables as a whole.
 
+        Axes without a static size have that of what is given, or that of the options where nothing says another.
+
         Raises:
             UnnError: says in which item, and where in it, something is wrong.
         """
         from unn.commands.infer import assignments
 
         given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
-        return given, self.test_sizes(run.config)
+        sizes = self.test_sizes(run.config)
+        for name, value in given.items():
+            found = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
+            sizes |= {axis: size for axis, size in found if axis in sizes}
+        return given, sizes
 
     def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
         """One sample as lines of text; by default the values of all variables."""

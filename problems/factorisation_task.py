@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
-TRAINING = TrainingConfig(steps=1500, evaluate_every=1500, batch=16, rate=2e-3, clip=1.0, ema=0.99)
+TRAINING = TrainingConfig(steps=2400, evaluate_every=2400, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FactorisationConfig:
     intermediate: bool = True
     observe: str = "E"
     examples: int = 0
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = ModelConfig(heads=2)
     training: TrainingConfig = TRAINING
 
 

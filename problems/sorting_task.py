@@ -39,7 +39,7 @@ class SortingConfig:
     observe: str = "u"
     examples: int = 0
     model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig(steps=1500, evaluate_every=1500, batch=16, rate=2e-3, clip=1.0, ema=0.99)
+    training: TrainingConfig = TrainingConfig(steps=2000, evaluate_every=2000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
 class SortingProblem(DenoisingProblem):

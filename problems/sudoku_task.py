@@ -37,7 +37,7 @@ class SudokuConfig:
     block_columns: int = 2
     examples: int = 0
     model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig(steps=500, evaluate_every=500, batch=64, rate=1e-3, clip=1.0, ema=0.99)
+    training: TrainingConfig = TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
 
 
 class SudokuProblem(DenoisingProblem):

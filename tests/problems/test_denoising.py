@@ -855,14 +855,28 @@ def test_values_are_given_by_name(runs, capsys, tmp_path, undrawn):
     assert data["values"]["K"] == [[0, 1]] * 2
 
 
+def test_arrays_of_another_size_than_in_training_are_sampled_at_their_size(runs, capsys, tmp_path, undrawn):
+    E, A = tmp_path / "E.npy", tmp_path / "A.npy"
+    np.save(E, np.ones((3, 5), dtype=np.float32))
+    np.save(A, np.ones((3, 4), dtype=np.float32))
+    values = data_of(capsys, "sample", runs("factorisation"), "--given", f"E={E}")["values"]
+    assert {name: np.shape(x) for name, x in values.items()} == {"E": (1, 3, 5), "A": (1, 3, 2), "R": (1, 2, 5), "C": (1, 3, 5, 2)}
+    values = data_of(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")["values"]
+    assert np.shape(values["R"]) == (1, 4, 5) and values["A"] == [np.load(A).tolist()]
+    np.save(A, np.ones((4, 4), dtype=np.float32))
+    assert "'E'" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")
+    fixed = runs("factorisation", "--embedding", "independent")
+    assert "independent embeddings" in refused(capsys, "sample", fixed, "--given", f"E={E}")
+
+
 def test_values_that_do_not_fit_are_refused(runs, capsys, tmp_path, undrawn):
     assert "'v'" in refused(capsys, "sample", runs("sorting"), "--given", "v=1,2")
     assert "u=1,2" in refused(capsys, "sample", runs("sorting"), "--given", "u=1,2")
     assert "u" in refused(capsys, "sample", runs("sorting"), "--given", "u=nan,1,2,3,4")
     assert "binary" in refused(capsys, "sample", runs("boolean"), "--given", "L0=1,0,1,0,1,1,1,0.5")
     assert "K=7" in refused(capsys, "sample", runs("hierarchical"), "--given", "K=7")
-    np.save(tmp_path / "E.npy", np.zeros((3, 5), dtype=np.float32))
-    assert "'E'" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'E.npy'}")
+    np.save(tmp_path / "E.npy", np.zeros((3, 5, 1, 1), dtype=np.float32))
+    assert "E=" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'E.npy'}")
     np.save(tmp_path / "two.npy", np.zeros((2, 4, 4), dtype=np.float32))
     assert "'E'" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'two.npy'}", "--count", 3)
 
@@ -872,7 +886,7 @@ VARIANTS = [
     "sudoku --structure directed --embedding independent",
     "sudoku --structure random --global-token",
     "sudoku --prediction velocity --noise log-uniform --sampler heun --spacing log-snr",
-    "sudoku --noise log-normal --self-conditioning --sampler ddim",
+    "sudoku --noise log-normal --no-self-conditioning --sampler ddim",
     "sudoku --process masked",
     "sudoku --process regressor --structure dense",
     "sorting --process vaeac --depth 0",
@@ -883,7 +897,7 @@ VARIANTS = [
     "sorting --structure dense --order clique --observe any",
     "sorting --order none --length 1",
     "factorisation --structure random --embedding array --vary",
-    "factorisation --observe any --no-intermediate --self-conditioning",
+    "factorisation --observe any --no-intermediate --no-self-conditioning",
     "factorisation --structure directed --embedding independent --rows 2 --columns 3 --rank 1",
     "hierarchical --no-intermediate --vary --structure dense",
     "hierarchical --observe any",
