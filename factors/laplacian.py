@@ -1,4 +1,4 @@
-"""Inverses of Laplacians, above all as diagonally dominant M-matrices: fast, or without any subtraction.
+"""Inverses of Laplacians as diagonally dominant M-matrices: fast, or without any subtraction.
 
 A Laplacian has the arcs of a graph with the opposite sign beside its diagonal, and on the diagonal what enters a node: by these arcs, and, as a
 surplus, by others. Its inverse counts the visits of a walk against the arcs that ends with a step of the surplus; no entry is negative.
@@ -27,13 +27,6 @@ def invert_fast(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
     return _blockwise(matrix)
 
 
-def invert_by_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of matrices, shape ``(batch, n, n)``, and the logarithms of the sizes of their determinants, by factors with pivots."""
-    factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-    return torch.linalg.lu_solve(factors, pivots, identity), factors.diagonal(dim1=1, dim2=2).abs().log_().sum(1)
-
-
 def _blockwise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse and log-determinant by halves: no pivots are needed, since Schur complements of diagonally dominant M-matrices are such again.
 
@@ -41,7 +34,9 @@ def _blockwise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     n = matrix.shape[-1]
     if n <= _SMALL:
-        return invert_by_factors(matrix)
+        factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
+        identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+        return torch.linalg.lu_solve(factors, pivots, identity), factors.diagonal(dim1=1, dim2=2).abs().log_().sum(1)
     k = n // 2
     upper, upper_determinant = _blockwise(matrix[:, :k, :k])
     right = upper @ matrix[:, :k, k:]

@@ -3,12 +3,14 @@
 Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifier m, ``scores[b, m, m]`` that of m being a root; -inf forbids.
 The weight of a tree is the exponential of the sum of its arcs' scores (undirected-network paper, Section 5; Koo et al., 2007).
 
-With one root, the weights of the roots take the place of one row of the Laplacian (Koo et al., 2007); its determinant is then the weight of all trees,
-and everything else follows from its inverse.
+With one root, the weights of the roots take the place of one row of the Laplacian (Koo et al., 2007); its determinant is then the weight of all
+trees, and everything else follows from its inverse. Factors with pivots of that matrix are not safe, though: where the root is the best head of
+several words, its row drowns the arcs that decide between them. Here the inverse comes from that of the Laplacian without the heaviest root.
 
 The Laplacian's diagonal is a sum of what its other entries subtract again, so that cycles of strong arcs leave nothing but rounding behind:
-no shift of the scores cures it. The fast paths measure how many digits that costs. What does not pass is inverted without any subtraction in float64,
-and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar and Heyman, 1985).
+no shift of the scores cures it. The fast path inverts it all the same, and measures how far its entries cancel. What does not pass is inverted
+without any subtraction in float64, and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar
+and Heyman, 1985).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import Tensor
 from unn.errors import ObservationError
 
 from .elimination import NEVER, eliminated
-from .laplacian import Inverted, invert_by_factors, invert_exactly, invert_fast
+from .laplacian import Inverted, invert_exactly, invert_fast
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -65,7 +67,7 @@ def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple
     kept = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
         kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
-    partition, arcs = _by_cases(kept, exists, single_root, _ways(kept, single_root))
+    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype])
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
 
@@ -100,23 +102,11 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Way:
-    """How to find the inverse, in what arithmetic, and how many units in the last place may be lost for the result to be still resolved."""
+    """How to invert a Laplacian, in what arithmetic, and how far entries may cancel for the digits of the result to be still resolved."""
 
-    solve: Callable[[Tensor, Tensor | None, bool], _Solved]
+    invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     dtype: torch.dtype
     worst: float
-
-
-def _ways(scores: Tensor, single_root: bool) -> Sequence[_Way]:
-    """What is tried before elimination in the logarithmic domain."""
-    double = scores.dtype == torch.float64
-    small = single_root and scores.shape[1] <= _SMALL
-    fast = _Way(_by_row if small else _by_deletion, scores.dtype, (300.0 if double else 100.0) if small else (30.0 if double else 10.0))
-    return (fast, _Way(_by_exact_deletion, torch.float64, 300.0 if double else 1e7))
-
-
-_SMALL = 24
-"""Sentences of at most so many words are solved by one factorisation with pivots."""
 
 
 def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way]) -> tuple[Tensor, Tensor]:
@@ -124,8 +114,8 @@ def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Se
     if not ways:
         return eliminated(scores.double(), exists, single_root)
     cast = scores.to(ways[0].dtype)
-    solved = ways[0].solve(cast.detach(), exists, single_root)
-    trusted = solved.lost <= ways[0].worst
+    solved = _solve(cast.detach(), exists, single_root, ways[0].invert)
+    trusted = solved.cancelled <= ways[0].worst
     if bool(trusted.all()):
         return _attached(cast, solved)
     good, bad = trusted.nonzero().squeeze(1), (~trusted).nonzero().squeeze(1)
@@ -143,20 +133,20 @@ class _Solved:
     Attributes:
         partition: shape ``(batch,)``.
         found: marginals, shape ``(batch, n, n)``.
-        lost: about how many units in the last place marginals are uncertain by, shape ``(batch,)``; NaN or infinity if nothing is left.
+        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``: 1 if nothing cancels, NaN or infinity if nothing is left.
         arcs: weights relative to the heaviest head, 0 on the diagonal, shape ``(batch, n, n)``.
         roots: their weights, shape ``(batch, n)``.
         inverse: with one root, of the Laplacian with the roots in the place of a row; shape ``(batch, n, n)``.
-        node: whose row that is: the same of all, or shape ``(batch,)``; None where several roots are allowed.
+        node: whose row that is, shape ``(batch,)``; None where several roots are allowed.
     """
 
     partition: Tensor
     found: Tensor
-    lost: Tensor
+    cancelled: Tensor
     arcs: Tensor
     roots: Tensor
     inverse: Tensor
-    node: Tensor | int | None
+    node: Tensor | None
 
     def rows(self, chosen: Tensor) -> _Solved:
         """Those of some batch elements."""
@@ -166,14 +156,19 @@ class _Solved:
 
 @dataclass(frozen=True)
 class _Row:
-    """The row of each matrix in which the roots are, as an index: numbers of matrices, or all of them, and of the row."""
+    """The row of each matrix in which the roots are; their weights have it as an index as well.
 
-    matrices: Tensor | slice
-    node: Tensor | int
+    Attributes:
+        matrices: their numbers, shape ``(batch,)``.
+        node: shape ``(batch,)``.
+    """
+
+    matrices: Tensor
+    node: Tensor
 
     @staticmethod
-    def of(node: Tensor | int) -> _Row:
-        return _Row(torch.arange(len(node), device=node.device) if isinstance(node, Tensor) else slice(None), node)
+    def of(node: Tensor) -> _Row:
+        return _Row(torch.arange(len(node), device=node.device), node)
 
     @property
     def row(self) -> tuple[Any, ...]:
@@ -187,44 +182,8 @@ class _Row:
 
 
 @torch.no_grad()
-def _by_row(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
-    """With one root, by factors with pivots of the Laplacian with the roots in its first row.
-
-    What is lost is bounded by ``|inverse| |matrix| |inverse|``, entry by entry (Higham, 2002, Section 14.3), times the weights of arcs.
-    """
-    shift, arcs, roots = _weights(scores)
-    degree = arcs.sum(1)
-    if exists is not None:
-        shift = torch.where(exists, shift, 0)
-        degree = torch.where(exists, degree, 1)
-    matrix = arcs.neg()
-    matrix.diagonal(dim1=1, dim2=2).copy_(degree)
-    matrix[:, 0] = roots
-    if exists is not None:
-        # a sentence without words
-        matrix[:, 0, 0].masked_fill_(~exists[:, 0], 1)
-    inverse, partition = invert_by_factors(matrix)
-    size = inverse.abs()
-    largest = size.amax(2, keepdim=True)
-    through = torch.baddbmm(degree[:, :, None] * largest, arcs, largest)
-    torch.bmm(roots[:, None], largest, out=through[:, :1])
-    lost = (degree * (size @ through)[:, :, 0]).amax(1)
-    # large shifts may cancel against a large logarithm
-    partition = partition.double() + shift.sum(1, dtype=torch.float64)
-    return _Solved(partition, _marginals(arcs, roots, inverse, _Row.of(0)), lost, arcs, roots, inverse, 0)
-
-
-def _by_deletion(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
-    return _deleted(scores, exists, single_root, invert_fast)
-
-
-def _by_exact_deletion(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
-    return _deleted(scores, exists, single_root, invert_exactly)
-
-
-@torch.no_grad()
-def _deleted(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
-    """By the inverse of a diagonally dominant M-matrix: arcs with the opposite sign, and on the diagonal what enters a node.
+def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
+    """Invert a diagonally dominant M-matrix: arcs with the opposite sign, and on the diagonal what enters a node.
 
     With one root, the Laplacian first loses the row and the column of the node with the heaviest root: its determinant is then the weight of the
     trees that hang on that node, to which those of all other roots are added as a sum without signs. What enters a node comes from other nodes
@@ -260,7 +219,7 @@ def _deleted(scores: Tensor, exists: Tensor | None, single_root: bool, invert: C
         cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
         partition += total[:, 0].log().double()
         reached[at.row] = 1
-        inverse.addcmul_(reached[:, :, None], rooted[:, None], value=-1)
+        inverse = torch.addcmul(inverse, reached[:, :, None], rooted[:, None], value=-1)
         inverse[at.column] = reached / total
     found = _marginals(arcs, roots, inverse, at)
     # of a matrix that is singular but for rounding, what is called its inverse is none. Each column of marginals sums to one if the diagonal of
@@ -368,3 +327,10 @@ def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
     reached = (inverse * first[:, None]).sum(2)
     found: Tensor = arcs * (own[:, :, None] - inverse * others[:, None]).mT + torch.diag_embed(roots * reached)
     return found
+
+
+_WAYS = {
+    torch.float64: (_Way(invert_fast, torch.float64, 30.0), _Way(invert_exactly, torch.float64, 300.0)),
+    torch.float32: (_Way(invert_fast, torch.float32, 10.0), _Way(invert_exactly, torch.float64, 1e7)),
+}
+"""What is tried for results of a dtype before elimination in the logarithmic domain."""

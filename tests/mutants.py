@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "strong cycles are trusted to the factorisation", "factors/matrix_tree.py",
-        "trusted = solved.lost <= ways[0].worst", "trusted = solved.lost.isfinite()",
+        "trusted = solved.cancelled <= ways[0].worst", "trusted = solved.cancelled.isfinite()",
         "tests/factors/test_matrix_tree.py",
     ),
     Mutant(
