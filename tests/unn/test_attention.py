@@ -675,9 +675,12 @@ def test_dtypes_that_differ_are_refused(kernel):
 
 def test_the_kernel_is_chosen_by_size_sparsity_and_device():
     small, large = AttentionMask(sudoku(3, 3).adjacency()), AttentionMask(chain(20_000).adjacency())
-    assert choose_kernel(small, 8, 16, CPU) == "dense"
-    assert choose_kernel(large, 2, 16, CPU) == "relational"
-    assert choose_kernel(AttentionMask(factorisation(16, 10, 8).adjacency()), 2, 32, CPU) == "relational"
+    products, grids = AttentionMask(factorisation(16, 10, 8).adjacency()), AttentionMask(sudoku(5, 5).adjacency())
+    for available, sparse in ((True, "sparse"), (False, "relational")):
+        with patch("torch.backends.mkl.is_available", lambda available=available: available):
+            assert choose_kernel(small, 8, 16, CPU) == "dense"
+            assert choose_kernel(grids, 8, 16, CPU) == "relational"
+            assert choose_kernel(products, 2, 32, CPU) == choose_kernel(large, 2, 16, CPU) == sparse
     gpu = torch.device("cuda")
     middle = AttentionMask(chain(5000).adjacency())
     assert [choose_kernel(mask, 2, 16, gpu) for mask in (small, middle, large)] == ["dense", "blocks", "relational"]
@@ -688,6 +691,6 @@ def test_the_kernel_is_chosen_by_size_sparsity_and_device():
 def test_what_is_chosen_is_what_runs():
     mask = AttentionMask(sudoku(3, 3).adjacency())
     given = [x.detach() for x in inputs(81)]
-    for kernel in ("dense", "relational"):
+    for kernel in ("dense", "relational", "sparse"):
         with patch("unn.attention.kernels.choose_kernel", lambda *_, kernel=kernel: kernel):
             assert torch.equal(attention(*given, mask), attention(*given, mask, kernel))

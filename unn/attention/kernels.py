@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from ..errors import ObservationError, suggest
 from .mask import AttentionMask
 from .relational import by_terms
-from .sparse import by_pairs
+from .sparse import by_pairs, copies_at_once
 from .terms import Aligned, Listed, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
@@ -68,18 +68,25 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
         # launching many small kernels costs more than what a dense mask wastes
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
     # nanoseconds, forward and backward, on one thread of an Intel Xeon
-    dense = 100_000 + batch * n * n * (3.5 + 0.08 * width)
-    relational = sum(_cost(term, batch, width) for term in mask.terms(device))
-    return "dense" if dense < relational else "relational"
+    costs = {
+        "dense": 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width)),
+        "relational": 90_000 + sum(_cost(term, batch, width) for term in mask.terms(device)),
+    }
+    if torch.backends.mkl.is_available():
+        # without it, products of sparse matrices are slow
+        parts = math.ceil(batch / copies_at_once(mask.entries))
+        pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
+        costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
+    return min(costs, key=costs.__getitem__)
 
 
 def _cost(term: Term, batch: int, width: int) -> float:
     if isinstance(term, Listed):
-        return 300_000 + batch * term.pairs * (115 + 12 * width)
+        return 173_000 + batch * term.pairs * (66 + 7 * width)
     if isinstance(term, Aligned):
-        return 300_000 + batch * term.pairs * (48 + 6 * width)
+        return 173_000 + batch * term.pairs * (28 + 3.5 * width)
     ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
-    return 300_000 + batch * (10 * term.pairs + ends * (50 + 4 * width))
+    return 173_000 + batch * (5.8 * term.pairs + ends * (29 + 2.3 * width))
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
