@@ -819,6 +819,30 @@ def test_a_scheduler_as_in_diffusers_gives_the_same_samples(sampler):
     torch.testing.assert_close(natural(model, z), found["A"], rtol=1e-4, atol=1e-4)
 
 
+def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
+    diffusers = pytest.importorskip("diffusers")
+    model, known, seeds = prepared()
+    scheduler = diffusers.DDIMScheduler(
+        beta_start=1e-4, beta_end=0.02, prediction_type="sample", clip_sample=False, timestep_spacing="trailing"
+    )  # fmt: skip
+    scheduler.set_timesteps(10)
+    condition = model.condition(known, 3)
+
+    def denoiser(x, sigma):
+        return model.denoise(x, sigma, condition)
+
+    kept = scheduler.alphas_cumprod[scheduler.timesteps].double()
+    sigmas = torch.cat([((1 - kept) / kept).sqrt(), torch.zeros(1)])
+    with torch.no_grad():
+        x = starts(model, seeds, sigmas)
+        expected = SAMPLERS["ddim"](denoiser, x, sigmas, lambda: 0, silent)
+        z = x * kept[0].sqrt()
+        for t, share, sigma in zip(scheduler.timesteps, kept, sigmas, strict=False):
+            z = scheduler.step(denoiser(z / share.sqrt(), sigma), t, z).prev_sample
+    unknown = ~condition.numbers
+    torch.testing.assert_close(z[unknown], expected[unknown], rtol=1e-4, atol=1e-4)
+
+
 # -- sizes, spacing, training ----------------------------------------------------------------------------------------
 
 
