@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -29,10 +30,28 @@ def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
     return g
 
 
+_DRAWS = 64
+"""Circuits of which one is taken."""
+
+
+@cache
 def gates_of(depth: int, seed: int) -> list[Tensor]:
-    """Which gates of each layer are OR, boolean, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND."""
+    """Which gates of each layer are OR, boolean, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND.
+
+    Of several random circuits that whose output is least predictable: that of most is nearly a constant, which nothing need be known to guess.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return [torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)]
+    drawn = [[torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)] for _ in range(_DRAWS)]
+    return min(drawn, key=lambda gates: abs(share_of_ones(gates) - 0.5))
+
+
+def share_of_ones(gates: list[Tensor]) -> float:
+    """The probability that the output is 1 where all inputs are fair coins."""
+    p = torch.full((2 ** len(gates),), 0.5, dtype=torch.float64)
+    for is_or in gates:
+        a, b = p[0::2], p[1::2]
+        p = torch.where(is_or, a + b - a * b, a * b)
+    return float(p)
 
 
 def run(gates: list[Tensor], inputs: Tensor) -> list[Tensor]:

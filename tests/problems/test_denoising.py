@@ -398,6 +398,19 @@ def test_outputs_are_those_of_the_gates_one_by_one(depth, gates, seed):
     assert list(ends) == ["L0", f"L{depth}"] and all(torch.equal(ends[name], found[name]) for name in ends)
 
 
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_the_share_of_ones_is_that_among_all_inputs(depth):
+    inputs = torch.cartesian_prod(*[torch.tensor([False, True])] * 2**depth)
+    for seed in range(5):
+        gates = [torch.rand(2 ** (depth - 1 - k), generator=generator(seed)) < 0.5 for k in range(depth)]
+        assert boolean.share_of_ones(gates) == pytest.approx(boolean.run(gates, inputs)[-1].double().mean().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("depth", range(2, 13))
+def test_no_constant_predicts_the_output_of_a_circuit(depth):
+    assert all(0.25 < boolean.share_of_ones(boolean.gates_of(depth, seed)) < 0.75 for seed in range(5))
+
+
 def test_gates_are_a_function_of_their_seed_and_of_both_sorts():
     gates = [torch.cat(boolean.gates_of(6, seed)) for seed in (0, 0, 1)]
     assert torch.equal(gates[0], gates[1]) and not torch.equal(gates[0], gates[2])
@@ -1023,4 +1036,4 @@ def test_all_problems_are_listed(capsys):
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
     found = measure(problem, run.config, run.network, count=24, seed=0, steps=20)
-    assert found["valid_half_given"] >= 0.7 and found["violated_pairs_half_given"] < 1
+    assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5
