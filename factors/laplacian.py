@@ -82,7 +82,7 @@ def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Inverted(torch.autograd.Function):
-    """The inverse of a matrix that is known already, with the derivative of inversion."""
+    """A known inverse of a matrix, with the derivative of inversion."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, inverse: Tensor) -> Tensor:

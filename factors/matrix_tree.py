@@ -136,7 +136,7 @@ class _Solved:
         cancelled: of what size the terms are whose sums are one, shape ``(batch,)``: 1 if nothing cancels, NaN or infinity if nothing is left.
         arcs: weights relative to the heaviest head, 0 on the diagonal, shape ``(batch, n, n)``.
         roots: their weights, shape ``(batch, n)``.
-        inverse: with one root, of the Laplacian with the roots in the place of a row; shape ``(batch, n, n)``.
+        inverse: of the Laplacian; with one root, of that with the roots in the place of a row; shape ``(batch, n, n)``.
         node: whose row that is, shape ``(batch,)``; None where several roots are allowed.
     """
 
@@ -151,12 +151,12 @@ class _Solved:
     def rows(self, chosen: Tensor) -> _Solved:
         """Those of some batch elements."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part[chosen] for name, part in held.items() if isinstance(part, Tensor)})
+        return replace(self, **{name: part[chosen] for name, part in held.items() if part is not None})
 
 
 @dataclass(frozen=True)
 class _Row:
-    """The row of each matrix in which the roots are; their weights have it as an index as well.
+    """The row of each matrix in which the roots are.
 
     Attributes:
         matrices: their numbers, shape ``(batch,)``.

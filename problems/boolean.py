@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 import unn
 from factors import Depends
+
+_DRAWS = 64
+"""Circuits of which one is taken."""
 
 
 def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
@@ -30,22 +34,19 @@ def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
     return g
 
 
-_DRAWS = 64
-"""Circuits of which one is taken."""
-
-
 @cache
-def gates_of(depth: int, seed: int) -> list[Tensor]:
+def gates_of(depth: int, seed: int) -> tuple[Tensor, ...]:
     """Which gates of each layer are OR, boolean, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND.
 
-    Of several random circuits that whose output is least predictable: that of most is nearly a constant, which nothing need be known to guess.
+    Of several random circuits the one whose output is least predictable: that of most is nearly constant, so that it is guessed without knowing
+    any input.
     """
     generator = torch.Generator().manual_seed(seed)
-    drawn = [[torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)] for _ in range(_DRAWS)]
+    drawn = [tuple(torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)) for _ in range(_DRAWS)]
     return min(drawn, key=lambda gates: abs(share_of_ones(gates) - 0.5))
 
 
-def share_of_ones(gates: list[Tensor]) -> float:
+def share_of_ones(gates: Sequence[Tensor]) -> float:
     """The probability that the output is 1 where all inputs are fair coins."""
     p = torch.full((2 ** len(gates),), 0.5, dtype=torch.float64)
     for is_or in gates:
@@ -54,7 +55,7 @@ def share_of_ones(gates: list[Tensor]) -> float:
     return float(p)
 
 
-def run(gates: list[Tensor], inputs: Tensor) -> list[Tensor]:
+def run(gates: Sequence[Tensor], inputs: Tensor) -> list[Tensor]:
     """The outputs of all layers, the inputs first; inputs are boolean, shape ``(count, 2**depth)``."""
     layers = [inputs]
     for is_or in gates:
@@ -63,7 +64,7 @@ def run(gates: list[Tensor], inputs: Tensor) -> list[Tensor]:
     return layers
 
 
-def generate(gates: list[Tensor], count: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
+def generate(gates: Sequence[Tensor], count: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
     """Inputs of fair coins and what the gates make of them, 0 or 1, by layer, shape ``(count, nodes of the layer)``."""
     depth = len(gates)
     layers = run(gates, torch.rand(count, 2**depth, generator=generator) < 0.5)

@@ -27,7 +27,7 @@ class BooleanConfig:
         gates: seed of which gates are AND and which are OR.
         intermediate: have the outputs of all gates as variables.
         examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .denoising_task import DenoisingTask
 
 
+_WITHOUT_STEPS = ("regressor", "vaeac")
+"""Processes that sample everything at once."""
+
 _TEST_SEED = 1
 """Of the conditions on which trained runs and baselines are measured."""
 
@@ -30,7 +33,7 @@ _DRAWN = 8
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A denoiser and its diffusion.
+    """A model: a denoiser and its diffusion, or a baseline.
 
     Attributes:
         width: of a token.
@@ -160,15 +163,15 @@ class DenoisingProblem(Problem):
         config.training.check()
 
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
-        """The diffusion model with fresh weights."""
+        """The model with fresh weights."""
         import torch
 
         from .denoising_task import build
 
-        diffusion = build(self.declare(config), config.model, self.test_sizes(config))
+        model = build(self.declare(config), config.model, self.test_sizes(config))
         generator = torch.Generator().manual_seed(20_231)
-        diffusion.standardise(self.generate(config, 256, generator, self.test_sizes(config)), **self.test_sizes(config))
-        return diffusion
+        model.standardise(self.generate(config, 256, generator, self.test_sizes(config)), **self.test_sizes(config))
+        return model
 
     def task(self, config: Any) -> DenoisingTask:
         """Samples that are generated as training goes."""
@@ -210,10 +213,13 @@ class DenoisingProblem(Problem):
 
         found: dict[str, Any] = {}
         lines = []
+        process = run.config.model.process
+        if process in _WITHOUT_STEPS and iterations:
+            raise DeclarationError(f"--iterations: this run was trained with --process {process}, which samples in one step.")
         for steps in iterations or (run.config.model.sampling_steps,):
             found[str(steps)] = measure(self, run.config, run.network, count=256, seed=_TEST_SEED, steps=steps)
             told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
-            lines.append(f"{steps} sampling steps: {told}")
+            lines.append(told if process in _WITHOUT_STEPS else f"{steps} sampling steps: {told}")
         return Answer(tuple(lines), found)
 
     def sample(self, run: Trained, request: SampleRequest) -> Answer:
@@ -226,10 +232,11 @@ class DenoisingProblem(Problem):
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        if model.process != "gaussian":
-            for option, asked in (("--trace", request.trace), ("--sampler", request.sampler)):
-                if asked is not None:
-                    raise DeclarationError(f"{option}: this run was trained with --process {model.process}; only Gaussian noise has that.")
+        for option, asked in (("--trace", request.trace), ("--sampler", request.sampler)):
+            if asked is not None and model.process != "gaussian":
+                raise DeclarationError(f"{option}: this run was trained with --process {model.process}; only Gaussian noise has that.")
+        if request.steps is not None and model.process in _WITHOUT_STEPS:
+            raise DeclarationError(f"--steps: this run was trained with --process {model.process}, which samples in one step.")
 
         def trace(step: int, values: dict[str, Tensor]) -> None:
             # of the first batch and the first try alone

@@ -1,4 +1,4 @@
-"""Training a diffusion model on generated samples, and measuring it."""
+"""Training a model of a graph on generated samples, and measuring it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 
 
 Model = Diffusion | MaskedDiffusion | Regressor | VAEAC
-
+"""What the options of a problem can describe."""
 
 def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Model:
     """The model that the options describe, with fresh weights.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from unn.errors import DeclarationError, suggest
 from unn.training.options import TrainingConfig, check_ranges
 
 from .denoising import DenoisingProblem, ModelConfig
@@ -37,7 +38,7 @@ class FactorisationConfig:
         intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem D[k] = [k <= K] as well.
         observe: in training: "E" as in the paper, or "any" subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 
@@ -72,6 +73,8 @@ class FactorisationProblem(DenoisingProblem):
             },
         )  # fmt: skip
         check_observe(self.name, config.observe, ("E", "any"))
+        if config.vary and config.model.process == "vaeac":
+            raise DeclarationError(f"{self.name}: --process vaeac has weights for one size of the graph; leave out --vary.")
 
     def declare(self, config: FactorisationConfig) -> unn.FactorGraph:
         """The graph; its sizes are dynamic."""
@@ -155,7 +158,7 @@ class InversionConfig(FactorisationConfig):
         intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
         observe: in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 
@@ -213,8 +216,6 @@ def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
     Raises:
         DeclarationError: if it is none of the choices.
     """
-    from unn.errors import DeclarationError, suggest
-
     if value not in choices:
         raise DeclarationError(f"{where}: option observe must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")
 

@@ -38,7 +38,7 @@ class ProgramConfig:
         arguments: of the function, such as m=3,n=3; numbers and texts.
         observe: names of variables with commas, observed in training; "any" for any subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 

@@ -29,7 +29,7 @@ class SortingConfig:
         order: who sees whom in the sorted list: "chain" (neighbours in rank), "clique" or "none".
         observe: in training: "u" as in the paper, or "any" subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 

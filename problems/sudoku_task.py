@@ -29,7 +29,7 @@ class SudokuConfig:
         block_rows: rows of a block.
         block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
         examples: how many grids there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion.
+        model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
 

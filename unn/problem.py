@@ -296,7 +296,7 @@ def _check_config_type(name: str, config: object) -> None:
     training = next((field for field in fields(config) if field.name == "training"), None)
     if training is None or not isinstance(training.default, TrainingConfig):
         raise UnnError(f"problem {name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...).")
-    taken = {field.name for field in fields(TrainingConfig)} | {"config", "folder", "out", "theme", "json", "quiet"}
+    taken = {field.name for field in fields(TrainingConfig)} | {"config", "folder", "out", "theme", "json", "quiet", "count", "chain_steps"}
     clash = next((field.name for field in fields(config) if field.name in taken), None)
     if clash is not None:
         raise UnnError(f"problem {name!r}: the option {clash!r} of {config.__name__} is one of training or of the command; give it another name.")

@@ -824,7 +824,8 @@ def test_unknown_samplers_and_missing_runs_are_refused(grids, capsys, tmp_path):
         ("sudoku", "--last-beta 1", ["last_beta"]), ("sudoku", "--examples -1", ["examples"]),
         ("sorting", "--length 0", ["length"]), ("sorting", "--observe nope", ["observe", "u, any"]),
         ("factorisation", "--rank 0", ["rank"]), ("factorisation", "--observe U", ["observe", "E, any"]), ("boolean", "--layers 0", ["layers"]),
-        ("inversion", "--rows 0", ["rows"]), ("sorting", "--process masked", ["continuous"]),
+        ("inversion", "--rows 0", ["rows"]), ("factorisation", "--process vaeac --vary", ["vaeac", "vary"]),
+        ("sorting", "--process masked", ["continuous"]),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused_before_a_run_folder_is_made(capsys, tmp_path, problem, options, words):
@@ -928,7 +929,8 @@ def test_all_options_of_the_model_train_evaluate_and_sample(capsys, tmp_path, co
     name, *options = command.split()
     report = data_of(capsys, "train", name, *TINY, *options, "--folder", tmp_path / "run")
     assert report["step"] == 2 and math.isfinite(report["loss"])
-    assert set(data_of(capsys, "evaluate", tmp_path / "run", "--iterations", 1)) == {"1"}
+    in_one_step = "regressor" in command or "vaeac" in command
+    assert set(data_of(capsys, "evaluate", tmp_path / "run", *([] if in_one_step else ["--iterations", 1]))) == {"2" if in_one_step else "1"}
     data = data_of(capsys, "sample", tmp_path / "run", "--count", 2, "--seed", 0)
     assert all(np.isfinite(value).all() and len(value) == 2 for value in data["values"].values())
 
@@ -963,6 +965,14 @@ def test_pictures_and_samplers_that_a_process_does_not_offer_are_refused(runs, c
     run = runs("sudoku", "--process", process)
     assert "trace" in refused(capsys, "sample", run, "--trace", tmp_path / "t.png")
     assert "sampler" in refused(capsys, "sample", run, "--sampler", "ddim")
+
+
+@pytest.mark.parametrize("process", ["regressor", "vaeac"])
+def test_numbers_of_steps_of_models_without_steps_are_refused(runs, capsys, undrawn, process):
+    run = runs("sudoku", "--process", process)
+    assert "--steps" in refused(capsys, "sample", run, "--steps", 3)
+    assert "--iterations" in refused(capsys, "evaluate", run, "--iterations", 3)
+    assert "steps" not in done(capsys, "evaluate", run)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

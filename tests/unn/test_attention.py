@@ -16,7 +16,7 @@ from structures import circuit, declarations, factorisation, sorting, sudoku
 
 import unn
 from factors import Clique, Depends
-from unn.attention import AttentionMask, attention, choose_kernel, kernel_names, relational
+from unn.attention import AttentionMask, attention, choose_kernel, kernel_names, relational, sparse
 from unn.attention import terms as terms_module
 from unn.attention.terms import Aligned, Grouped, Listed, terms_of
 from unn.bench import peak_memory
@@ -489,6 +489,26 @@ def test_memory_kept_for_the_backward_pass_is_one_number_a_pair(make, kernel):
         assert saved_bytes(lambda given=given, mask=mask: attention(*given, mask, kernel)) <= 4 * numbers + 1000
 
 
+def test_pairs_of_several_copies_are_made_once_and_the_first_of_them_are_those_of_fewer():
+    mask = AttentionMask.of(torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.4)
+    with patch.object(sparse, "_AT_ONCE", 4 * mask.entries):
+        whole, rest = mask.pairs(7, CPU)
+        assert (whole.copies, rest.copies) == (4, 3) and mask.pairs(4, CPU)[0] is whole and len(mask.pairs(8, CPU)) == 2
+    fewer = sparse.pairs_of(mask.adjacency, 3, CPU)
+    for name, x in vars(fewer).items():
+        assert x == rest.copies if name == "copies" else torch.equal(x, getattr(rest, name))
+
+
+@pytest.mark.parametrize("kernel", ["relational", "sparse"])
+@pytest.mark.parametrize("width", [3, 24, 32])
+def test_queries_in_half_precision_are_not_rounded_before_their_products(kernel, width):
+    mask = all_kinds()[0]
+    wide = [20 * x.detach() if k < 2 else x.detach() for k, x in enumerate(inputs(mask.count, width=width))]
+    given = [x.bfloat16() for x in wide]
+    expected = attention(*(x.double() for x in given), mask, "packed")
+    assert (attention(*given, mask, kernel) - expected).abs().max() < 0.01 * expected.abs().max()
+
+
 @pytest.mark.parametrize("graph", ["chain", "tree"])
 def test_no_matrix_of_nodes_by_nodes_is_made_for_twenty_thousand_nodes(graph):
     tracemalloc.start()
@@ -514,8 +534,9 @@ def test_batches_that_are_too_large_to_gather_at_once_are_taken_in_parts():
     slope = slope_of(given)
     expected = expected_of(given, mask.adjacency.dense(), slope)
     for most in (0, 1, 200, 500):
-        with patch.object(relational, "_AT_ONCE", most):
+        with patch.object(relational, "_AT_ONCE", most), patch.object(sparse, "_AT_ONCE", most):
             for kernel in ("relational", "sparse"):
+                mask = AttentionMask(mask.adjacency)
                 check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, 1e-12)
 
 
@@ -676,11 +697,11 @@ def test_dtypes_that_differ_are_refused(kernel):
 def test_the_kernel_is_chosen_by_size_sparsity_and_device():
     small, large = AttentionMask(sudoku(3, 3).adjacency()), AttentionMask(chain(20_000).adjacency())
     products, grids = AttentionMask(factorisation(16, 10, 8).adjacency()), AttentionMask(sudoku(5, 5).adjacency())
-    for available, sparse in ((True, "sparse"), (False, "relational")):
+    for available, fastest in ((True, "sparse"), (False, "relational")):
         with patch("torch.backends.mkl.is_available", lambda available=available: available):
             assert choose_kernel(small, 8, 16, CPU) == "dense"
             assert choose_kernel(grids, 8, 16, CPU) == "relational"
-            assert choose_kernel(products, 2, 32, CPU) == choose_kernel(large, 2, 16, CPU) == sparse
+            assert choose_kernel(products, 2, 32, CPU) == choose_kernel(large, 2, 16, CPU) == fastest
     gpu = torch.device("cuda")
     middle = AttentionMask(chain(5000).adjacency())
     assert [choose_kernel(mask, 2, 16, gpu) for mask in (small, middle, large)] == ["dense", "blocks", "relational"]

@@ -247,6 +247,14 @@ class Clashing:
     training: TrainingConfig = TrainingConfig()
 
 
+@dataclass(frozen=True)
+class Counting:
+    """With an option of a command."""
+
+    count: int = 3
+    training: TrainingConfig = TrainingConfig()
+
+
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [
@@ -254,6 +262,7 @@ class Clashing:
         ({"config": int}, "must be a dataclass"),
         ({"config": Bare}, "needs a field training"),
         ({"config": Clashing}, "'batch'"),
+        ({"config": Counting}, "'count'"),
         ({"config": Bare, "name": "other"}, "needs name = 'named'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted, or out of disk: resuming gives the numbers of a run that never stopped."""
 
+import copy
 import errno
 import json
 import multiprocessing
@@ -20,6 +21,7 @@ from unn import runs
 from unn.runs import checkpoint as checkpoints
 from unn.runs import files
 from unn.training import TrainingConfig, fit
+from unn.training.state import TrainingState
 
 CONFIG = TrainingConfig(epochs=4, batch=8, rate=0.05, log_every=3, checkpoint_every=5, ema=0.9, clip=1.0)
 
@@ -90,6 +92,40 @@ def test_resuming_is_exact_with_every_option(change, tmp_path):
     result = fit(toy_network(seed=9), ToyTask(), config, tmp_path)
     assert same_tensors(tensors_of(result.network), tensors_of(expected.network))
     assert without_times(result.history) == without_times(expected.history)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_optimizers_step_alike_before_and_after_loading_however_parameters_lie_in_memory(optimizer, layout):
+    config = replace(CONFIG, optimizer=optimizer)
+    slope = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+
+    def made():
+        x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).T
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(x.contiguous() if layout == "contiguous" else x)
+        return TrainingState(module, config, 10)
+
+    def step(state):
+        state.network.weight.grad = slope * state.network.weight.detach().cos()
+        state.optimizer.step()
+
+    whole = made()
+    for _ in range(3):
+        step(whole)
+    saved = copy.deepcopy(whole.state_dict())
+    saved["optimizer"]["state"] = {
+        k: {name: x.contiguous() if isinstance(x, torch.Tensor) else x for name, x in kept.items()} for k, kept in saved["optimizer"]["state"].items()
+    }
+    # as a program before fused steps would have written it
+    for group in saved["optimizer"]["param_groups"]:
+        group["fused"] = None
+    resumed = made()
+    resumed.load_state_dict(saved, "here")
+    assert [group["fused"] for group in resumed.optimizer.param_groups] == [layout == "contiguous"]
+    step(whole)
+    step(resumed)
+    assert torch.equal(whole.network.weight, resumed.network.weight)
 
 
 def test_a_finished_run_resumes_to_itself(whole, tmp_path):

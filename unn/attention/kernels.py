@@ -74,7 +74,7 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
     }
     if torch.backends.mkl.is_available():
         # without it, products of sparse matrices are slow
-        parts = math.ceil(batch / copies_at_once(mask.entries))
+        parts = math.ceil(batch / copies_at_once(mask.adjacency))
         pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
         costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
     return min(costs, key=costs.__getitem__)
@@ -119,14 +119,20 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
 
 
 def _relational(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    scaled = (query * max(1, query.shape[3]) ** -0.5).flatten(0, 1)
-    return by_terms(scaled, key.flatten(0, 1), value.flatten(0, 1), mask.terms(query.device)).view(value.shape)
+    q, k, v = _wide(query, key, value)
+    return by_terms(q, k, v, mask.terms(query.device)).view(value.shape).to(value.dtype)
 
 
 def _sparse(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    wide = torch.promote_types(query.dtype, torch.float32)
-    q, k, v = (x.to(wide).flatten(0, 1) for x in (query * max(1, query.shape[3]) ** -0.5, key, value))
+    q, k, v = _wide(query, key, value)
     return by_pairs(q, k, v, mask.pairs(len(q), query.device)).view(value.shape).to(value.dtype)
+
+
+def _wide(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled query, key and value, shape ``(batch * heads, nodes, width)``, in float32 at least, as sums over many neighbours overflow or stall."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q, k, v = (x.to(wide).flatten(0, 1) for x in (query, key, value))
+    return q * max(1, query.shape[3]) ** -0.5, k, v
 
 
 def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -85,9 +85,9 @@ class AttentionMask:
 
     def pairs(self, copies: int, device: torch.device) -> list[Pairs]:
         """All pairs of so many copies of the graph, as sparse matrices of some copies each."""
-        most = copies_at_once(self.entries)
-        counts = [most] * (copies // most) + [copies % most] * bool(copies % most)
-        return [self._kept(f"pairs {count}", device, partial(pairs_of, self.adjacency, count, device)) for count in counts]
+        whole = self._kept("pairs", device, lambda: pairs_of(self.adjacency, copies_at_once(self.adjacency), device))
+        rest = copies % whole.copies
+        return [whole] * (copies // whole.copies) + ([whole.first(rest)] if rest else [])
 
     def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """An order of the nodes in which neighbours are close, and its inverse, shape ``(nodes,)`` each (reverse Cuthill-McKee)."""

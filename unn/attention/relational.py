@@ -29,10 +29,6 @@ def by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -
     Returns:
         Shape ``(batch, nodes, width of values)``; zero for nodes that attend to nobody.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
-    if wide != query.dtype:
-        # sums over many neighbours would overflow or stall
-        return by_terms(query.to(wide), key.to(wide), value.to(wide), terms).to(value.dtype)
     gathered = max((term.pairs * query.shape[2] for term in terms if isinstance(term, Listed)), default=1)
     step = max(1, _AT_ONCE // max(1, gathered))
     if step >= len(query):

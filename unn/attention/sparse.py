@@ -40,6 +40,14 @@ class Pairs:
     turned_starts: Tensor
     turned_queries: Tensor
 
+    def first(self, copies: int) -> Pairs:
+        """Those of the first copies."""
+        nodes, pairs = (len(self.starts) - 1) // self.copies * copies, len(self.keys) // self.copies * copies
+        return Pairs(
+            copies, self.starts[: nodes + 1], self.keys[:pairs], self.queries[:pairs],
+            self.turned[:pairs], self.turned_starts[: nodes + 1], self.turned_queries[:pairs],
+        )  # fmt: skip
+
     def matrix(self, numbers: Tensor) -> Tensor:
         """Queries by keys, from a number for each pair."""
         return _csr(self.starts, self.keys, numbers)
@@ -49,13 +57,17 @@ class Pairs:
         return _csr(self.turned_starts, self.turned_queries, numbers.index_select(0, self.turned))
 
 
-def copies_at_once(entries: int) -> int:
-    """How many copies of a graph with so many pairs are taken together."""
-    return max(1, _AT_ONCE // max(1, entries))
+def copies_at_once(adjacency: Adjacency) -> int:
+    """How many copies of a graph are taken together."""
+    return max(1, _AT_ONCE // max(1, len(adjacency.rows), adjacency.count))
 
 
 def pairs_of(adjacency: Adjacency, copies: int, device: torch.device) -> Pairs:
     """The pairs of so many copies of a graph."""
+    with warnings.catch_warnings():
+        # torch says once, of the first such matrix, that they may yet change
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        _csr(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
     count = adjacency.count
     shift = np.arange(copies)[:, None]
     queries, keys = ((nodes + shift * count).ravel() for nodes in (adjacency.rows, adjacency.columns))
@@ -140,8 +152,4 @@ def _products(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
 
 
 def _csr(starts: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
-    size = (len(starts) - 1,) * 2
-    with warnings.catch_warnings():
-        # that these matrices may yet change in torch
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(starts, columns, numbers, size, check_invariants=False)
+    return torch.sparse_csr_tensor(starts, columns, numbers, (len(starts) - 1,) * 2, check_invariants=False)

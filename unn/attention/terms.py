@@ -117,7 +117,7 @@ def to_device(term: Term, device: torch.device) -> Term:
     return Grouped(term.queries, term.keys, term.groups, hidden)
 
 
-def listed_terms(adjacency: Adjacency) -> list[Term]:
+def _listed_terms(adjacency: Adjacency) -> list[Term]:
     """All pairs one by one."""
     return [Listed(torch.from_numpy(adjacency.rows), torch.from_numpy(adjacency.columns))] if len(adjacency.rows) else []
 
@@ -125,7 +125,7 @@ def listed_terms(adjacency: Adjacency) -> list[Term]:
 def terms_of(adjacency: Adjacency) -> list[Term]:
     """Disjoint terms that have every pair once, from the relations of the declaration."""
     if not adjacency.relations:
-        return listed_terms(adjacency)
+        return _listed_terms(adjacency)
     starts, count = adjacency.starts, adjacency.count
     seen = _Seen(count)
     terms: list[Term] = []

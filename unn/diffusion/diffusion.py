@@ -62,7 +62,7 @@ class Diffusion(ConditionalModel):
             chosen = torch.rand(len(clean), device=clean.device) < 0.5
             previous = torch.zeros_like(clean)
             with torch.no_grad():
-                previous[chosen] = self.denoise(noisy[chosen], sigma[chosen], condition.of(chosen))
+                previous[chosen] = self.denoise(noisy[chosen], sigma[chosen], condition.some(chosen))
         estimate = self.denoise(noisy, sigma, condition, previous)
         error = (estimate - clean) ** 2
         if self.prediction == "velocity":
@@ -231,7 +231,7 @@ def tried_again(
 
     def fill(places: Tensor) -> None:
         for chosen in places.split(at_once):
-            rows[chosen] = draw(condition.of(chosen), [generators[int(k)] for k in chosen] if generators else None)
+            rows[chosen] = draw(condition.some(chosen), [generators[int(k)] for k in chosen] if generators else None)
 
     fill(torch.arange(count, device=rows.device))
     values = model.values_of(rows, condition, given)

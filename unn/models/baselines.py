@@ -116,6 +116,7 @@ class VAEAC(ConditionalModel):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise DeclarationError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
         super().__init__(Frames(graph))
+        # among the modules, where problems look for it
         self.graph = graph
         frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)

@@ -28,7 +28,7 @@ class Condition:
     nodes: Tensor
     numbers: Tensor
 
-    def of(self, chosen: Tensor) -> Condition:
+    def some(self, chosen: Tensor) -> Condition:
         """That of some of the samples, by number or boolean."""
         return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
 

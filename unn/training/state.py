@@ -113,7 +113,10 @@ class TrainingState:
 
     def _load(self, state: dict[str, Any], where: str) -> None:
         copy_weights(state["network"], self.network, where)
-        self.optimizer.load_state_dict(state["optimizer"])
+        # how steps are computed is not the checkpoint's to say
+        pairs = zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True)
+        groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
@@ -127,10 +130,12 @@ class TrainingState:
 def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimizer that the configuration names."""
     parameters = [p for p in network.parameters() if p.requires_grad]
+    # fused steps on a CPU take moments and parameters to lie in memory alike, which after resuming they do only if both are contiguous
+    fused = all(p.is_contiguous() for p in parameters)
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=True)
+        return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)
     return torch.optim.SGD(parameters, lr=config.rate, momentum=0.9, weight_decay=config.weight_decay)
 
 
