@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
-TRAINING = TrainingConfig(steps=3300, evaluate_every=3300, batch=16, rate=2e-3, clip=1.0, ema=0.99)
+TRAINING = TrainingConfig(steps=2400, evaluate_every=2400, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
 @dataclass(frozen=True)
