@@ -68,9 +68,11 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
         # launching many small kernels costs more than what a dense mask wastes
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
     # nanoseconds, forward and backward, on one thread of an Intel Xeon
+    dense = 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width))
     costs = {
-        "dense": 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width)),
-        "relational": 90_000 + sum(_cost(term, batch, width) for term in mask.terms(device)),
+        # many operations lose more to cold caches than one
+        "dense": dense / _COLD,
+        "relational": sum(_cost(term, batch, width) for term in mask.terms(device)),
     }
     if torch.backends.mkl.is_available():
         # without it, products of sparse matrices are slow
@@ -86,7 +88,11 @@ def _cost(term: Term, batch: int, width: int) -> float:
     if isinstance(term, Aligned):
         return 173_000 + batch * term.pairs * (28 + 3.5 * width)
     ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
-    return 173_000 + batch * (5.8 * term.pairs + ends * (29 + 2.3 * width))
+    return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
+
+
+_COLD = 1.4
+"""How much longer the other kernels take, measured one after another with warm caches, between other work."""
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
