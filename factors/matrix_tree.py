@@ -203,6 +203,7 @@ def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Cal
         shift = torch.where(exists, shift, 0)
         surplus = torch.where(exists, surplus, 1)
     inverse, partition = invert(kept, surplus)
+    # large shifts may cancel against a large logarithm
     partition = partition.double() + shift.sum(1, dtype=torch.float64)
     largest = inverse.flatten(1).amax(1)
     degree = kept.sum(1) + surplus

@@ -192,16 +192,9 @@ class DenoisingProblem(Problem):
 
     def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
         """The metrics of the problem on its test conditions, by method."""
-        import torch
+        from .denoising_task import measure_untrained
 
-        from unn.training.batches import seed_of
-
-        conditions = self.conditions(config, count, torch.Generator().manual_seed(seed_of(_TEST_SEED, 6)))
-        found: dict[str, dict[str, float]] = {}
-        for name, given in conditions.items():
-            for method, values in self.untrained(config, given, count, chain_steps).items():
-                for metric, value in self.measures(config, given, values).items():
-                    found.setdefault(method, {})[f"{metric} {name}".strip().replace(" ", "_")] = value
+        found = measure_untrained(self, config, count, _TEST_SEED, chain_steps)
         if not found:
             raise UnnError(f"problem {self.name!r} has no baselines without training; --process regressor and vaeac train some.")
         lines = [f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) for method, metrics in found.items()]

@@ -26,6 +26,7 @@ Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 Model = Diffusion | MaskedDiffusion | Regressor | VAEAC
 """What the options of a problem can describe."""
 
+
 def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Model:
     """The model that the options describe, with fresh weights.
 
@@ -169,9 +170,33 @@ def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: i
         steps: of sampling.
     """
     found: dict[str, float] = {}
-    generator = torch.Generator().manual_seed(seed_of(seed, 6))
-    for name, given in problem.conditions(config, count, generator).items():
+    for name, given in _conditions(problem, config, count, seed).items():
         samples = draw(network, config.model, given, count, problem.test_sizes(config), steps=steps, seed=seed)
-        for metric, value in problem.measures(config, given, samples.values).items():
-            found[f"{metric} {name}".strip().replace(" ", "_")] = value
+        found |= _measures(problem, config, name, given, samples.values)
     return found
+
+
+def measure_untrained(problem: DenoisingProblem, config: Any, count: int, seed: int, chain_steps: int) -> dict[str, dict[str, float]]:
+    """The same, by method, of those that need no training; empty if there are none.
+
+    Args:
+        problem: whose methods and metrics.
+        config: of a run.
+        count: of conditions.
+        seed: of conditions.
+        chain_steps: of each Markov chain.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, given in _conditions(problem, config, count, seed).items():
+        for method, values in problem.untrained(config, given, count, chain_steps).items():
+            found.setdefault(method, {}).update(_measures(problem, config, name, given, values))
+    return found
+
+
+def _conditions(problem: DenoisingProblem, config: Any, count: int, seed: int) -> dict[str, Given]:
+    return problem.conditions(config, count, torch.Generator().manual_seed(seed_of(seed, 6)))
+
+
+def _measures(problem: DenoisingProblem, config: Any, name: str, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """The metrics of one condition, with its name in theirs."""
+    return {f"{metric} {name}".strip().replace(" ", "_"): value for metric, value in problem.measures(config, given, values).items()}

@@ -165,11 +165,12 @@ def _load(program: str) -> Callable[..., object]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise DataError(f"{path}: the program cannot be loaded: {type(error).__name__}: {error}.") from error
-    found = getattr(module, name, None)
+    found: Any = getattr(module, name, None)
     if not callable(found):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise DataError(f"{path}: there is no function {name!r} in it.{suggest(name, functions)}")
-    return found  # type: ignore[no-any-return]
+    function: Callable[..., object] = found
+    return function
 
 
 def _bound(config: ProgramConfig) -> Callable[[Any], object]:

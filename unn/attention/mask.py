@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class AttentionMask:
 
     def __init__(self, adjacency: Adjacency) -> None:
         self.adjacency = adjacency
-        self._on_device: dict[tuple[str, torch.device], object] = {}
+        self._on_device: dict[tuple[str, torch.device], Any] = {}
 
     @classmethod
     def of(cls, matrix: Tensor) -> AttentionMask:
@@ -115,7 +115,8 @@ class AttentionMask:
     def _kept(self, name: str, device: torch.device, make: Callable[[], Form]) -> Form:
         if (name, device) not in self._on_device:
             self._on_device[name, device] = make()
-        return self._on_device[name, device]  # type: ignore[return-value]
+        form: Form = self._on_device[name, device]
+        return form
 
     def __repr__(self) -> str:
         return f"AttentionMask({self.count} nodes, {self.entries} entries, at most {self.widest} in a row)"

@@ -22,7 +22,7 @@ def by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -
     """Attention over disjoint terms.
 
     Args:
-        query, key: shape ``(batch, nodes, width)``; the query scaled.
+        query, key: shape ``(batch, nodes, width)``; the query scaled. Not in half precision, in which sums over many neighbours overflow or stall.
         value: shape ``(batch, nodes, width of values)``.
         terms: that have every pair once.
 
@@ -42,20 +42,19 @@ class _ByTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        # exponentials and their sums in float32 at least
-        most = query.new_full(query.shape[:2], -torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
+        most = query.new_full(query.shape[:2], -torch.inf)
         scores = []
         for term in terms:
-            found = _scores(query, key, term, most.dtype)
+            found = _scores(query, key, term)
             _raise(most, term, found)
             scores.append(found)
         most.clamp_(min=torch.finfo(most.dtype).min)
         whole = torch.zeros_like(most)
-        out = torch.zeros_like(value, dtype=value.dtype)
+        out = torch.zeros_like(value)
         for term, weights in zip(terms, scores, strict=True):
             weights.sub_(_of_queries(most, term)).exp_()
             _add_sums(out, whole, value, term, weights)
-        out.div_(whole.clamp(min=torch.finfo(whole.dtype).tiny)[..., None].to(out.dtype))
+        out.div_(whole.clamp_(min=torch.finfo(whole.dtype).tiny)[..., None])
         ctx.save_for_backward(query, key, value, out, whole, *scores)
         ctx.terms = terms
         return out
@@ -64,28 +63,39 @@ class _ByTerms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, whole, *saved = ctx.saved_tensors
-        # divided by the sum of the weights here, on nodes, instead of on pairs
-        gradient = (gradient / whole.clamp(min=torch.finfo(whole.dtype).tiny)[..., None]).contiguous()
+        gradient, common = of_nodes(gradient, out, whole)
         by_query, by_key, by_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        # what the softmax takes off, the same for all neighbours of a node
-        common = (gradient * out).sum(-1, dtype=whole.dtype)
-        for term, kept in zip(ctx.terms, saved, strict=True):
-            changed = _scores(gradient, value, term, whole.dtype, hide=False).sub_(_of_queries(common, term)).mul_(kept).to(query.dtype)
-            weights = kept.to(query.dtype)
+        for term, weights in zip(ctx.terms, saved, strict=True):
+            changed = _scores(gradient, value, term, hide=False).sub_(_of_queries(common, term)).mul_(weights)
             _add_to_keys(by_value, gradient, term, weights)
             _add_to_keys(by_key, query, term, changed)
             _add_to_queries(by_query, key, term, changed)
         return by_query, by_key, by_value, None
 
 
-def _scores(query: Tensor, key: Tensor, term: Term, dtype: torch.dtype, hide: bool = True) -> Tensor:
+def of_nodes(gradient: Tensor, out: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """What all pairs of a query have in common in the derivative of the softmax.
+
+    Args:
+        gradient, out: of the output, and the output, shape ``(batch, nodes, width)``.
+        whole: the sum of the weights of each query, positive, shape ``(batch, nodes)``.
+
+    Returns:
+        The gradient divided by the sum, here instead of for each pair; and what the softmax takes off, shape ``(batch, nodes)``.
+    """
+    shared = (gradient / whole[..., None]).contiguous()
+    return shared, (shared * out).sum(2)
+
+
+def _scores(query: Tensor, key: Tensor, term: Term, hide: bool = True) -> Tensor:
     """Products of the pairs of a term, shape ``(batch, *letters)``, ``(batch, groups, m, n)`` or ``(batch, pairs)``."""
     if isinstance(term, Listed):
-        return (query.index_select(1, term.queries) * key.index_select(1, term.keys)).sum(-1).to(dtype)
+        return (query.index_select(1, term.queries) * key.index_select(1, term.keys)).sum(-1)
     if isinstance(term, Aligned):
-        found = (term.queries.of(query) * term.keys.of(key)).sum(-1).to(dtype)
+        found = (term.queries.of(query) * term.keys.of(key)).sum(-1)
     else:
-        found = (_matrices(query, term.queries, term.groups) @ _matrices(key, term.keys, term.groups).mT).to(dtype)
+        # products of matrices are in half precision under autocast
+        found = (_matrices(query, term.queries, term.groups) @ _matrices(key, term.keys, term.groups).mT).to(query.dtype)
     return found.masked_fill_(term.hidden, -torch.inf) if hide and term.hidden is not None else found
 
 
@@ -119,7 +129,7 @@ def _add_sums(out: Tensor, whole: Tensor, value: Tensor, term: Term, weights: Te
         axes = term.query_sum if isinstance(term, Aligned) else (-1,)
         window = term.queries.of(whole)
         window.add_((weights.sum(axes, keepdim=True) if axes else weights).view(window.shape))
-    _add_to_queries(out, value, term, weights.to(value.dtype))
+    _add_to_queries(out, value, term, weights)
 
 
 def _add_to_queries(to: Tensor, of_keys: Tensor, term: Term, weights: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..adjacency import Adjacency
+from .relational import of_nodes
 
 _AT_ONCE = 2**16
 """Pairs that are taken together, of as many batch elements as that makes; more would not fit into the caches of a processor."""
@@ -112,8 +113,7 @@ class _ByPairs(torch.autograd.Function):
             w.copy_(torch.segment_reduce(weights, "sum", offsets=some.starts, axis=0))
             o.addmm_(some.matrix(weights), v, beta=0.0)
             kept.append(weights)
-        whole.clamp_(min=torch.finfo(whole.dtype).tiny)
-        out.div_(whole[..., None])
+        out.div_(whole.clamp_(min=torch.finfo(whole.dtype).tiny)[..., None])
         ctx.save_for_backward(query, key, value, out, whole, *kept)
         ctx.pairs = pairs
         return out
@@ -122,10 +122,7 @@ class _ByPairs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, whole, *kept = ctx.saved_tensors
-        # divided by the sum of the weights here, on nodes, instead of on pairs
-        gradient = (gradient / whole[..., None]).contiguous()
-        # what the softmax takes off, the same for all neighbours of a node
-        common = (gradient * out).sum(2)
+        gradient, common = of_nodes(gradient, out, whole)
         found = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         parts = _parts(ctx.pairs, query, key, value, gradient, common, *found)
         for weights, (some, q, k, v, g, c, by_q, by_k, by_v) in zip(kept, parts, strict=True):
