@@ -1,4 +1,4 @@
-"""Inverses of Laplacians as diagonally dominant M-matrices: fast, or without any subtraction.
+"""Inverses of Laplacians: fast, or without any subtraction.
 
 A Laplacian has the arcs of a graph with the opposite sign beside its diagonal, and on the diagonal what enters a node: by these arcs, and, as a
 surplus, by others. Its inverse counts the visits of a walk against the arcs that ends with a step of the surplus; no entry is negative.
@@ -11,44 +11,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SMALL = 24
+_SMALL = 40
 """Matrices of at most this size are inverted by one factorisation."""
+_LITTLE = 5_000_000
+"""So are batches of less work than this, the number of matrices by the third power of their size: halves are more calls."""
 
 
-def invert_fast(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of a Laplacian and the logarithm of its determinant.
+def invert(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The inverse of a matrix, the logarithm of the size of its determinant, and that of the largest entry of any inverse on the way.
+
+    It goes by halves, so that almost all of it is multiplication of matrices, which is faster than solving triangular systems. There are no pivots
+    across halves: it is for Laplacians with a surplus, and for those to which a product of two nonnegative vectors is added, whose principal
+    minors are all positive. Where no entry of any inverse is large, no digits are lost.
 
     Args:
-        arcs: shape ``(batch, n, n)``, 0 on the diagonal.
-        surplus: what enters a node beside these arcs, shape ``(batch, n)``.
-    """
-    matrix = arcs.neg()
-    matrix.diagonal(dim1=1, dim2=2).copy_(arcs.sum(1) + surplus)
-    return _blockwise(matrix)
+        matrix: shape ``(batch, n, n)``.
 
-
-def _blockwise(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and log-determinant by halves: no pivots are needed, since Schur complements of diagonally dominant M-matrices are such again.
-
-    Almost all of it is multiplication of matrices, which is several times faster than solving triangular systems.
+    Returns:
+        Shapes ``(batch, n, n)``, ``(batch,)`` and ``(batch,)``.
     """
     n = matrix.shape[-1]
-    if n <= _SMALL:
-        factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
+    if n <= _SMALL or len(matrix) * n**3 < _LITTLE:
+        # of the transpose, as columns are what the library works on; a determinant so small that float64 does not hold it leaves large entries
+        factors, pivots, _ = torch.linalg.lu_factor_ex(matrix.mT)
         identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-        return torch.linalg.lu_solve(factors, pivots, identity), factors.diagonal(dim1=1, dim2=2).abs().log_().sum(1)
+        inverse = torch.linalg.lu_solve(factors, pivots, identity, adjoint=True)
+        determinant = factors.diagonal(dim1=1, dim2=2).prod(1, dtype=torch.float64).abs_().log_()
+        return inverse, determinant, inverse.mT.flatten(1).abs().amax(1)
     k = n // 2
-    upper, upper_determinant = _blockwise(matrix[:, :k, :k])
+    upper, upper_determinant, upper_largest = invert(matrix[:, :k, :k])
     right = upper @ matrix[:, :k, k:]
     left = matrix[:, k:, :k] @ upper
-    lower, lower_determinant = _blockwise(matrix[:, k:, k:] - matrix[:, k:, :k] @ right)
+    lower, lower_determinant, lower_largest = invert(torch.baddbmm(matrix[:, k:, k:], matrix[:, k:, :k], right, alpha=-1))
     corner = right @ lower
-    inverse = torch.empty_like(matrix)
-    inverse[:, :k, :k] = upper + corner @ left
+    inverse = torch.empty_like(matrix).mT
+    inverse[:, :k, :k] = torch.baddbmm(upper, corner, left)
     inverse[:, :k, k:] = corner.neg_()
     inverse[:, k:, :k] = (lower @ left).neg_()
     inverse[:, k:, k:] = lower
-    return inverse, upper_determinant + lower_determinant
+    largest = torch.maximum(inverse.mT.flatten(1).abs().amax(1), torch.maximum(upper_largest, lower_largest))
+    return inverse, upper_determinant + lower_determinant, largest
 
 
 def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +76,7 @@ def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
     lower, lower_determinant = invert_exactly(rest, surplus[:, k:] + (surplus[:, :k, None] * right).sum(1))
     corner = right @ lower
     inverse = torch.empty_like(arcs)
-    inverse[:, :k, :k] = upper + corner @ left
+    inverse[:, :k, :k] = torch.baddbmm(upper, corner, left)
     inverse[:, :k, k:] = corner
     inverse[:, k:, :k] = lower @ left
     inverse[:, k:, k:] = lower

@@ -3,18 +3,22 @@
 Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifier m, ``scores[b, m, m]`` that of m being a root; -inf forbids.
 The weight of a tree is the exponential of the sum of its arcs' scores (undirected-network paper, Section 5; Koo et al., 2007).
 
-With one root, the weights of the roots take the place of one row of the Laplacian (Koo et al., 2007); its determinant is then the weight of all
-trees, and everything else follows from its inverse. Factors with pivots of that matrix are not safe, though: where the root is the best head of
-several words, its row drowns the arcs that decide between them. Here the inverse comes from that of the Laplacian without the heaviest root.
+Scores are shifted so that the weights of the arcs to a node sum to one: the columns of a matrix P. I - P is the Laplacian, and singular. With
+one root, of weight r at each node, the determinant of I - P + u r' is the weight of all trees for any u that sums to one, since the columns of
+I - P sum to zero, so that each row of its adjugate holds the weights of the trees by their root. The inverse is a generalized inverse of
+I - P, known from Markov chains (Hunter, 1982); the weights of the roots in the place of a row of the Laplacian (Koo et al., 2007) come to u
+with a single entry. Here u is r, scaled to sum to one as well: nothing drowns where one node is the likeliest root, and nothing needs to be
+known about which.
 
 The Laplacian's diagonal is a sum of what its other entries subtract again, so that cycles of strong arcs leave nothing but rounding behind:
-no shift of the scores cures it. The fast path inverts it all the same, and measures how far its entries cancel. What does not pass is inverted
-without any subtraction in float64, and what does not pass then is eliminated without any subtraction in the logarithmic domain (Grassmann, Taksar
-and Heyman, 1985).
+no shift of the scores cures it. The fast path inverts the matrix all the same, and sees by the size of the inverse what is left. What does not
+pass is inverted without any subtraction in float64, and what does not pass then is eliminated without any subtraction in the logarithmic domain
+(Grassmann, Taksar and Heyman, 1985).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -25,7 +29,10 @@ from torch import Tensor
 from unn.errors import ObservationError
 
 from .elimination import NEVER, eliminated
-from .laplacian import Inverted, invert_exactly, invert_fast
+from .laplacian import Inverted, invert, invert_exactly
+
+_LEAST = 1e-20
+"""The least sum of the weights of arcs, relative to that of the root, that they are divided by."""
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -54,8 +61,12 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
 
 def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
     """Both at once, from one factorisation; arguments and errors as for ``log_partition``."""
-    check_scores(scores)
-    return unchecked(scores, None if lengths is None else present(scores, lengths), single_root)
+    check_shape(scores)
+    found = unchecked(scores, None if lengths is None else present(scores, lengths), single_root)
+    # scores that are no numbers leave none, and there is no need to look for them before
+    if not torch.compiler.is_compiling() and not math.isfinite(float(found[0].detach().sum())):
+        check_scores(scores)
+    return found
 
 
 def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
@@ -71,15 +82,24 @@ def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
 
+def check_shape(scores: Tensor) -> None:
+    """Check that scores are of trees.
+
+    Raises:
+        ObservationError: for another shape than ``(batch, n, n)``, or another dtype than a floating one.
+    """
+    if not isinstance(scores, Tensor) or scores.ndim != 3 or scores.shape[1] != scores.shape[2] or not scores.is_floating_point():
+        found = f"{tuple(scores.shape)} and {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ObservationError(f"trees: scores need shape (batch, n, n) and a floating dtype, got {found}.")
+
+
 def check_scores(scores: Tensor) -> None:
     """Check scores of trees.
 
     Raises:
         ObservationError: for another shape than ``(batch, n, n)``, or entries that are NaN or +inf.
     """
-    if not isinstance(scores, Tensor) or scores.ndim != 3 or scores.shape[1] != scores.shape[2] or not scores.is_floating_point():
-        found = f"{tuple(scores.shape)} and {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise ObservationError(f"trees: scores need shape (batch, n, n) and a floating dtype, got {found}.")
+    check_shape(scores)
     # the largest of anything with NaN is NaN, which is not below infinity
     if scores.numel() and not torch.compiler.is_compiling() and not bool(scores.detach().amax() < torch.inf):
         raise ObservationError("trees: scores have NaN or +inf entries; -inf forbids an arc, everything else must be finite.")
@@ -102,9 +122,9 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Way:
-    """How to invert a Laplacian, in what arithmetic, and how far entries may cancel for the digits of the result to be still resolved."""
+    """How to find the inverse, in what arithmetic, and how far entries may cancel for the digits of the result to be still resolved."""
 
-    invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    solve: Callable[[Tensor, Tensor | None, bool], _Solved]
     dtype: torch.dtype
     worst: float
 
@@ -114,7 +134,7 @@ def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Se
     if not ways:
         return eliminated(scores.double(), exists, single_root)
     cast = scores.to(ways[0].dtype)
-    solved = _solve(cast.detach(), exists, single_root, ways[0].invert)
+    solved = ways[0].solve(cast.detach(), exists, single_root)
     trusted = solved.cancelled <= ways[0].worst
     if bool(trusted.all()):
         return _attached(cast, solved)
@@ -126,27 +146,33 @@ def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Se
     return torch.cat([part[0].to(scores.dtype) for part in parts])[place], torch.cat([part[1].to(scores.dtype) for part in parts])[place]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Solved:
-    """The inverse of the Laplacian, and what follows from it.
+    """The inverse of the matrix whose determinant is the weight of all trees, and what follows from it.
 
     Attributes:
         partition: shape ``(batch,)``.
         found: marginals, shape ``(batch, n, n)``.
-        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``: 1 if nothing cancels, NaN or infinity if nothing is left.
-        arcs: weights relative to the heaviest head, 0 on the diagonal, shape ``(batch, n, n)``.
-        roots: their weights, shape ``(batch, n)``.
-        inverse: of the Laplacian; with one root, of that with the roots in the place of a row; shape ``(batch, n, n)``.
-        node: whose row that is, shape ``(batch,)``; None where several roots are allowed.
+        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``; NaN or infinity if nothing is left.
+        shift: of the scores of arcs, by modifier, shape ``(batch, n)``.
+        root_shift: of those of roots, likewise.
+        arcs: weights of the shifted scores, 0 on the diagonal, shape ``(batch, n, n)``.
+        roots: likewise, shape ``(batch, n)``.
+        guess: how likely each node is the root, u above, shape ``(batch, n)``; None where several roots are allowed.
+        inverse: of the Laplacian of ``arcs``, with ``guess`` times ``roots`` or else ``roots`` on the diagonal added; shape ``(batch, n, n)``.
+        per_root: the probability of each root, by its weight, shape ``(batch, n)``.
     """
 
     partition: Tensor
     found: Tensor
     cancelled: Tensor
+    shift: Tensor
+    root_shift: Tensor
     arcs: Tensor
     roots: Tensor
+    guess: Tensor | None
     inverse: Tensor
-    node: Tensor | None
+    per_root: Tensor
 
     def rows(self, chosen: Tensor) -> _Solved:
         """Those of some batch elements."""
@@ -154,124 +180,142 @@ class _Solved:
         return replace(self, **{name: part[chosen] for name, part in held.items() if part is not None})
 
 
-@dataclass(frozen=True)
-class _Row:
-    """The row of each matrix in which the roots are.
+def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
+    """Invert the matrix as it is."""
+    # a maximum over the first axis is several times faster than over the second
+    arcs = scores.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    diagonal = arcs.diagonal(dim1=0, dim2=2)
+    roots = diagonal.clone()
+    largest = arcs.amax(0)
+    if exists is not None:
+        largest = torch.where(exists, largest, 0)
+    arcs.sub_(largest).exp_()
+    if single_root:
+        diagonal.zero_()
+    total = arcs.sum(0)
+    # a node with hardly any other head can only be the root, whatever its arcs weigh
+    bounded = total.clamp_min(_LEAST)
+    degree = total.div_(bounded)
+    arcs = arcs.div_(bounded).transpose(0, 1)
+    shift = bounded.log_().add_(largest)
+    if exists is not None:
+        degree, shift = torch.where(exists, degree, 1), torch.where(exists, shift, 0)
+    partition = shift.sum(1, dtype=torch.float64)
+    if single_root:
+        roots -= shift
+        scale = roots.logsumexp(1)
+        roots = roots.softmax(1)
+        if exists is not None:
+            scale, roots = torch.where(exists[:, 0], scale, 0), torch.where(exists, roots, 0)
+        partition += scale
+        root_shift, guess = shift + scale[:, None], roots
+        matrix = torch.mul(guess[:, :, None], roots[:, None]).sub_(arcs)
+    else:
+        roots = diagonal.clone()
+        diagonal.zero_()
+        root_shift, guess = shift, None
+        matrix = arcs.neg()
+    matrix.diagonal(dim1=1, dim2=2).add_(degree)
+    inverse, determinant, largest_entry = invert(matrix)
+    partition += determinant
+    per_root = _per_root(inverse, guess)
+    found = _marginals(arcs, roots, inverse, per_root)
+    return _Solved(partition, found, largest_entry, shift, root_shift, arcs, roots, guess, inverse, per_root)
 
-    Attributes:
-        matrices: their numbers, shape ``(batch,)``.
-        node: shape ``(batch,)``.
-    """
 
-    matrices: Tensor
-    node: Tensor
-
-    @staticmethod
-    def of(node: Tensor) -> _Row:
-        return _Row(torch.arange(len(node), device=node.device), node)
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        """Index of the rows, or of the entries of vectors."""
-        return self.matrices, self.node
-
-    @property
-    def column(self) -> tuple[Any, ...]:
-        """Index of the columns."""
-        return self.matrices, slice(None), self.node
-
-
-@torch.no_grad()
-def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, invert: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> _Solved:
-    """Invert a diagonally dominant M-matrix: arcs with the opposite sign, and on the diagonal what enters a node.
+def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
+    """Without a subtraction until the inverse of the Laplacian is known.
 
     With one root, the Laplacian first loses the row and the column of the node with the heaviest root: its determinant is then the weight of the
     trees that hang on that node, to which those of all other roots are added as a sum without signs. What enters a node comes from other nodes
     and, as a surplus, from the root or the deleted node.
     """
-    shift, arcs, roots = _weights(scores)
-    at = None
-    kept, surplus = arcs, roots
-    if single_root:
-        at = _Row.of(roots.argmax(1))
-        surplus = arcs[at.row]
-        surplus[at.row] = 1
-        kept = arcs.clone()
-        kept[at.row] = 0
-        kept[at.column] = 0
+    # every modifier has exactly one head, so that a shift of its scores shifts those of all trees; the floor is for nodes without any
+    shift = scores.amax(1).clamp_min_(NEVER)
     if exists is not None:
         shift = torch.where(exists, shift, 0)
-        surplus = torch.where(exists, surplus, 1)
-    inverse, partition = invert(kept, surplus)
-    # large shifts may cancel against a large logarithm
-    partition = partition.double() + shift.sum(1, dtype=torch.float64)
-    largest = inverse.flatten(1).amax(1)
-    degree = kept.sum(1) + surplus
-    visits = degree * inverse.diagonal(dim1=1, dim2=2)
-    if at is None:
-        cancelled = visits.amax(1)
-    else:
-        inverse[(*at.row, at.node)] = 0
-        reached = (inverse * arcs[at.column][:, None]).sum(2)
-        elsewhere = roots.clone()
-        elsewhere[at.row] = 0
-        total = (roots[at.row] + (elsewhere * reached).sum(1))[:, None]
-        rooted = (inverse * elsewhere[:, :, None]).sum(1) / total
-        cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
-        partition += total[:, 0].log().double()
-        reached[at.row] = 1
-        inverse = torch.addcmul(inverse, reached[:, :, None], rooted[:, None], value=-1)
-        inverse[at.column] = reached / total
-    found = _marginals(arcs, roots, inverse, at)
-    # of a matrix that is singular but for rounding, what is called its inverse is none. Each column of marginals sums to one if the diagonal of
-    # inverse times Laplacian is that of the identity, and a walk against the arcs visits a node where it starts at least once
-    slack = torch.finfo(arcs.dtype).eps ** 0.5
-    off = (found.sum(1) - (1 if exists is None else exists.to(arcs.dtype))).abs_().amax(1)
-    # beyond this, products of four entries overflow
-    within = largest < torch.finfo(arcs.dtype).max ** 0.25
-    sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()
-    return _Solved(partition, found, torch.where(sound, 2 * cancelled - 1, torch.inf), arcs, roots, inverse, None if at is None else at.node)
-
-
-def _weights(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By how much the scores of each modifier are shifted, and the weights of arcs, 0 on the diagonal, and of roots after that."""
-    # every modifier has exactly one head, so that a shift of its scores shifts those of all trees; the floor is for nodes without any
-    shift = scores.amax(1, keepdim=True).clamp_min_(NEVER)
-    arcs = (scores - shift).exp_()
+    arcs = (scores - shift[:, None]).exp_()
     diagonal = arcs.diagonal(dim1=1, dim2=2)
     roots = diagonal.clone()
     diagonal.zero_()
-    return shift[:, 0], arcs, roots
+    if single_root:
+        return _hung_on_heaviest(arcs, roots, shift, exists)
+    surplus = roots if exists is None else torch.where(exists, roots, 1)
+    inverse, determinant = invert_exactly(arcs, surplus)
+    per_root = inverse.diagonal(dim1=1, dim2=2)
+    visits = (arcs.sum(1) + surplus) * per_root
+    found = _marginals(arcs, roots, inverse, per_root)
+    cancelled = torch.where(_sound(found, inverse, visits, exists), 2 * visits.amax(1) - 1, torch.inf)
+    return _Solved(determinant + shift.sum(1), found, cancelled, shift, shift, arcs, roots, None, inverse, per_root)
 
 
-def _marginals(arcs: Tensor, roots: Tensor, inverse: Tensor, at: _Row | None) -> Tensor:
+def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor | None) -> _Solved:
+    """What follows from the inverse without the row and the column of the node with the heaviest root."""
+    guess = torch.nn.functional.one_hot(roots.argmax(1), roots.shape[1]).to(roots.dtype)
+    first = guess.bool()
+    others = 1 - guess
+    out_of, elsewhere = (arcs * guess[:, :, None]).sum(1), roots * others
+    surplus = torch.where(first, 1, out_of)
+    if exists is not None:
+        surplus = torch.where(exists, surplus, 1)
+    kept = arcs * others[:, :, None] * others[:, None]
+    inverse, determinant = invert_exactly(kept, surplus)
+    visits = (kept.sum(1) + surplus) * inverse.diagonal(dim1=1, dim2=2)
+    inverse = inverse * others[:, :, None] * others[:, None]
+    reached = (inverse @ (arcs @ guess[:, :, None]))[:, :, 0]
+    total = (roots * guess).sum(1) + (elsewhere * reached).sum(1)
+    rooted = (elsewhere[:, None] @ inverse)[:, 0] / total[:, None]
+    cancelled = torch.maximum(visits, (kept.sum(1) + surplus) * reached * rooted).amax(1)
+    reached = reached + guess
+    per_root = reached / total[:, None]
+    inverse = torch.baddbmm(inverse, reached[:, :, None], rooted[:, None], alpha=-1)
+    found = _marginals(arcs, roots, inverse, per_root)
+    cancelled = torch.where(_sound(found, inverse, visits, exists), 2 * cancelled - 1, torch.inf)
+    # roots of another scale move the inverse by a multiple of ``per_root`` in each column: one that does not drown it
+    scale = per_root.amax(1, keepdim=True)
+    partition = determinant + shift.sum(1) + total.log()
+    per_root = per_root / scale
+    return _Solved(
+        partition, found, cancelled, shift, shift - scale.log(), arcs, roots * scale, guess, inverse + per_root[:, :, None], per_root
+    )  # fmt: skip
+
+
+def _sound(found: Tensor, inverse: Tensor, visits: Tensor, exists: Tensor | None) -> Tensor:
+    """Whether an inverse is one, shape ``(batch,)``: marginals of a node sum to one, and a walk against the arcs visits a node where it starts."""
+    slack = torch.finfo(found.dtype).eps ** 0.5
+    off = (found.sum(1) - (1 if exists is None else exists.to(found.dtype))).abs().amax(1)
+    # beyond this, products of four entries overflow
+    within = inverse.flatten(1).abs().amax(1) < torch.finfo(found.dtype).max ** 0.25
+    sound: Tensor = (off < slack) & (visits.amin(1) > 1 - slack) & within
+    return sound
+
+
+def _per_root(inverse: Tensor, guess: Tensor | None) -> Tensor:
+    found: Tensor = inverse.diagonal(dim1=1, dim2=2) if guess is None else (inverse.mT * guess[:, :, None]).sum(1)
+    return found
+
+
+def _marginals(arcs: Tensor, roots: Tensor, inverse: Tensor, per_root: Tensor) -> Tensor:
     """The derivative of the log-determinant by the scores, shape ``(batch, n, n)``."""
-    own = inverse.diagonal(dim1=1, dim2=2)
-    if at is None:
-        chance = roots * own
-        paths = own[:, :, None] - inverse
-    else:
-        chance = roots * inverse[at.column]
-        own = own.clone()
-        own[at.row] = 0
-        paths = own[:, :, None] - inverse
-        paths[at.column] = own
-    found = paths.mT * arcs
-    found.diagonal(dim1=1, dim2=2).copy_(chance)
+    found = (inverse.diagonal(dim1=1, dim2=2)[:, None] - inverse.mT).mul_(arcs)
+    torch.mul(roots, per_root, out=found.diagonal(dim1=1, dim2=2))
     return found
 
 
 @torch.no_grad()
 def _directional(solved: _Solved, direction: Tensor) -> Tensor:
     """The derivative of the marginals in a direction of the scores: the Hessian of the log-partition, which is symmetric, times the direction."""
-    at = None if solved.node is None else _Row.of(solved.node)
     arcs, roots = solved.arcs * direction, solved.roots * direction.diagonal(dim1=1, dim2=2)
     step = arcs.clone()
-    step.diagonal(dim1=1, dim2=2).copy_(-(arcs.sum(1) + roots) if at is None else -arcs.sum(1))
-    if at is not None:
-        step[at.row] = -roots
+    loss = arcs.sum(1)
+    if solved.guess is None:
+        loss += roots
+    else:
+        step.addcmul_(solved.guess[:, :, None], roots[:, None], value=-1)
+    step.diagonal(dim1=1, dim2=2).sub_(loss)
     moved = solved.inverse @ step @ solved.inverse
-    return _marginals(arcs, roots, solved.inverse, at).add_(_marginals(solved.arcs, solved.roots, moved, at))
+    moved_roots = _marginals(solved.arcs, solved.roots, moved, _per_root(moved, solved.guess))
+    return _marginals(arcs, roots, solved.inverse, solved.per_root).add_(moved_roots)
 
 
 def _attached(scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
@@ -310,28 +354,21 @@ class _Attached(torch.autograd.Function):
 
 def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
     """The marginals in operations that can be differentiated any number of times, from the inverse that is known."""
-    weights = (scores - scores.detach().amax(1, keepdim=True).clamp_min(NEVER)).exp()
-    n = scores.shape[1]
-    identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
-    roots, arcs = weights.diagonal(dim1=1, dim2=2), weights * (1 - identity)
-    if solved.node is None:
+    identity = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
+    arcs = (scores.masked_fill(identity, -torch.inf) - solved.shift[:, None]).exp()
+    roots = (scores.diagonal(dim1=1, dim2=2) - solved.root_shift).exp()
+    if solved.guess is None:
         matrix = torch.diag_embed(arcs.sum(1) + roots) - arcs
-        inverse = Inverted.apply(matrix, solved.inverse)
-        own = inverse.diagonal(dim1=1, dim2=2)
-        several: Tensor = arcs * (own[:, :, None] - inverse).mT + torch.diag_embed(roots * own)
-        return several
-    first = identity[solved.node].expand(len(scores), n)
-    others = 1 - first
-    matrix = (torch.diag_embed(arcs.sum(1)) - arcs) * others[:, :, None] + first[:, :, None] * roots[:, None]
+    else:
+        matrix = torch.diag_embed(arcs.sum(1)) - arcs + solved.guess[:, :, None] * roots[:, None]
     inverse = Inverted.apply(matrix, solved.inverse)
-    own = inverse.diagonal(dim1=1, dim2=2) * others
-    reached = (inverse * first[:, None]).sum(2)
-    found: Tensor = arcs * (own[:, :, None] - inverse * others[:, None]).mT + torch.diag_embed(roots * reached)
+    own = inverse.diagonal(dim1=1, dim2=2)
+    found: Tensor = arcs * (own[:, None] - inverse.mT) + torch.diag_embed(roots * _per_root(inverse, solved.guess))
     return found
 
 
 _WAYS = {
-    torch.float64: (_Way(invert_fast, torch.float64, 30.0), _Way(invert_exactly, torch.float64, 300.0)),
-    torch.float32: (_Way(invert_fast, torch.float32, 10.0), _Way(invert_exactly, torch.float64, 1e7)),
+    torch.float64: (_Way(_solve_fast, torch.float64, 30.0), _Way(_solve_exactly, torch.float64, 300.0)),
+    torch.float32: (_Way(_solve_fast, torch.float32, 8.0), _Way(_solve_exactly, torch.float64, 1e7)),
 }
 """What is tried for results of a dtype before elimination in the logarithmic domain."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
+from factors import laplacian
 from factors.arborescence import decode, sample
 from factors.elimination import eliminated
 from factors.matrix_tree import _WAYS, _by_cases, log_partition, log_partition_and_marginals, marginals, present
@@ -239,3 +240,75 @@ def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_stron
     single = everything(lambda s: _by_cases(s.float(), exists, roots, _WAYS[torch.float32]))
     for found, right in zip(single, expected, strict=True):
         torch.testing.assert_close(found.double(), right, atol=2e-4, rtol=1e-5)
+
+
+def hard_scores(kind, strength, batch, n, generator):
+    """Scores whose Laplacian is near to singular, or whose roots, heads or arcs differ much in size."""
+    scores = torch.randn(batch, n, n, dtype=torch.float64, generator=generator)
+    nodes = torch.arange(n)
+    if kind == "scaled":
+        return scores * strength
+    if kind in ("roots", "few roots"):
+        scores.diagonal(dim1=1, dim2=2).add_(strength * (torch.randn(batch, n, generator=generator) if kind == "roots" else (nodes < 2)))
+    if kind == "no roots":
+        scores.diagonal(dim1=1, dim2=2).sub_(strength)
+    if kind == "heads":
+        scores += strength * torch.randn(batch, n, 1, generator=generator)
+    if kind in ("cycles", "cycles with roots"):
+        scores[:, nodes[:-1:2], nodes[1::2]] += strength
+        scores[:, nodes[1::2], nodes[:-1:2]] += strength
+        if kind == "cycles with roots":
+            scores.diagonal(dim1=1, dim2=2)[:, ::3] += strength
+    if kind == "tree":
+        heads = [0, *(int(torch.randint(m, (1,), generator=generator)) for m in range(1, n))]
+        scores[:, heads, nodes] += strength
+    if kind == "forbidden":
+        scores[torch.rand(batch, n, n, generator=generator) < strength / 50] = -torch.inf
+    if kind == "two with the root alone":
+        scores[:, 1:, 0] = -torch.inf
+        scores[:, :1, 1:2] = -torch.inf
+        scores[:, 2:, 1:2] -= 4 * strength
+    return scores
+
+
+@pytest.mark.parametrize("strength", [3.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize(
+    "kind",
+    ["scaled", "roots", "few roots", "no roots", "heads", "cycles", "cycles with roots", "tree", "forbidden", "two with the root alone"],
+)
+@ROOTS
+def test_each_way_alone_is_right_where_it_is_trusted(roots, kind, strength, monkeypatch):
+    # halves even of small batches
+    monkeypatch.setattr(laplacian, "_LITTLE", 0)
+    generator = torch.Generator().manual_seed(0)
+    for n, batch in ((1, 3), (2, 30), (5, 30), (18, 20), (44, 6)):
+        scores = hard_scores(kind, strength, batch, n, generator)
+        exact_partition, exact = eliminated(scores, None, roots == "single")
+        scale = exact_partition.abs().clamp_min(1)
+        for dtype, closest, relative in ((torch.float64, 2e-12, 1e-13), (torch.float32, 1e-5, 3e-6)):
+            for way in _WAYS[dtype]:
+                own = scores.float().double() if dtype == torch.float32 else scores
+                if dtype == torch.float32:
+                    exact_partition, exact = eliminated(own, None, roots == "single")
+                solved = way.solve(own.to(way.dtype), None, roots == "single")
+                trusted = solved.cancelled <= way.worst
+                assert ((solved.found.double() - exact)[trusted].abs() <= closest).all()
+                assert ((solved.partition - exact_partition)[trusted].abs() <= relative * scale[trusted]).all()
+
+
+@ROOTS
+@pytest.mark.parametrize("n", [1, 4])
+def test_scores_are_left_as_they_are(roots, n):
+    scores = torch.randn(1, n, n, generator=torch.Generator().manual_seed(0))
+    before = scores.clone()
+    log_partition_and_marginals(scores, torch.tensor([n]), roots == "single")
+    assert torch.equal(scores, before)
+
+
+def test_scores_as_of_a_parser_take_the_fast_way_whatever_its_root():
+    generator = torch.Generator().manual_seed(0)
+    for n in (5, 20, 60):
+        for kind, strength in (("tree", 3.0), ("tree", 10.0), ("no roots", 10.0), ("scaled", 1.0), ("heads", 5.0)):
+            way = _WAYS[torch.float32][0]
+            solved = way.solve(hard_scores(kind, strength, 50, n, generator).float(), None, True)
+            assert (solved.cancelled <= way.worst).float().mean() > 0.95

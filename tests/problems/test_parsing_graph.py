@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import Multilinear, TreeEntropy, laplacian
+from factors import Multilinear, TreeEntropy, matrix_tree
 from problems.parsing import ParsingNetwork
 from problems.parsing_config import ParsingConfig
 
@@ -343,8 +343,8 @@ def network(k, activation="relu", labels=0):
 def test_training_factorises_once_for_each_update_of_the_tree(monkeypatch, k):
     """Footnote 3: the log-partition of the loss, its gradient and the marginals come from one matrix."""
     calls = []
-    original = laplacian._blockwise
-    monkeypatch.setattr(laplacian, "_blockwise", lambda matrix: calls.append(len(matrix)) or original(matrix))
+    original = matrix_tree.invert
+    monkeypatch.setattr(matrix_tree, "invert", lambda matrix: calls.append(len(matrix)) or original(matrix))
     net, lengths = network(k), torch.tensor([5, 2, 4])
     loss = net.loss(torch.randn(3, 6, 6, dtype=torch.float64), lengths, torch.zeros(3, 5, dtype=torch.int64), None)
     loss.backward()
