@@ -50,7 +50,7 @@ class ModelConfig:
         self_conditioning: feed the last estimate back (Chen et al., 2023).
         sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
         sampling_steps: estimates for a sample.
-        spacing: of the levels in sampling.
+        spacing: of the levels in sampling: with restarts, the schedule's own, or even in the log-SNR.
     """
 
     width: int = 64
@@ -66,7 +66,7 @@ class ModelConfig:
     self_conditioning: bool = True
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
     sampling_steps: int = 100
-    spacing: Literal["schedule", "log-snr"] = "schedule"
+    spacing: Literal["restarts", "schedule", "log-snr"] = "restarts"
 
     def check(self, where: str) -> None:
         """Check the ranges.

@@ -20,7 +20,7 @@ from problems.sorting import generate as sorted_lists
 from problems.sudoku import all_grids, one_hot
 from problems.sudoku import declare as sudoku
 from problems.sudoku_task import SudokuConfig, SudokuProblem
-from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion
+from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion, restarted, restarting_levels
 from unn.diffusion.schedule import log_snr_levels
 from unn.models import Denoiser
 from unn.training import TrainingConfig, fit
@@ -157,6 +157,23 @@ def test_all_schedules_lead_to_the_right_variance(sampler, schedule):
 
 
 @EVERY_SAMPLER
+@pytest.mark.parametrize("name", DATA)
+def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, name):
+    mean, covariance = (torch.tensor(x, dtype=torch.float64) for x in DATA[name])
+    denoise, noisy = gaussian(mean, covariance)
+    # rounds of many steps, so that what four would lose does not hide a wrong amount of noise
+    again = torch.linspace(math.log(2.0), math.log(0.03), 100, dtype=torch.float64).exp()
+    falls = [restarting_levels(LogUniform(), 200)[0].double(), *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0))]
+    generator = torch.Generator().manual_seed(0)
+    start = noisy(falls[0][0], 1)
+    found = restarted(SAMPLERS[sampler], denoise, start, falls, lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype), silent)
+    error = 5 / SAMPLED**0.5 + OFF.get(sampler, 0.002)
+    assert ((found.mean(0) - mean).abs() < error * covariance.diagonal().sqrt()).all()
+    scale = (torch.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2).sqrt()
+    assert ((found.T.cov() - covariance).abs() < error * scale).all()
+
+
+@EVERY_SAMPLER
 def test_a_known_sample_is_found_exactly_whatever_the_number_of_steps(sampler):
     x0 = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for steps in (1, 2, 3, 10):
@@ -181,6 +198,21 @@ def test_samplers_look_after_each_step_at_what_they_have(sampler):
 
 
 # -- levels of noise -------------------------------------------------------------------------------------------------
+
+
+@given(
+    steps=st.integers(1, 300),
+    schedule=st.sampled_from([LinearSteps(), LinearSteps(last=0.005), LinearSteps(1), LogNormal(), LogUniform(0.1, 1.0), LogUniform(5, 60)]),
+)
+@settings(deadline=None)
+def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many_steps_as_are_asked_for(steps, schedule):
+    first, *rounds = restarting_levels(schedule, steps)
+    highest, lowest = schedule.levels(2)[:2].tolist()
+    assert torch.equal(first, schedule.levels(len(first) - 1)) and len(first) - 1 + sum(len(levels) - 1 for levels in rounds) == steps
+    for levels in rounds:
+        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) == 5
+        assert lowest * 0.999 <= levels[-2] and levels[0] <= min(highest, 1.5) * 1.001
+    assert bool(rounds) == (steps >= 7 and lowest < min(highest, 1.5))
 
 
 def sigmas_by_hand(schedule):
@@ -767,7 +799,7 @@ def test_a_loop_of_euler_steps_as_in_k_diffusion_gives_the_samples_of_ddim(predi
             x = x + derivative * (after - now)
         expected = SAMPLERS["ddim"](denoiser, starts(model, seeds, sigmas), sigmas, lambda: 0, silent)
     torch.testing.assert_close(torch.where(condition.numbers, condition.rows, x), torch.where(condition.numbers, condition.rows, expected))
-    found = model.sample(known, 3, steps=6, sampler="ddim", seed=seeds)
+    found = model.sample(known, 3, steps=6, sampler="ddim", spacing="schedule", seed=seeds)
     torch.testing.assert_close(natural(model, x), found["A"])
 
 
@@ -815,7 +847,7 @@ def test_a_scheduler_as_in_diffusers_gives_the_same_samples(sampler):
             x0 = model.denoise(z / kept.sqrt(), sigma, condition)
             fresh = noise() if sampler == "ancestral" and place + 1 < steps else torch.zeros_like(z) if sampler == "ancestral" else None
             z = scheduler.step(x0, place, z, fresh).prev_sample
-    found = model.sample(known, 3, steps=steps, sampler=sampler, seed=seeds)
+    found = model.sample(known, 3, steps=steps, sampler=sampler, spacing="schedule", seed=seeds)
     torch.testing.assert_close(natural(model, z), found["A"], rtol=1e-4, atol=1e-4)
 
 
@@ -859,10 +891,21 @@ def test_one_model_samples_at_all_sizes():
 
 def test_spacing_changes_the_levels():
     model = made()
-    a, b = (model.sample(count=2, steps=5, spacing=spacing, seed=0, sampler="ddim")["A"] for spacing in ("schedule", "log-snr"))
-    assert not torch.allclose(a, b)
+
+    def drawn(model, spacing):
+        return model.sample(count=2, steps=7, spacing=spacing, seed=0, sampler="ddim")["A"]
+
+    assert not torch.allclose(drawn(model, "schedule"), drawn(model, "log-snr"))
+    assert not torch.allclose(drawn(model, "schedule"), drawn(model, "restarts"))
     even = made(schedule=LogUniform(float(LinearSteps().sigmas[0]), float(LinearSteps().sigmas[-1])))
-    torch.testing.assert_close(even.sample(count=2, steps=5, seed=0, sampler="ddim")["A"], b, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(drawn(even, "schedule"), drawn(model, "log-snr"), rtol=1e-4, atol=1e-4)
+
+
+def test_sampling_restarts_by_default_and_says_each_step_to_the_trace():
+    model, seen = made(), []
+    found = model.sample(count=2, steps=20, seed=0, trace=lambda k, values: seen.append(k))
+    again = model.sample(count=2, steps=20, seed=0, spacing="restarts")
+    assert seen == list(range(20)) and all(torch.equal(found[name], again[name]) for name in found.values)
 
 
 def test_trained_a_little_it_knows_the_mean_of_what_it_saw():

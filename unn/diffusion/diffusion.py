@@ -13,11 +13,11 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..models.conditional import Condition, ConditionalModel, Samples
 from ..models.denoiser import Denoiser
 from ..models.frame import Frame, Given
-from .samplers import SAMPLERS
-from .schedule import LinearSteps, Schedule, log_snr_levels
+from .samplers import SAMPLERS, restarted
+from .schedule import LinearSteps, Schedule, log_snr_levels, restarting_levels
 
 Prediction = Literal["x0", "velocity"]
-SPACINGS = ("schedule", "log-snr")
+SPACINGS = ("restarts", "schedule", "log-snr")
 Trace = Callable[[int, dict[str, Tensor]], None]
 
 
@@ -98,7 +98,7 @@ class Diffusion(ConditionalModel):
         *,
         steps: int = 100,
         sampler: str = "ancestral",
-        spacing: Literal["schedule", "log-snr"] = "schedule",
+        spacing: Literal["restarts", "schedule", "log-snr"] = "restarts",
         seed: int | Sequence[int] | None = None,
         verify: bool = False,
         tries: int = 1,
@@ -113,7 +113,7 @@ class Diffusion(ConditionalModel):
             count: of samples.
             steps: estimates of the network, twice as many for "heun".
             sampler: see ``unn.diffusion.SAMPLERS``.
-            spacing: of the levels of noise: the schedule's own, or even in the log-SNR over its range.
+            spacing: of the levels of noise: with restarts, as in ``restarting_levels``, the schedule's own, or even in the log-SNR over its range.
             seed: of all samples together, or one for each, which then depends on nothing else; None draws from torch's global generator.
             verify: check the constraints of the graph.
             tries: with ``verify``, how often to sample what meets them not.
@@ -131,20 +131,27 @@ class Diffusion(ConditionalModel):
             raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(spacing, SPACINGS)}")
         check_counts(count=count, tries=tries, at_once=at_once)
         condition = self.condition(given or {}, count, **(sizes or {}))
-        levels = (log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)).to(condition.rows)
+        falls = [levels.to(condition.rows) for levels in self._falls(spacing, steps)]
         generators = generators_of(seed, count)
         training = self.training
         self.eval()
 
         def draw(held: Condition, some: list[torch.Generator] | None) -> Tensor:
-            return self._draw(held, levels, sampler, some, trace)
+            return self._draw(held, falls, sampler, some, trace)
 
         try:
             return tried_again(self, condition, given or {}, draw, generators, verify, tries, at_once)
         finally:
             self.train(training)
 
-    def _draw(self, condition: Condition, levels: Tensor, sampler: str, generators: list[torch.Generator] | None, trace: Trace | None) -> Tensor:
+    def _falls(self, spacing: str, steps: int) -> list[Tensor]:
+        if spacing == "restarts":
+            return restarting_levels(self.schedule, steps)
+        return [log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)]
+
+    def _draw(
+        self, condition: Condition, falls: Sequence[Tensor], sampler: str, generators: list[torch.Generator] | None, trace: Trace | None
+    ) -> Tensor:
         shape = condition.rows.shape
         like = condition.rows
 
@@ -164,8 +171,8 @@ class Diffusion(ConditionalModel):
             if trace is not None:
                 trace(step, self._raw(torch.where(condition.numbers, condition.rows, x), condition.frame))
 
-        start = (1 + levels[0] ** 2).sqrt() * noise()
-        return torch.where(condition.numbers, condition.rows, SAMPLERS[sampler](denoise, start, levels, noise, look))
+        start = (1 + falls[0][0] ** 2).sqrt() * noise()
+        return torch.where(condition.numbers, condition.rows, restarted(SAMPLERS[sampler], denoise, start, falls, noise, look))
 
     def _raw(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:
         natural = self._natural(rows, frame).cpu()

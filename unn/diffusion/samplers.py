@@ -8,7 +8,7 @@ structured-diffusion paper's, is the same one after a division by sqrt(1 + sigma
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -76,6 +76,32 @@ def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, lo
             x = x + after * (1 - share).sqrt() * noise()
         before = x0
         look(k, x, x0)
+    return x
+
+
+def restarted(sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look) -> Tensor:
+    """Several falls of the noise, with fresh noise up to the beginning of the next between them (Xu et al., 2023).
+
+    What a step too long has spoilt is mended by the next fall, which starts from a sample that is nearly right, not from noise.
+
+    Args:
+        sampler: for each fall.
+        denoise: as of the sampler.
+        x: at the first level of the first fall.
+        falls: falling levels, as a sampler needs them.
+        noise: as of the sampler.
+        look: as of the sampler; steps are numbered through.
+    """
+    done = 0
+
+    def look_on(k: int, now: Tensor, x0: Tensor) -> None:
+        look(done + k, now, x0)
+
+    for index, levels in enumerate(falls):
+        if index:
+            x = x + (levels[0] ** 2 - falls[index - 1][-1] ** 2).sqrt() * noise()
+        x = sampler(denoise, x, levels, noise, look_on)
+        done += len(levels) - 1
     return x
 
 

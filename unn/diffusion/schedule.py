@@ -119,6 +119,23 @@ class LogNormal(Schedule):
         return torch.cat([(high + place * (low - high)) ** 7, torch.zeros(1)])
 
 
+_AGAIN, _TO, _ROUND = 1.5, 0.03, 4
+"""From where, in deviations of the data, samples can still be mended, to where nothing changes any more; estimates in a round."""
+
+
+def restarting_levels(schedule: Schedule, steps: int) -> list[Tensor]:
+    """Levels for ``unn.diffusion.restarted``: a fall through those of the schedule, then rounds of four steps, at most three fifths of all.
+
+    Rounds are evenly spaced in the log-SNR, from 1.5 times the standard deviation of the data, where a sample that is nearly right is still
+    recognised and what is wrong with it is not. Fewer than 7 steps leave none.
+    """
+    _check_steps(steps)
+    highest, lowest = schedule.levels(2)[:2].tolist()
+    highest, lowest = min(highest, _AGAIN), max(lowest, _TO)
+    rounds = 3 * steps // 5 // _ROUND if lowest < highest else 0
+    return [schedule.levels(steps - rounds * _ROUND), *(_log_spaced(lowest, highest, _ROUND) for _ in range(rounds))]
+
+
 def log_snr_levels(schedule: Schedule, steps: int) -> Tensor:
     """As many levels over the range of a schedule, evenly spaced in the log-SNR, shape ``(steps + 1,)``."""
     ends = schedule.levels(2)
