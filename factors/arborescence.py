@@ -31,6 +31,8 @@ def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
         ObservationError: for scores or lengths of another shape, NaN or +inf, or a sentence without any arborescence; names it.
     """
     exists = present(scores, lengths)
+    if not scores.numel():
+        return torch.full(scores.shape[:2], -1, dtype=torch.int64, device=scores.device)
     wide = scores.detach().double()
     both = exists[:, :, None] & exists[:, None, :]
     wide = torch.where(both, wide, -torch.inf)

@@ -75,6 +75,9 @@ def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple
         # which way is taken depends on the values, so that this part runs as it is between two compiled ones
         eager: tuple[Tensor, Tensor] = torch.compiler.disable(unchecked)(scores, exists, single_root)
         return eager
+    if not scores.shape[1]:
+        # the only tree of no nodes
+        return scores.sum((1, 2)), scores.clone()
     kept = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
         kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)

@@ -189,6 +189,8 @@ def test_padding_has_no_heads_and_empty_batches_and_sentences_are_themselves():
         assert (heads >= 0).sum(1).tolist() == [4, 1, 0]
     assert log_partition(scores, lengths).tolist() == pytest.approx([np.log(64), 0, 0], abs=1e-6)
     assert decode(torch.zeros(0, 4, 4)).shape == (0, 4) and log_partition(torch.zeros(0, 4, 4)).shape == (0,)
+    partition, arcs = log_partition_and_marginals(torch.zeros(2, 0, 0))
+    assert partition.tolist() == [0, 0] and arcs.shape == (2, 0, 0) and decode(torch.zeros(2, 0, 0)).shape == (2, 0)
 
 
 @pytest.mark.parametrize(
