@@ -18,7 +18,6 @@ pass is inverted without any subtraction in float64, and what does not pass then
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -62,18 +61,21 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
 def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
     """Both at once, from one factorisation; arguments and errors as for ``log_partition``."""
     check_shape(scores)
-    found = unchecked(scores, None if lengths is None else present(scores, lengths), single_root)
-    # scores that are no numbers leave none, and there is no need to look for them before
-    if not torch.compiler.is_compiling() and not math.isfinite(float(found[0].detach().sum())):
-        check_scores(scores)
-    return found
+    return _found(scores, None if lengths is None else present(scores, lengths), single_root, _checked_and_eliminated)
 
 
 def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
     """Log-partition and marginals of scores that are known to be as they should be; ``exists`` has shape ``(batch, n)``, None for no padding."""
+    return _found(scores, exists, single_root, eliminated)
+
+
+_Last = Callable[[Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
+
+
+def _found(scores: Tensor, exists: Tensor | None, single_root: bool, last: _Last) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
         # which way is taken depends on the values, so that this part runs as it is between two compiled ones
-        eager: tuple[Tensor, Tensor] = torch.compiler.disable(unchecked)(scores, exists, single_root)
+        eager: tuple[Tensor, Tensor] = torch.compiler.disable(_found)(scores, exists, single_root, last)
         return eager
     if not scores.shape[1]:
         # the only tree of no nodes
@@ -81,8 +83,14 @@ def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple
     kept = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
         kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
-    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype])
+    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype], last)
     return partition.to(scores.dtype), arcs.to(scores.dtype)
+
+
+def _checked_and_eliminated(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
+    # scores that are no numbers come here, as no other way can be trusted with them
+    check_scores(scores)
+    return eliminated(scores, exists, single_root)
 
 
 def check_shape(scores: Tensor) -> None:
@@ -132,17 +140,20 @@ class _Way:
     worst: float
 
 
-def _by_cases(scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way]) -> tuple[Tensor, Tensor]:
+def _by_cases(
+    scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way], last: _Last = eliminated
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The first of some ways for what it can be trusted with, the next for the rest, elimination for what is left."""
     if not ways:
-        return eliminated(scores.double(), exists, single_root)
+        return last(scores.double(), exists, single_root)
     cast = scores.to(ways[0].dtype)
     solved = ways[0].solve(cast.detach(), exists, single_root)
-    trusted = solved.cancelled <= ways[0].worst
-    if bool(trusted.all()):
+    # the largest of anything with NaN is NaN
+    if not len(scores) or float(solved.cancelled.amax()) <= ways[0].worst:
         return _attached(cast, solved)
+    trusted = solved.cancelled <= ways[0].worst
     good, bad = trusted.nonzero().squeeze(1), (~trusted).nonzero().squeeze(1)
-    parts = [_by_cases(scores[bad], None if exists is None else exists[bad], single_root, ways[1:])]
+    parts = [_by_cases(scores[bad], None if exists is None else exists[bad], single_root, ways[1:], last)]
     if len(good):
         parts.insert(0, _attached(cast[good], solved.rows(good)))
     place = torch.cat([good, bad]).argsort()
@@ -158,7 +169,7 @@ class _Solved:
         found: marginals, shape ``(batch, n, n)``.
         cancelled: of what size the terms are whose sums are one, shape ``(batch,)``; NaN or infinity if nothing is left.
         shift: of the scores of arcs, by modifier, shape ``(batch, n)``.
-        root_shift: of those of roots, likewise.
+        root_shift: of those of roots, beside that, shape ``(batch, 1)``.
         arcs: weights of the shifted scores, 0 on the diagonal, shape ``(batch, n, n)``.
         roots: likewise, shape ``(batch, n)``.
         guess: how likely each node is the root, u above, shape ``(batch, n)``; None where several roots are allowed.
@@ -206,17 +217,17 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     partition = shift.sum(1, dtype=torch.float64)
     if single_root:
         roots -= shift
-        scale = roots.logsumexp(1)
-        roots = roots.softmax(1)
+        root_shift = roots.logsumexp(1, keepdim=True)
+        guess = roots = roots.softmax(1)
         if exists is not None:
-            scale, roots = torch.where(exists[:, 0], scale, 0), torch.where(exists, roots, 0)
-        partition += scale
-        root_shift, guess = shift + scale[:, None], roots
+            root_shift = torch.where(exists[:, :1], root_shift, 0)
+            guess = roots = torch.where(exists, roots, 0)
+        partition += root_shift[:, 0]
         matrix = torch.mul(guess[:, :, None], roots[:, None]).sub_(arcs)
     else:
         roots = diagonal.clone()
         diagonal.zero_()
-        root_shift, guess = shift, None
+        root_shift, guess = shift.new_zeros(len(shift), 1), None
         matrix = arcs.neg()
     matrix.diagonal(dim1=1, dim2=2).add_(degree)
     inverse, determinant, largest_entry = invert(matrix)
@@ -249,7 +260,7 @@ def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> 
     visits = (arcs.sum(1) + surplus) * per_root
     found = _marginals(arcs, roots, inverse, per_root)
     cancelled = torch.where(_sound(found, inverse, visits, exists), 2 * visits.amax(1) - 1, torch.inf)
-    return _Solved(determinant + shift.sum(1), found, cancelled, shift, shift, arcs, roots, None, inverse, per_root)
+    return _Solved(determinant + shift.sum(1), found, cancelled, shift, shift.new_zeros(len(shift), 1), arcs, roots, None, inverse, per_root)
 
 
 def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor | None) -> _Solved:
@@ -279,7 +290,7 @@ def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor
     partition = determinant + shift.sum(1) + total.log()
     per_root = per_root / scale
     return _Solved(
-        partition, found, cancelled, shift, shift - scale.log(), arcs, roots * scale, guess, inverse + per_root[:, :, None], per_root
+        partition, found, cancelled, shift, -scale.log(), arcs, roots * scale, guess, inverse + per_root[:, :, None], per_root
     )  # fmt: skip
 
 
@@ -359,7 +370,7 @@ def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
     """The marginals in operations that can be differentiated any number of times, from the inverse that is known."""
     identity = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
     arcs = (scores.masked_fill(identity, -torch.inf) - solved.shift[:, None]).exp()
-    roots = (scores.diagonal(dim1=1, dim2=2) - solved.root_shift).exp()
+    roots = (scores.diagonal(dim1=1, dim2=2) - (solved.shift + solved.root_shift)).exp()
     if solved.guess is None:
         matrix = torch.diag_embed(arcs.sum(1) + roots) - arcs
     else:
