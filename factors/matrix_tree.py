@@ -266,20 +266,20 @@ def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> 
 def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor | None) -> _Solved:
     """What follows from the inverse without the row and the column of the node with the heaviest root."""
     guess = torch.nn.functional.one_hot(roots.argmax(1), roots.shape[1]).to(roots.dtype)
-    first = guess.bool()
     others = 1 - guess
-    out_of, elsewhere = (arcs * guess[:, :, None]).sum(1), roots * others
-    surplus = torch.where(first, 1, out_of)
+    elsewhere = roots * others
+    surplus = torch.where(guess.bool(), 1, (arcs * guess[:, :, None]).sum(1))
     if exists is not None:
         surplus = torch.where(exists, surplus, 1)
     kept = arcs * others[:, :, None] * others[:, None]
     inverse, determinant = invert_exactly(kept, surplus)
-    visits = (kept.sum(1) + surplus) * inverse.diagonal(dim1=1, dim2=2)
+    degree = kept.sum(1) + surplus
+    visits = degree * inverse.diagonal(dim1=1, dim2=2)
     inverse = inverse * others[:, :, None] * others[:, None]
     reached = (inverse @ (arcs @ guess[:, :, None]))[:, :, 0]
     total = (roots * guess).sum(1) + (elsewhere * reached).sum(1)
     rooted = (elsewhere[:, None] @ inverse)[:, 0] / total[:, None]
-    cancelled = torch.maximum(visits, (kept.sum(1) + surplus) * reached * rooted).amax(1)
+    cancelled = torch.maximum(visits, degree * reached * rooted).amax(1)
     reached = reached + guess
     per_root = reached / total[:, None]
     inverse = torch.baddbmm(inverse, reached[:, :, None], rooted[:, None], alpha=-1)
