@@ -220,7 +220,7 @@ def lay_windows(counts: Tensor, most: int) -> Windows:
 
 
 def cut_windows(ends: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Windows ``words[start:stop]`` that together hold all words, those next to each other overlapping by about one half.
+    """Windows ``words[start:stop]`` that together hold all words, those next to each other overlapping by one half, less at most one word.
 
     Args:
         ends: how many pieces the first 0, 1, ... n words have.
@@ -239,8 +239,9 @@ def cut_windows(ends: Sequence[int], most: int) -> list[tuple[int, int]]:
             return [*found, (start, last)]
         found.append((start, stop))
         middle = ends[start] + most // 2
-        # on to the middle, and until another word fits
-        while start < stop and (ends[start] < middle or ends[stop + 1] - ends[start] > most):
+        start += 1
+        # on as far as the middle, and until another word fits
+        while start < stop and (ends[start + 1] <= middle or ends[stop + 1] - ends[start] > most):
             start += 1
 
 
