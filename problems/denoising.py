@@ -47,7 +47,9 @@ class ModelConfig:
         prediction: of the network: the clean sample, or the velocity.
         noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
         last_beta: of the linear steps; 0.005 in the paper.
-        self_conditioning: feed the last estimate back (Chen et al., 2023).
+        self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
+            estimate alone (Chen et al., 2023).
+        passes: with it, estimates of an example that training makes before the one that counts, at most.
         sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
         sampling_steps: estimates for a sample.
         spacing: of the levels in sampling: with restarts, the schedule's own, or even in the log-SNR.
@@ -63,7 +65,8 @@ class ModelConfig:
     prediction: Literal["x0", "velocity"] = "x0"
     noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
     last_beta: float = 0.02
-    self_conditioning: bool = True
+    self_conditioning: Literal["tokens", "estimate", "none"] = "tokens"
+    passes: int = 4
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
     sampling_steps: int = 100
     spacing: Literal["restarts", "schedule", "log-snr"] = "restarts"
@@ -81,6 +84,7 @@ class ModelConfig:
                 "depth": (self.depth, 0, 10_000),
                 "heads": (self.heads, 1, 1024),
                 "last_beta": (self.last_beta, 1e-6, 0.999),
+                "passes": (self.passes, 1, 1000),
                 "sampling_steps": (self.sampling_steps, 1, 10**6),
             },
         )

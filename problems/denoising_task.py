@@ -45,13 +45,14 @@ def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> M
         embedding=model.embedding,
         global_token=model.global_token,
         structure=model.structure,
+        self_conditioning=model.self_conditioning if model.process == "gaussian" else "none",
         sizes=sizes,
     )
     if model.process == "masked":
         return MaskedDiffusion(denoiser)
     if model.process == "regressor":
         return Regressor(denoiser)
-    return Diffusion(denoiser, schedule=_schedule(model), prediction=model.prediction, self_conditioning=model.self_conditioning)
+    return Diffusion(denoiser, schedule=_schedule(model), prediction=model.prediction, passes=model.passes)
 
 
 def _schedule(model: ModelConfig) -> Schedule:

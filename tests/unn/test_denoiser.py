@@ -18,6 +18,7 @@ from factors import Clique, Depends
 from problems import boolean, factorisation, sorting, sudoku
 from unn.attention import terms as terms_module
 from unn.models import Denoiser, Frame
+from unn.models.denoiser import SELF_CONDITIONINGS
 from unn.models.frame import kinds
 
 STRUCTURES = ["graph", "dense", "directed", "random"]
@@ -605,29 +606,45 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
 
 @pytest.mark.parametrize("embedding", EMBEDDINGS)
 @pytest.mark.parametrize("structure", ["graph", "dense"])
-def test_every_parameter_has_a_gradient_those_of_an_earlier_estimate_if_there_is_one(embedding, structure):
-    net = network(mixed(), embedding=embedding, structure=structure, global_token=True, sizes=SIZES)
+@pytest.mark.parametrize("self_conditioning", SELF_CONDITIONINGS)
+def test_every_parameter_has_a_gradient_those_of_what_is_fed_back_if_something_is(embedding, structure, self_conditioning):
+    net = network(mixed(), embedding=embedding, structure=structure, self_conditioning=self_conditioning, global_token=True, sizes=SIZES)
     frame = net.frame(**SIZES)
     rows, level, _ = inputs(frame)
-    some = torch.arange(frame.nodes) % 2 == 0
-    # without self-conditioning there is no earlier estimate
-    for previous, without in ((None, ["previous."]), (rows.flip(0), [])):
+    some = (torch.arange(frame.nodes) % 2 == 0).expand(2, -1)
+    memories = memories_of(net, frame)
+    for memory in (None, *memories):
         net.zero_grad()
-        net(rows, level, some.expand(2, -1), frame, previous).square().sum().backward()
-        none = [name for name, p in net.named_parameters() if p.grad is None]
-        assert [name for name in none if not name.startswith(tuple(without))] == []
-        zero = [name for name, p in net.named_parameters() if p.grad is not None and not p.grad.any()]
-        assert zero == []
+        net(rows, level, some, frame, memory).square().sum().backward()
+        unused = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
+        assert all(name.startswith("previous.") for name in unused)
+        assert bool(unused) == (memory is None and bool(memories))
 
 
-def test_an_earlier_estimate_starts_without_influence():
+def memories_of(net, frame):
+    """What can be fed back to a network."""
+    shape = {"tokens": (2, frame.nodes, net.width), "estimate": (2, frame.numbers)}.get(net.self_conditioning)
+    return [] if shape is None else [torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)]
+
+
+@pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
+def test_what_is_fed_back_starts_without_influence_and_zeros_never_have_one(self_conditioning):
     torch.manual_seed(0)
-    net = Denoiser(mixed(), width=8, heads=2, depth=2).double()
+    net = Denoiser(mixed(), width=8, heads=2, depth=2, self_conditioning=self_conditioning).double()
     frame = net.frame(**SIZES)
     rows, level, observed = inputs(frame)
-    assert torch.equal(net(rows, level, observed, frame, rows), net(rows, level, observed, frame))
+    memory, = memories_of(net, frame)
+    assert torch.equal(net(rows, level, observed, frame, memory), net(rows, level, observed, frame))
     randomise(net)
-    assert (net(rows, level, observed, frame, rows) - net(rows, level, observed, frame)).abs().min(1).values.max() > 1e-6
+    without = net(rows, level, observed, frame)
+    assert (net(rows, level, observed, frame, memory) - without).abs().min(1).values.max() > 1e-6
+    assert torch.equal(net(rows, level, observed, frame, torch.zeros_like(memory)), without)
+
+
+def test_without_self_conditioning_nothing_can_be_fed_back():
+    net, frame, given = named("factorisation")
+    with pytest.raises(unn.DeclarationError, match="no weights for what is fed back"):
+        net(*given, frame, given[0])
 
 
 def test_the_level_and_what_is_observed_matter_at_every_node():
@@ -675,6 +692,8 @@ def test_weights_are_loaded_whatever_sizes_were_seen():
         ({"embedding": "exchangable"}, ["unknown embedding 'exchangable'", "Did you mean 'exchangeable'?"]),
         ({"embedding": "none"}, ["unknown embedding 'none'", "independent"]),
         ({"structure": "directd"}, ["unknown structure 'directd'", "Did you mean 'directed'?"]),
+        ({"self_conditioning": "token"}, ["unknown self_conditioning 'token'", "Did you mean 'tokens'?"]),
+        ({"self_conditioning": True}, ["unknown self_conditioning True", "tokens"]),
         ({"width": 0}, ["width", "0"]), ({"width": 8.0}, ["width", "8.0"]), ({"width": True}, ["width", "True"]), ({"width": -4}, ["width", "-4"]),
         ({"heads": 0}, ["heads", "0"]), ({"heads": 3}, ["width 16", "3 heads"]), ({"heads": 32}, ["width 16", "32 heads"]),
         ({"width": 9, "heads": 3}, ["even", "9"]), ({"depth": 0}, ["depth", "0"]), ({"depth": 1.5}, ["depth", "1.5"]),

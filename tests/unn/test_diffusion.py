@@ -23,9 +23,11 @@ from problems.sudoku_task import SudokuConfig, SudokuProblem
 from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion, restarted, restarting_levels
 from unn.diffusion.schedule import log_snr_levels
 from unn.models import Denoiser
+from unn.models.denoiser import SELF_CONDITIONINGS
 from unn.training import TrainingConfig, fit
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
+EVERY_SELF_CONDITIONING = pytest.mark.parametrize("self_conditioning", SELF_CONDITIONINGS)
 STOCHASTIC = ("ancestral", "dpm-solver-sde")
 FIRST_ORDER = ("ancestral", "ddim")
 
@@ -50,11 +52,11 @@ def values_of(batch, seed=0, dtype=torch.float64):
     }
 
 
-def made(graph=None, seed=0, width=8, sizes=None, **options):
+def made(graph=None, seed=0, width=8, sizes=None, self_conditioning="none", **options):
     """A model with random weights, in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        denoiser = Denoiser(graph or declared(), width=width, heads=2, depth=2, sizes=sizes)
+        denoiser = Denoiser(graph or declared(), width=width, heads=2, depth=2, self_conditioning=self_conditioning, sizes=sizes)
         model = Diffusion(denoiser, **options)
         for p in denoiser.parameters():
             torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5 if p.ndim > 1 else 0.5)
@@ -62,8 +64,21 @@ def made(graph=None, seed=0, width=8, sizes=None, **options):
 
 
 def with_network(model, network):
-    """The model with another function for its network, which is called with rows, level, observed, frame, previous."""
-    model.denoiser.forward = network
+    """The model with another function for its network, which is called with rows, level, observed, frame, memory."""
+    model.denoiser.tokens, model.denoiser.estimate = network, lambda estimate, frame: estimate
+    return model
+
+
+def watched(model, look):
+    """The model with its own network, and ``look`` called with each call's memory, tokens and estimate."""
+    network, estimate = model.denoiser.tokens, model.denoiser.estimate
+
+    def tokens(rows, level, observed, frame, memory=None):
+        found = network(rows, level, observed, frame, memory)
+        look(rows, memory, found, estimate(found, frame))
+        return found
+
+    model.denoiser.tokens = tokens
     return model
 
 
@@ -324,15 +339,15 @@ def test_a_schedule_of_one_step_can_be_sampled_in_any_number(sampler):
 
 def test_the_network_sees_values_of_unit_scale_and_a_level_of_the_order_of_one():
     seen = []
-    model = with_network(made(), lambda rows, level, observed, _, previous: seen.append((rows, level, observed, previous)) or torch.zeros_like(rows))
+    model = with_network(made(), lambda rows, level, observed, _, memory: seen.append((rows, level, observed, memory)) or torch.zeros_like(rows))
     condition = model.condition({"A": values_of(1)["A"]}, 3)
     x, sigma = torch.randn(3, condition.frame.numbers, dtype=torch.float64), torch.tensor([0.01, 1.0, 80.0], dtype=torch.float64)
     out = model.denoise(x, sigma, condition)
-    (rows, level, observed, previous), = seen
+    (rows, level, observed, memory), = seen
     expected = torch.where(condition.numbers, condition.rows, x / (1 + sigma**2).sqrt()[:, None])
     torch.testing.assert_close(rows, expected)
     torch.testing.assert_close(level, sigma.log() / 4)
-    assert torch.equal(observed, condition.nodes) and previous is None
+    assert torch.equal(observed, condition.nodes) and memory is None
     # what is known comes back as it is
     assert torch.equal(out, condition.rows)
     torch.testing.assert_close(model.denoise(x, sigma[1], condition), model.denoise(x, sigma[1].expand(3), condition))
@@ -366,7 +381,7 @@ MODELS = {name: made(prediction=name) for name in ("x0", "velocity")}
 def perfect(model, clean, error=0.0):
     """The model with a network whose estimate is off by this error."""
 
-    def network(rows, level, observed, frame, previous):
+    def network(rows, level, observed, frame, memory):
         estimate = clean + error
         if model.prediction == "x0":
             return estimate
@@ -426,32 +441,41 @@ def test_the_loss_is_the_mean_square_of_the_error_of_the_estimates():
 
 
 @pytest.mark.parametrize("prediction", ["x0", "velocity"])
-@pytest.mark.parametrize("self_conditioning", [False, True])
+@EVERY_SELF_CONDITIONING
 def test_the_loss_has_finite_gradients_for_all_weights(prediction, self_conditioning):
     model = made(prediction=prediction, self_conditioning=self_conditioning)
     torch.manual_seed(0)
     model.loss(values_of(16), torch.rand(16, 16) < 0.3).backward()
-    unused = [name for name, p in model.named_parameters() if p.grad is None]
-    # without self-conditioning there is no earlier estimate to read
-    assert unused == ([] if self_conditioning else [name for name, _ in model.named_parameters() if ".previous." in name])
-    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters() if p.grad is not None)
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
 
 
-def test_half_of_the_examples_see_an_earlier_estimate_that_has_no_gradient():
-    model = made(self_conditioning=True)
-    calls, network = [], model.denoiser.forward
-
-    def watched(rows, level, observed, frame, previous):
-        calls.append((previous, torch.is_grad_enabled()))
-        return network(rows, level, observed, frame, previous)
-
-    with_network(model, watched)
+@pytest.mark.parametrize("passes", [1, 4])
+@pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
+def test_half_of_the_examples_have_been_seen_so_many_times_the_others_less_often_and_without_gradient(self_conditioning, passes):
+    model = made(self_conditioning=self_conditioning, passes=passes)
+    calls = []
+    watched(model, lambda *found: calls.append((*found, torch.is_grad_enabled())))
     torch.manual_seed(0)
-    model.loss(values_of(400), torch.zeros(400, 16, dtype=torch.bool))
-    (first, first_grad), (second, second_grad) = calls
-    assert not first_grad and second_grad and not first.any() and not second.requires_grad
-    share = float(second.any(1).double().mean())
-    assert 0.4 < share < 0.6 and (second != 0).all(1).double().mean() == share
+    count = 400 * passes
+    model.loss(values_of(count), torch.zeros(count, 16, dtype=torch.bool))
+    assert [with_gradient for *_, with_gradient in calls] == [False] * passes + [True]
+    sizes = [len(rows) for rows, *_ in calls]
+    # from pass to pass an eighth fewer if there are four
+    assert all(150 < larger - smaller < 250 for larger, smaller in itertools.pairwise([count, *sizes[:-1]])) and sizes[-1] == count
+    # each example is told what its last pass has left, of the same noisy values; those without one nothing
+    left = {}
+    for rows, memory, tokens, estimate, _ in calls:
+        for k, row in enumerate(rows):
+            expected = left.get(tuple(row.tolist()), torch.zeros_like(memory[k]))
+            assert torch.equal(memory[k], expected)
+            left[tuple(row.tolist())] = (tokens if self_conditioning == "tokens" else estimate)[k].detach()
+    assert not calls[-1][1].requires_grad
+
+
+@pytest.mark.parametrize("passes", [0, -1, 1.5, True])
+def test_bad_numbers_of_passes_are_refused(passes):
+    with pytest.raises(unn.DeclarationError, match="diffusion: passes must be a whole number >= 1"):
+        made(passes=passes)
 
 
 # -- standardising ---------------------------------------------------------------------------------------------------
@@ -617,8 +641,8 @@ def test_without_a_seed_the_global_generator_decides():
 @EVERY_SAMPLER
 def test_no_more_samples_than_asked_for_are_in_memory_at_once(sampler):
     model = made()
-    sizes, network = [], model.denoiser.forward
-    with_network(model, lambda rows, *rest: sizes.append(len(rows)) or network(rows, *rest))
+    sizes = []
+    watched(model, lambda rows, *_: sizes.append(len(rows)))
     model.sample(count=7, steps=2, sampler=sampler, at_once=3)
     per_chunk = 3 if sampler == "heun" else 2
     assert sizes == [3] * per_chunk + [3] * per_chunk + [1] * per_chunk
@@ -626,8 +650,8 @@ def test_no_more_samples_than_asked_for_are_in_memory_at_once(sampler):
 
 def test_sampling_keeps_no_graph_and_goes_back_to_training():
     model = made()
-    modes, network = [], model.denoiser.forward
-    with_network(model, lambda *given: modes.append((model.denoiser.training, torch.is_grad_enabled())) or network(*given))
+    modes = []
+    watched(model, lambda *_: modes.append((model.denoiser.training, torch.is_grad_enabled())))
     model.train()
     assert not any(x.requires_grad for x in model.sample(steps=1).values.values())
     assert modes == [(False, False)] and model.training and model.denoiser.training
@@ -644,24 +668,33 @@ def test_sampling_keeps_no_graph_and_goes_back_to_training():
 
 
 @EVERY_SAMPLER
-@pytest.mark.parametrize("self_conditioning", [False, True])
-def test_the_last_estimate_is_fed_back_if_asked_for(sampler, self_conditioning):
+@EVERY_SELF_CONDITIONING
+def test_what_is_asked_for_of_the_last_estimate_is_fed_back_also_between_rounds(sampler, self_conditioning):
     model = made(self_conditioning=self_conditioning)
-    calls, network = [], model.denoiser.forward
-
-    def watched(rows, level, observed, frame, previous):
-        out = network(rows, level, observed, frame, previous)
-        calls.append((previous, out))
-        return out
-
-    with_network(model, watched)
-    found = model.sample(count=2, steps=4, sampler=sampler, seed=0)
+    calls = []
+    watched(model, lambda rows, *found: calls.append(found))
+    found = model.sample(count=2, steps=10, sampler=sampler, seed=0)
     assert all(x.isfinite().all() for x in found.values.values())
-    if not self_conditioning:
-        assert all(previous is None for previous, _ in calls)
-        return
-    assert not calls[0][0].any()
-    assert all(torch.equal(previous, before) for (previous, _), (_, before) in zip(calls[1:], calls, strict=False))
+    assert calls[0][0] is None and len(calls) == (18 if sampler == "heun" else 10)
+    for (_, tokens, estimate), (memory, _, _) in itertools.pairwise(calls):
+        assert memory is None if self_conditioning == "none" else torch.equal(memory, tokens if self_conditioning == "tokens" else estimate)
+
+
+@EVERY_SAMPLER
+@EVERY_SELF_CONDITIONING
+def test_a_sampler_from_elsewhere_that_asks_the_estimator_draws_the_same_samples(sampler, self_conditioning):
+    model = made(self_conditioning=self_conditioning)
+    held = {"A": values_of(1)["A"]}
+    condition = model.condition(held, 3)
+    torch.manual_seed(3)
+    ours = model.sample(held, 3, steps=5, sampler=sampler, spacing="schedule")
+    torch.manual_seed(3)
+    levels = model.schedule.levels(5).double()
+    with torch.no_grad():
+        start = (1 + levels[0] ** 2).sqrt() * torch.randn_like(condition.rows)
+        x = SAMPLERS[sampler](model.estimator(condition), start, levels, lambda: torch.randn_like(start), silent)
+    theirs = model.values_of(torch.where(condition.numbers, condition.rows, x), condition, held)
+    assert same_tensors(theirs, ours.values)
 
 
 # -- watching --------------------------------------------------------------------------------------------------------
@@ -942,7 +975,7 @@ TRAINING = TrainingConfig(steps=12, batch=4, rate=1e-3, clip=1.0, ema=0.9, check
 TINY = ModelConfig(width=8, depth=2, heads=2, sampling_steps=2)
 RUNS = {
     "a stream of grids": (SudokuProblem, SudokuConfig(model=TINY, training=TRAINING)),
-    "ten grids": (SudokuProblem, SudokuConfig(examples=10, model=replace(TINY, self_conditioning=True), training=replace(TRAINING, batch=3))),
+    "ten grids": (SudokuProblem, SudokuConfig(examples=10, model=TINY, training=replace(TRAINING, batch=3))),
     "sizes that vary": (FactorisationProblem, FactorisationConfig(vary=True, observe="any", model=TINY, training=TRAINING)),
 }
 
@@ -1002,7 +1035,7 @@ SHARES = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 def knowing(model):
     """A network that knows the distribution: both categories are the same, with these shares, and binary values say whether it is the first."""
 
-    def network(rows, level, observed, frame, previous=None):
+    def network(rows, level, observed, frame, memory=None):
         K, B = rows[:, :6].view(-1, 2, 3), rows[:, 6:].view(len(rows), -1, 2)
         scores = SHARES.log().expand(len(rows), 3)
         for k in range(2):
@@ -1047,14 +1080,14 @@ def test_the_loss_of_revealing_is_a_cross_entropy_of_what_is_hidden():
     with torch.random.fork_rng(devices=[]):
         fresh = masked(twins(), m=1)
         fresh.loss(values, nothing, m=1).backward()
-        assert all(p.grad.isfinite().all() for name, p in fresh.named_parameters() if ".previous." not in name)
+        assert all(p.grad.isfinite().all() for p in fresh.parameters())
 
 
 @pytest.mark.parametrize("steps", [None, 1, 3, 1000])
 def test_revealing_asks_the_network_as_often_as_it_should_and_keeps_what_is_given(steps):
     model = masked(sudoku(2, 2))
-    calls, network = [], model.denoiser.forward
-    with_network(model, lambda *given: calls.append(len(given[0])) or network(*given))
+    calls = []
+    watched(model, lambda rows, *_: calls.append(len(rows)))
     X = one_hot(all_grids(2, 2)[:3], 4)
     where = torch.zeros(3, 4, 4, dtype=torch.bool)
     where[:, :2] = True

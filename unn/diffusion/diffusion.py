@@ -25,23 +25,23 @@ class Diffusion(ConditionalModel):
     """A diffusion model: a denoiser, levels of noise, and what the denoiser predicts.
 
     Args:
-        denoiser: of a graph.
+        denoiser: of a graph; its ``self_conditioning`` says what of each estimate is fed back to the next.
         schedule: of the noise.
         prediction: "x0" (the paper's), or "velocity": the network's output is scaled by the level of noise as in Salimans and Ho (2022), which for
             data of unit variance is also the preconditioning of Karras et al. (2022).
-        self_conditioning: feed the last estimate back to the network (Chen et al., 2023).
+        passes: with self-conditioning, how many estimates of an example training makes before the one that counts, each told of the one before: so
+            many for half of the examples, fewer for the others.
     """
 
-    def __init__(
-        self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", self_conditioning: bool = False
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", passes: int = 4) -> None:
         super().__init__(denoiser.frames)
         self.denoiser = denoiser
         if prediction not in ("x0", "velocity"):
             raise DeclarationError(f"diffusion: unknown prediction {prediction!r}.{suggest(prediction, ('x0', 'velocity'))}")
+        check_counts("diffusion", passes=passes)
         self.schedule = schedule or LinearSteps()
         self.prediction = prediction
-        self.self_conditioning = self_conditioning
+        self.passes = passes
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
         """The mean squared error of the estimates at the nodes that are not observed (structured-diffusion paper, equation 4), a scalar.
@@ -56,39 +56,72 @@ class Diffusion(ConditionalModel):
         clean, condition = self.example(values, observed, **sizes)
         sigma = self.schedule.draw(len(clean)).to(clean)
         noisy = clean + sigma[:, None] * torch.randn_like(clean)
-        previous = None
-        if self.self_conditioning:
-            # half of the examples see what the network thinks of them, as all but the first step of sampling do
-            chosen = torch.rand(len(clean), device=clean.device) < 0.5
-            previous = torch.zeros_like(clean)
-            with torch.no_grad():
-                previous[chosen] = self.denoise(noisy[chosen], sigma[chosen], condition.some(chosen))
-        estimate = self.denoise(noisy, sigma, condition, previous)
+        memory = None if self.denoiser.self_conditioning == "none" else self._rehearsed(noisy, sigma, condition)
+        estimate, _ = self.recall(noisy, sigma, condition, memory)
         error = (estimate - clean) ** 2
         if self.prediction == "velocity":
             error = error * (1 + sigma[:, None] ** -2)
         return self.mean_over_unknown(error, condition)
 
-    def denoise(self, x: Tensor, sigma: Tensor, condition: Condition, previous: Tensor | None = None) -> Tensor:
-        """The estimate of the clean sample, shape ``(batch, numbers)``, with the known values in their place.
+    @torch.no_grad()
+    def _rehearsed(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        """What earlier estimates have left: ``passes`` of them for half of the examples, for the others fewer, each number as often.
 
-        The call that samplers of other libraries need: ``lambda x, sigma: diffusion.denoise(x, sigma, condition)``.
+        In sampling nearly all estimates have many before them; a network that was told of one alone in training makes little of more.
+        """
+        frame = condition.frame
+        shape = (frame.nodes, self.denoiser.width) if self.denoiser.self_conditioning == "tokens" else (frame.numbers,)
+        memory = noisy.new_zeros(len(noisy), *shape)
+        passes = torch.randint(2 * self.passes, (len(noisy),), device=noisy.device).clamp(max=self.passes)
+        for done in range(self.passes):
+            again = (passes > done).nonzero().squeeze(1)
+            if not len(again):
+                break
+            memory[again] = self.recall(noisy[again], sigma[again], condition.some(again), memory[again])[1].to(memory)
+        return memory
+
+    def denoise(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        """The estimate of the clean sample, shape ``(batch, numbers)``, with the known values in their place, and nothing fed back.
 
         Args:
             x: standardised values plus sigma times Gaussian noise, shape ``(batch, numbers)``.
             sigma: level of noise, shape ``(batch,)`` or ``()``.
             condition: what is known.
-            previous: an earlier estimate, for self-conditioning.
+        """
+        return self.recall(x, sigma, condition)[0]
+
+    def recall(self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, told what an earlier estimate has left, and what this one leaves.
+
+        Args:
+            x, sigma, condition: as for ``denoise``.
+            memory: what an earlier call has left; None for the first.
         """
         sigma = sigma.to(x).expand(len(x))[:, None]
         shrink = (1 + sigma**2).rsqrt()
         seen = torch.where(condition.numbers, condition.rows, shrink * x)
-        if self.self_conditioning and previous is None:
-            previous = torch.zeros_like(x)
-        found = self.denoiser(seen, sigma[:, 0].log() / 4, condition.nodes, condition.frame, previous if self.self_conditioning else None)
+        tokens = self.denoiser.tokens(seen, sigma[:, 0].log() / 4, condition.nodes, condition.frame, memory)
+        found = self.denoiser.estimate(tokens, condition.frame)
         if self.prediction == "velocity":
             found = shrink**2 * x + sigma * shrink * found
-        return torch.where(condition.numbers, condition.rows, found)
+        found = torch.where(condition.numbers, condition.rows, found)
+        return found, tokens if self.denoiser.self_conditioning == "tokens" else found
+
+    def estimator(self, condition: Condition) -> Callable[[Tensor, Tensor], Tensor]:
+        """The function ``(x, sigma) -> x0`` that samplers need, those of other libraries too; with self-conditioning it remembers its last call.
+
+        Args:
+            condition: what is known of the samples.
+        """
+        memory: Tensor | None = None
+
+        def estimate(x: Tensor, sigma: Tensor) -> Tensor:
+            nonlocal memory
+            found, left = self.recall(x, sigma, condition, memory)
+            memory = None if self.denoiser.self_conditioning == "none" else left
+            return found
+
+        return estimate
 
     @torch.no_grad()
     def sample(
@@ -129,7 +162,7 @@ class Diffusion(ConditionalModel):
             raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(sampler, SAMPLERS)}")
         if spacing not in SPACINGS:
             raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(spacing, SPACINGS)}")
-        check_counts(count=count, tries=tries, at_once=at_once)
+        check_counts("sampling", count=count, tries=tries, at_once=at_once)
         condition = self.condition(given or {}, count, **(sizes or {}))
         falls = [levels.to(condition.rows) for levels in self._falls(spacing, steps)]
         generators = generators_of(seed, count)
@@ -160,19 +193,12 @@ class Diffusion(ConditionalModel):
                 return torch.randn_like(like)
             return torch.stack([torch.randn(shape[1], generator=g) for g in generators]).to(like)
 
-        last: list[Tensor] = []
-
-        def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-            found = self.denoise(x, sigma, condition, last[0] if last else None)
-            last[:] = [found]
-            return found
-
         def look(step: int, x: Tensor, x0: Tensor) -> None:
             if trace is not None:
                 trace(step, self._raw(torch.where(condition.numbers, condition.rows, x), condition.frame))
 
         start = (1 + falls[0][0] ** 2).sqrt() * noise()
-        return torch.where(condition.numbers, condition.rows, restarted(SAMPLERS[sampler], denoise, start, falls, noise, look))
+        return torch.where(condition.numbers, condition.rows, restarted(SAMPLERS[sampler], self.estimator(condition), start, falls, noise, look))
 
     def _raw(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:
         natural = self._natural(rows, frame).cpu()
@@ -182,15 +208,20 @@ class Diffusion(ConditionalModel):
             found[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
         return found
 
-def check_counts(**counts: int) -> None:
+
+def check_counts(where: str, **counts: int) -> None:
     """Check numbers of samples and the like.
+
+    Args:
+        where: they are counted, for the message.
+        counts: by name.
 
     Raises:
         DeclarationError: names the first that is no whole number >= 1.
     """
     for name, number in counts.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise DeclarationError(f"sampling: {name} must be a whole number >= 1, got {number!r}.")
+            raise DeclarationError(f"{where}: {name} must be a whole number >= 1, got {number!r}.")
 
 
 def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:

@@ -78,7 +78,7 @@ class MaskedDiffusion(ConditionalModel):
             DeclarationError: for steps, count, tries or at_once below 1.
             ObservationError: for values that do not fit the graph.
         """
-        check_counts(count=count, tries=tries, at_once=at_once, steps=1 if steps is None else steps)
+        check_counts("sampling", count=count, tries=tries, at_once=at_once, steps=1 if steps is None else steps)
         condition = self.condition(given or {}, count, **(sizes or {}))
         generators = generators_of(seed, count)
         training = self.training

@@ -269,7 +269,7 @@ def _sample(
     at_once: int,
     sizes: Mapping[str, int] | None,
 ) -> Samples:
-    check_counts(count=count, tries=tries, at_once=at_once)
+    check_counts("sampling", count=count, tries=tries, at_once=at_once)
     condition = model.condition(given or {}, count, **(sizes or {}))
     training = model.training
     model.eval()

@@ -19,6 +19,8 @@ from .frame import STRUCTURES, Frame, Frames, Structure
 
 Embedding = Literal["exchangeable", "array", "independent"]
 EMBEDDINGS = ("exchangeable", "array", "independent")
+SelfConditioning = Literal["tokens", "estimate", "none"]
+SELF_CONDITIONINGS = ("tokens", "estimate", "none")
 
 
 class Denoiser(nn.Module):
@@ -40,6 +42,8 @@ class Denoiser(nn.Module):
         structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
             "directed", children to parents but not back; "random", as many pairs anywhere.
         kernel: of attention, see ``unn.attention.attention``.
+        self_conditioning: what of an estimate the next one can be told: "tokens", all that the network has found out about each node (Jabri et al.,
+            2023); "estimate", the estimate alone (Chen et al., 2023); "none".
         sizes: of axes without a static one, at which "independent" embeddings are made.
         body: instead of the stack of blocks, a module that takes tokens and what they are told of time and place, shape ``(batch, nodes, width)``
             each, and returns tokens; such as ``factors.EnergyBody``.
@@ -61,11 +65,12 @@ class Denoiser(nn.Module):
         global_token: bool = False,
         structure: Structure = "graph",
         kernel: str = "auto",
+        self_conditioning: SelfConditioning = "none",
         sizes: Mapping[str, int] | None = None,
         body: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        _check_options(width, depth, heads, embedding, structure, dropout)
+        _check_options(width, depth, heads, embedding, structure, self_conditioning, dropout)
         self.graph = graph
         self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
         self.shared = None if shared is None else tuple(shared)
@@ -77,7 +82,12 @@ class Denoiser(nn.Module):
         self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
         self.arrays = None if self.independent is not None else _ArrayEmbedding(graph, width)
         self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
-        self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
+        self.self_conditioning = self_conditioning
+        self.previous: nn.Module | None = None
+        if self_conditioning == "tokens":
+            self.previous = nn.Linear(width, width, bias=False)
+        elif self_conditioning == "estimate":
+            self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
         self.body = body
         if body is not None:
@@ -86,8 +96,9 @@ class Denoiser(nn.Module):
             depth = max(2, graph.depth(**(sizes or {})))
         self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        for weight in self.previous.parameters():
-            nn.init.zeros_(weight)
+        if self.previous is not None:
+            for weight in self.previous.parameters():
+                nn.init.zeros_(weight)
 
     def frame(self, **sizes: int) -> Frame:
         """The graph at given sizes; kept, so that asking again costs nothing.
@@ -97,22 +108,27 @@ class Denoiser(nn.Module):
         """
         return self.frames.at(**sizes)
 
-    def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, previous: Tensor | None = None) -> Tensor:
-        """An estimate of the clean sample.
+    def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+        """An estimate of the clean sample, shape ``(batch, numbers)``; at observed nodes it means nothing.
+
+        Arguments as for ``tokens``, of which this is the ``estimate``.
+        """
+        return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
+
+    def tokens(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+        """What the network finds out about each node, shape ``(batch, nodes, width)``.
 
         Args:
             rows: noisy values of unit scale where nothing is observed, exact ones where it is, shape ``(batch, numbers)``.
             level: of the noise, the logarithm of its ratio to the data, shape ``(batch,)``.
             observed: which nodes are, shape ``(batch, nodes)``, boolean.
             frame: of the graph at the sizes of these rows.
-            previous: an earlier estimate, for self-conditioning, shape of ``rows``.
-
-        Returns:
-            Shape ``(batch, numbers)``; at observed nodes it means nothing.
+            memory: with self-conditioning, of an earlier call: its tokens, shape ``(batch, nodes, width)``, or its estimate, shape
+                ``(batch, numbers)``; None and zeros are the same.
         """
         tokens = self._tokens(self.read, rows, frame)
-        if previous is not None:
-            tokens = tokens + self._tokens(self.previous, previous, frame)
+        if memory is not None:
+            tokens = tokens + self._remembered(memory, frame)
         place = self._place(frame)
         tokens = tokens + place + observed[..., None] * self.observed
         told = silu(self.time(_sinusoids(level * 250, self.width)))[:, None] + place
@@ -121,9 +137,24 @@ class Denoiser(nn.Module):
             tokens = block(tokens, told, mask, self.kernel)
         if self.body is not None:
             tokens = self.body(tokens, told)
-        tokens = silu(self.norm(tokens))
-        parts = [self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()]
-        return torch.cat(parts, 1)
+        return silu(self.norm(tokens))
+
+    def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
+        """The estimate that follows from tokens, shape ``(batch, numbers)``.
+
+        Args:
+            tokens: shape ``(batch, nodes, width)``.
+            frame: of the graph at their sizes.
+        """
+        return torch.cat([self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()], 1)
+
+    def _remembered(self, memory: Tensor, frame: Frame) -> Tensor:
+        if isinstance(self.previous, nn.ModuleDict):
+            return self._tokens(self.previous, memory, frame)
+        if self.previous is None:
+            raise DeclarationError('the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" or "estimate".')
+        found: Tensor = self.previous(memory)
+        return found
 
     def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
         parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
@@ -226,11 +257,13 @@ def _sinusoids(x: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def _check_options(width: int, depth: int | None, heads: int, embedding: str, structure: str, dropout: float) -> None:
-    if embedding not in EMBEDDINGS:
-        raise DeclarationError(f"denoiser: unknown embedding {embedding!r}.{suggest(embedding, EMBEDDINGS)}")
-    if structure not in STRUCTURES:
-        raise DeclarationError(f"denoiser: unknown structure {structure!r}.{suggest(structure, STRUCTURES)}")
+def _check_options(
+    width: int, depth: int | None, heads: int, embedding: str, structure: str, self_conditioning: str, dropout: float
+) -> None:
+    named = (("embedding", embedding, EMBEDDINGS), ("structure", structure, STRUCTURES), ("self_conditioning", self_conditioning, SELF_CONDITIONINGS))
+    for option, chosen, known in named:
+        if chosen not in known:
+            raise DeclarationError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
     for name, value in (("width", width), ("heads", heads), ("depth", depth)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise DeclarationError(f"denoiser: {name} must be a whole number >= 1, got {value!r}.")
