@@ -49,7 +49,7 @@ class ModelConfig:
         last_beta: of the linear steps; 0.005 in the paper.
         self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
             estimate alone (Chen et al., 2023).
-        passes: with it, estimates of an example that training makes before the one that counts, at most.
+        passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
         sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
         sampling_steps: estimates for a sample.
         spacing: of the levels in sampling: with restarts, the schedule's own, or even in the log-SNR.
@@ -65,8 +65,8 @@ class ModelConfig:
     prediction: Literal["x0", "velocity"] = "x0"
     noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
     last_beta: float = 0.02
-    self_conditioning: Literal["tokens", "estimate", "none"] = "tokens"
-    passes: int = 4
+    self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
+    passes: int = 1
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
     sampling_steps: int = 100
     spacing: Literal["restarts", "schedule", "log-snr"] = "restarts"

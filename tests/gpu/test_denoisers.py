@@ -38,9 +38,11 @@ def test_estimates_are_those_of_the_cpu(device, graph):
     torch.testing.assert_close(there.cpu(), here, rtol=1e-3, atol=1e-4)
 
 
-def test_a_model_learns_and_samples_and_keeps_what_is_given(device):
+@pytest.mark.parametrize("self_conditioning", ["tokens", "estimate", "none"])
+def test_a_model_learns_and_samples_and_keeps_what_is_given(device, self_conditioning):
     g = sudoku.declare(2, 2)
-    diffusion = unn.Diffusion(unn.Denoiser(g, width=32, depth=3, heads=2)).to(device)
+    denoiser = unn.Denoiser(g, width=32, depth=3, heads=2, self_conditioning=self_conditioning)
+    diffusion = unn.Diffusion(denoiser, passes=2).to(device)
     grids = sudoku.one_hot(sudoku.all_grids(2, 2), 4).to(device)
     optimizer = torch.optim.Adam(diffusion.parameters(), lr=2e-3)
     losses = []

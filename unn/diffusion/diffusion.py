@@ -33,7 +33,7 @@ class Diffusion(ConditionalModel):
             many for half of the examples, fewer for the others.
     """
 
-    def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", passes: int = 4) -> None:
+    def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "x0", passes: int = 1) -> None:
         super().__init__(denoiser.frames)
         self.denoiser = denoiser
         if prediction not in ("x0", "velocity"):
@@ -108,7 +108,9 @@ class Diffusion(ConditionalModel):
         return found, tokens if self.denoiser.self_conditioning == "tokens" else found
 
     def estimator(self, condition: Condition) -> Callable[[Tensor, Tensor], Tensor]:
-        """The function ``(x, sigma) -> x0`` that samplers need, those of other libraries too; with self-conditioning it remembers its last call.
+        """The function ``(x, sigma) -> x0`` that samplers need, those of other libraries too.
+
+        With self-conditioning it remembers its last call, so that each draw needs a new one.
 
         Args:
             condition: what is known of the samples.
