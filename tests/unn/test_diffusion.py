@@ -973,10 +973,11 @@ class StopError(Exception):
 
 TRAINING = TrainingConfig(steps=12, batch=4, rate=1e-3, clip=1.0, ema=0.9, checkpoint_every=5, evaluate_every=6, log_every=3)
 TINY = ModelConfig(width=8, depth=2, heads=2, sampling_steps=2)
+TOKENS = replace(TINY, self_conditioning="tokens", passes=2)
 RUNS = {
-    "a stream of grids": (SudokuProblem, SudokuConfig(model=TINY, training=TRAINING)),
+    "a stream of grids": (SudokuProblem, SudokuConfig(model=replace(TINY, self_conditioning="none"), training=TRAINING)),
     "ten grids": (SudokuProblem, SudokuConfig(examples=10, model=TINY, training=replace(TRAINING, batch=3))),
-    "sizes that vary": (FactorisationProblem, FactorisationConfig(vary=True, observe="any", model=TINY, training=TRAINING)),
+    "sizes that vary": (FactorisationProblem, FactorisationConfig(vary=True, observe="any", model=TOKENS, training=TRAINING)),
 }
 
 
