@@ -77,7 +77,9 @@ class Diffusion(ConditionalModel):
             again = (passes > done).nonzero().squeeze(1)
             if not len(again):
                 break
-            memory[again] = self.recall(noisy[again], sigma[again], condition.some(again), memory[again])[1].to(memory)
+            _, left = self.recall(noisy[again], sigma[again], condition.some(again), memory[again])
+            assert left is not None
+            memory[again] = left.to(memory)
         return memory
 
     def denoise(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
@@ -90,8 +92,8 @@ class Diffusion(ConditionalModel):
         """
         return self.recall(x, sigma, condition)[0]
 
-    def recall(self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, told what an earlier estimate has left, and what this one leaves.
+    def recall(self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The same, told what an earlier estimate has left, and what this one leaves; None without self-conditioning.
 
         Args:
             x, sigma, condition: as for ``denoise``.
@@ -105,7 +107,7 @@ class Diffusion(ConditionalModel):
         if self.prediction == "velocity":
             found = shrink**2 * x + sigma * shrink * found
         found = torch.where(condition.numbers, condition.rows, found)
-        return found, tokens if self.denoiser.self_conditioning == "tokens" else found
+        return found, {"tokens": tokens, "estimate": found, "none": None}[self.denoiser.self_conditioning]
 
     def estimator(self, condition: Condition) -> Callable[[Tensor, Tensor], Tensor]:
         """The function ``(x, sigma) -> x0`` that samplers need, those of other libraries too.
@@ -119,8 +121,7 @@ class Diffusion(ConditionalModel):
 
         def estimate(x: Tensor, sigma: Tensor) -> Tensor:
             nonlocal memory
-            found, left = self.recall(x, sigma, condition, memory)
-            memory = None if self.denoiser.self_conditioning == "none" else left
+            found, memory = self.recall(x, sigma, condition, memory)
             return found
 
         return estimate
