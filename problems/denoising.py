@@ -50,7 +50,7 @@ class ModelConfig:
         self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
             estimate alone (Chen et al., 2023).
         passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
-        sampler: ancestral, ddim, heun, dpm-solver or dpm-solver-sde.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn: more noise than the others, for few steps.
         sampling_steps: estimates for a sample.
         spacing: of the levels in sampling: with restarts, the schedule's own, or even in the log-SNR.
     """
@@ -67,7 +67,7 @@ class ModelConfig:
     last_beta: float = 0.02
     self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
     passes: int = 1
-    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] = "ancestral"
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "ancestral"
     sampling_steps: int = 100
     spacing: Literal["restarts", "schedule", "log-snr"] = "restarts"
 

@@ -715,7 +715,7 @@ def test_grids_are_sampled_and_judged(grids, capsys):
     assert len(grids_in(done(capsys, "sample", grids))) == 1
 
 
-@pytest.mark.parametrize("sampler", ["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"])
+@pytest.mark.parametrize("sampler", ["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"])
 def test_every_sampler_and_number_of_steps_is_offered(grids, capsys, sampler):
     for steps in (1, 4):
         assert len(grids_in(done(capsys, "sample", grids, "--sampler", sampler, "--steps", steps, "--count", 2, "--seed", 0))) == 2

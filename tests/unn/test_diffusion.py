@@ -891,7 +891,7 @@ def bad_calls():
     values = values_of(2)
     K = values["K"]
     yield "sampler", {"sampler": "ancestal"}, ["unknown sampler 'ancestal'", "Did you mean 'ancestral'?"]
-    yield "sampler of nothing known", {"sampler": "q"}, ["unknown sampler 'q'", "ancestral, ddim, dpm-solver, dpm-solver-sde, heun"]
+    yield "sampler of nothing known", {"sampler": "q"}, ["unknown sampler 'q'", "ancestral, churn, ddim, dpm-solver, dpm-solver-sde, heun"]
     yield "spacing", {"spacing": "log_snr"}, ["spacing 'log_snr'", "log-snr"]
     for name in ("count", "tries", "at_once"):
         for number in (0, -1, 1.5, True):

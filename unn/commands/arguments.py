@@ -125,7 +125,7 @@ class Sample:
     """How many samples."""
     steps: int | None = None
     """Estimates for a sample, if not those of the configuration."""
-    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde"] | None = None
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] | None = None
     """How to step from noise to a sample, if not that of the configuration."""
     seed: int | None = None
     """Of all samples; a fresh one by default."""

@@ -79,6 +79,28 @@ def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, lo
     return x
 
 
+_CHURN = 16.0
+"""How much more noise there is in ``churn`` than in ``ancestral``; at 20 steps all of it is new in each."""
+
+
+def churn(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+    """The reverse process with more noise than it needs, so that few steps still leave what they got wrong (Karras et al., 2022, equation 6).
+
+    Exact in the linear part. The estimate is carried on half as far as in ``dpm_solver_sde``: with so much noise the whole of it spreads samples too
+    far in few steps, and nothing of it not far enough (Gaussian data have 1.57, 0.66, and as it is 0.90 of their deviation after 20).
+    """
+    before: Tensor | None = None
+    for k, (now, after) in enumerate(itertools.pairwise(levels)):
+        x0 = denoise(x, now)
+        middle = (x0 + _extrapolated(x0, before, levels, k)) / 2
+        x = middle + (after / now) ** (1 + _CHURN) * (x - middle)
+        if after > 0:
+            x = x + after * (1 - (after / now) ** (2 * _CHURN)).sqrt() * noise()
+        before = x0
+        look(k, x, x0)
+    return x
+
+
 def restarted(sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look) -> Tensor:
     """Several falls of the noise, with fresh noise up to the beginning of the next between them (Xu et al., 2023).
 
@@ -119,5 +141,6 @@ SAMPLERS: dict[str, Sampler] = {
     "heun": heun,
     "dpm-solver": dpm_solver,
     "dpm-solver-sde": dpm_solver_sde,
+    "churn": churn,
 }
 """By name."""
