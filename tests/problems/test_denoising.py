@@ -8,6 +8,7 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import unn
 from problems import boolean, factorisation, sorting, sudoku
 from problems.boolean_task import BooleanProblem
+from problems.denoising import ModelConfig
 from problems.denoising_task import GeneratedExamples, measure
 from problems.factorisation_task import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
 from problems.sorting_task import SortingProblem
@@ -26,6 +28,7 @@ from problems.sudoku_files import grid_lines, read_puzzles
 from problems.sudoku_task import SudokuProblem
 from unn.cli import main
 from unn.commands.open import open_trained
+from unn.diffusion import SAMPLERS
 from unn.models import Frame
 from unn.training.batches import seed_of
 
@@ -715,8 +718,9 @@ def test_grids_are_sampled_and_judged(grids, capsys):
     assert len(grids_in(done(capsys, "sample", grids))) == 1
 
 
-@pytest.mark.parametrize("sampler", ["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"])
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_every_sampler_and_number_of_steps_is_offered(grids, capsys, sampler):
+    assert sampler in get_args(get_type_hints(ModelConfig)["sampler"])
     for steps in (1, 4):
         assert len(grids_in(done(capsys, "sample", grids, "--sampler", sampler, "--steps", steps, "--count", 2, "--seed", 0))) == 2
 
