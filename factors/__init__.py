@@ -14,5 +14,6 @@ from .multilinear import Multilinear as Multilinear
 from .structure import Clique as Clique
 from .structure import Depends as Depends
 from .structured import Structured as Structured
+from .sum_of_products import SumOfProducts as SumOfProducts
 from .tree import TreeEntropy as TreeEntropy
 from .unrolled_attention import UnrolledAttention as UnrolledAttention

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 import unn
-from factors import Depends
+from factors import Depends, SumOfProducts
 
 Kind = Literal["binary", "hierarchical", "inversion"]
+
+_WITHIN = 0.05
+"""By how much an entry of a product may be off in samples that count as valid."""
 
 
 def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.FactorGraph:
@@ -44,10 +47,10 @@ def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.Fact
             g.factor(Depends(A["i k"], K["c"], ordered="k"))
             g.factor(Depends(R["k j"], K["c"]))
     if intermediate:
-        g.factor(Depends(C["i j k"], A["i k"], R["k j"]))
-        g.factor(Depends(E["i j"], C["i j k"]))
+        g.factor(SumOfProducts(C["i j k"], A["i k"], R["k j"], within=_WITHIN))
+        g.factor(SumOfProducts(E["i j"], C["i j k"], within=_WITHIN))
     else:
-        g.factor(Depends(E["i j"], A["i k"], R["k j"]))
+        g.factor(SumOfProducts(E["i j"], A["i k"], R["k j"], within=_WITHIN))
     return g
 
 

@@ -333,6 +333,19 @@ def test_a_matrix_is_the_product_of_its_factors(kind, intermediate):
     assert factorisation.error(found, E + 0.5) == pytest.approx(0.5, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["binary", "hierarchical", "inversion"])
+@pytest.mark.parametrize("intermediate", [True, False])
+def test_products_of_the_factors_are_constraints_of_the_graph(kind, intermediate):
+    g = factorisation.declare(kind, intermediate, 4)
+    found = factorisation.generate(kind, intermediate, 20, 3, 5, 4, generator(0))
+    equations = [factor for factor in g.factors.values() if factor.is_constraint]
+    assert len(equations) == 1 + intermediate
+    assert all(factor.violations_of(found).tolist() == [0] * 20 for factor in equations)
+    found["A"][7] += 0.1 / found["R"][7].abs().max().clamp(min=0.1)
+    broken = torch.stack([factor.violations_of(found) for factor in equations]).sum(0)
+    assert broken.nonzero().flatten().tolist() == [7]
+
+
 def test_in_the_hierarchical_problem_everything_beyond_the_rank_is_zero():
     found = factorisation.generate("hierarchical", True, 600, 3, 4, 5, generator(0))
     A, R, K, D = (found[name] for name in "ARKD")
@@ -852,10 +865,13 @@ def test_every_problem_trains_evaluates_and_samples(runs, capsys, name, undrawn)
     found = data_of(capsys, "evaluate", run)
     assert set(found) == {"2"} and all(math.isfinite(value) for value in found["2"].values()) and found["2"]
     data = data_of(capsys, "sample", run, "--count", 3, "--seed", 1)
-    assert set(data["values"]) == OTHERS[name] and data["tries"] == [1] * 3 and data["valid"] == [True] * 3
+    products = name in ("factorisation", "hierarchical", "inversion")
+    assert set(data["values"]) == OTHERS[name] and data["tries"] == [1] * 3 and data["valid"] == [not products] * 3
     assert all(len(value) == 3 for value in data["values"].values())
     text = done(capsys, "sample", run, "--count", 3, "--seed", 1)
-    assert text.splitlines()[-1] == f"3 {PROBLEMS[name].noun}"
+    noun = PROBLEMS[name].noun
+    # what is hardly trained does not solve equations
+    assert text.splitlines()[-1] == (f"0 of 3 {noun} are valid; not valid: 1, 2, 3" if products else f"3 {noun}")
     assert all(text.count(f"{variable}: ") == 3 for variable in OTHERS[name])
     assert done(capsys, "sample", run, "--count", 3, "--seed", 1) == text
 
@@ -871,6 +887,19 @@ def test_values_are_given_by_name(runs, capsys, tmp_path, undrawn):
     assert data["values"]["E"] == [E.tolist()]
     data = data_of(capsys, "sample", runs("hierarchical"), "--given", "K=1", "--count", 2)
     assert data["values"]["K"] == [[0, 1]] * 2
+
+
+def test_factorisations_whose_product_is_off_are_drawn_again_and_named(runs, capsys, tmp_path, undrawn):
+    found = factorisation.generate("binary", True, 1, 4, 4, 2, generator(0))
+    for name, x in found.items():
+        np.save(tmp_path / f"{name}.npy", x[0].numpy())
+    whole = [f"{name}={tmp_path / name}.npy" for name in found]
+    assert "1 of 1 factorisations are valid" in done(capsys, "sample", runs("factorisation"), "--given", *whole)
+    np.save(tmp_path / "E.npy", found["E"][0].numpy() + 0.06)
+    ask = ("sample", runs("factorisation"), "--given", *whole, "--count", 2, "--tries", 3)
+    assert "0 of 2 factorisations are valid; not valid: 1, 2" in done(capsys, *ask)
+    data = data_of(capsys, *ask)
+    assert data["valid"] == [False, False] and data["tries"] == [3, 3]
 
 
 def test_arrays_of_another_size_than_in_training_are_sampled_at_their_size(runs, capsys, tmp_path, undrawn):
