@@ -6,7 +6,7 @@ import torch
 from helpers import NAN, UNIFORM, X, done_or_refused, images, mlp, pair, says, unchanged
 
 import unn
-from factors import Cardinality, Clique, Conv2d, Depends, Directed, Implicit, Multilinear
+from factors import Cardinality, Clique, Conv2d, Depends, Directed, Implicit, Multilinear, SumOfProducts
 
 # -- directed factors --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,14 @@ def test_an_implicit_energy_may_ignore_one_of_its_variables():
     torch.testing.assert_close(out["Y"], plain["Y"], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [lambda h, x: Depends(h["i"], x["j"]), lambda h, x: Clique(h["i"]), lambda h, x: Cardinality(h["i"], each="i")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda h, x: Depends(h["i"], x["j"]), lambda h, x: Clique(h["i"]), lambda h, x: Cardinality(h["i"], each="i"),
+        lambda h, x: SumOfProducts(h["i"], x["j"], within=0.1),
+    ],
+    ids=["Depends", "Clique", "Cardinality", "SumOfProducts"],
+)  # fmt: skip
 def test_factors_without_an_energy_are_refused_by_name(kind):
     g = mlp()
     factor = kind(g["H"], g["X"])

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import unn
-from factors import Cardinality, Clique, Depends, Implicit, Multilinear
+from factors import Cardinality, Clique, Depends, Implicit, Multilinear, SumOfProducts
 from unn.patterns import parse_pattern
 
 # -- names ---------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,14 @@ def test_a_shift_of_thousands_of_digits_is_a_declaration_error():
         mlp()["X"]["i+" + "9" * 5000]
 
 
-@pytest.mark.parametrize("kind", [Multilinear, Depends, Clique, lambda *r: Implicit(torch.zeros_like, *r), lambda *r: Cardinality(*r, each="")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Multilinear, Depends, Clique, lambda *r: Implicit(torch.zeros_like, *r), lambda *r: Cardinality(*r, each=""),
+        lambda *r: SumOfProducts(mlp()["X"]["i"], *r, within=0.1),
+    ],
+    ids=["Multilinear", "Depends", "Clique", "Implicit", "Cardinality", "SumOfProducts"],
+)  # fmt: skip
 def test_factors_take_references(kind):
     g = mlp()
     for junk in (g["X"], "X", 5, None):
