@@ -13,7 +13,7 @@ from unn.interactions import Relation, Shapes, clique_relations, told_apart
 from unn.regularizers.base import batch_sum
 
 from .structure import parse_letters
-from .views import refuse_shifted_splits, starts_of, view
+from .views import checked_views, refuse_shifted_splits
 
 
 class Cardinality(Factor):
@@ -40,10 +40,14 @@ class Cardinality(Factor):
         self.equals = equals
 
     def counts(self, x: Tensor) -> Tensor:
-        """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``."""
+        """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``.
+
+        Raises:
+            ObservationError: for values of another shape.
+        """
         reference = self.references[0]
-        sizes = self.letter_sizes({reference.array.name: tuple(x.shape[1:])})
-        entries = (view(x, reference.pattern, sizes, starts_of(self.references)) > 0.5).to(torch.int64)
+        _, (entries,) = checked_views(self, {reference.array.name: x})
+        entries = (entries > 0.5).to(torch.int64)
         letters = reference.letters
         entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))
         inner = len(letters) - len(self.each)

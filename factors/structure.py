@@ -27,7 +27,7 @@ class Depends(Factor):
 
     def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str = "") -> None:
         super().__init__(child, *parents, name=name)
-        _variables_only(self)
+        variables_only(self)
         self.ordered = parse_letters(self, "ordered", ordered)
         self.child = child
         self.parents = parents
@@ -57,7 +57,7 @@ class Clique(Factor):
 
     def __init__(self, *references: Reference, each: str = "", name: str | None = None, ordered: str = "") -> None:
         super().__init__(*references, name=name)
-        _variables_only(self)
+        variables_only(self)
         self.each = parse_letters(self, "each", each)
         self.ordered = parse_letters(self, "ordered", ordered)
 
@@ -86,7 +86,12 @@ def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _variables_only(factor: Factor) -> None:
+def variables_only(factor: Factor) -> None:
+    """Check that a factor refers to variables alone.
+
+    Raises:
+        DeclarationError: names the first reference to something else.
+    """
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
             raise DeclarationError(f"factor {factor.name!r} relates variables, but {reference.array.name!r} is a {reference.array.kind}.")

@@ -1,62 +1,76 @@
-"""Equations between variables, up to a tolerance: sums of products."""
+"""Equations that samples must meet, up to a tolerance: sums of products."""
 
 from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
+from unn import Factor
 from unn.arrays import Reference
 from unn.errors import DeclarationError
 from unn.factor import Values
+from unn.interactions import Relation, Shapes, told_apart
 from unn.regularizers.base import batch_sum
 
-from .structure import Depends
-from .views import starts_of, view
+from .contraction import BATCH, contraction
+from .structure import variables_only
+from .views import checked_views
 
 
-class SumOfProducts(Depends):
-    """A child that was computed from its parents: the product of their entries, summed over the letters that the child lacks.
+class SumOfProducts(Factor):
+    """Each entry of a variable is the product of entries of others, summed over the letters that it lacks itself.
 
-    Samples that are off by more than the tolerance break the constraint.
+    Samples that are off by more than the tolerance break it. It adds no edges to the graph: who interacts with whom is said by
+    ``Depends``, also where the sum goes by way of other variables.
 
     Args:
-        child: a reference to a variable.
-        parents: references to variables.
-        within: the largest difference at which an entry of the child still counts as right.
+        result: a reference to a variable.
+        operands: references to variables.
+        within: the largest difference, in units of the data, at which an entry of the result still counts as right. Sums are of
+            float64 numbers: within 0 only whole numbers are.
         name: unique in the graph.
-        ordered: letters whose values each have a meaning of their own (ranks, times), so that embeddings must not be shared along them.
 
     Example:
         ``SumOfProducts(E["i j"], A["i k"], R["k j"], within=0.05)``: E is the matrix product of A and R.
     """
 
-    def __init__(self, child: Reference, *parents: Reference, within: float, name: str | None = None, ordered: str = "") -> None:
-        super().__init__(child, *parents, name=name, ordered=ordered)
-        if not parents:
-            raise DeclarationError(f"factor {self.name!r}: {child} needs the parents that it was computed from.")
-        if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 <= within < math.inf:
+    def __init__(self, result: Reference, *operands: Reference, within: float, name: str | None = None) -> None:
+        super().__init__(result, *operands, name=name)
+        variables_only(self)
+        if not operands:
+            raise DeclarationError(f"factor {self.name!r}: {result} needs operands that it is computed from.")
+        try:
+            number = math.nan if isinstance(within, (bool, str)) else float(within)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not 0 <= number < math.inf:
             raise DeclarationError(f"factor {self.name!r}: within must be a number >= 0, got {within!r}.")
-        self.within = float(within)
+        self.within = number
 
     def violations_of(self, values: Values) -> Tensor:
-        """How many entries of the child are off by more than the tolerance, or not a number, shape ``(batch,)``.
+        """How many entries of the result are off by more than the tolerance, or not finite, shape ``(batch,)``.
 
         Args:
             values: of the variables, shape ``(batch, *axes)``.
+
+        Raises:
+            ObservationError: for values that are missing, of another shape, or do not fit one another.
         """
-        sizes = self.letter_sizes({name: tuple(values[name].shape[1:]) for name in self.variables})
-        starts = starts_of(self.references)
-        child, *parents = (view(values[r.array.name].double(), r.pattern, sizes, starts) for r in self.references)
-        numbers = {letter: k for k, letter in enumerate(sizes, start=1)}
-        places, *others = ([0, *(numbers[letter] for letter in r.letters)] for r in self.references)
-        operands = [item for x, found in zip(parents, others, strict=True) for item in (x, found)]
-        # the ones have the letters of the child that no parent has
-        sums = torch.einsum(*operands, torch.ones_like(child), places, places)
-        return batch_sum((~((child - sums).abs() <= self.within)).long())
+        _, (result, *operands) = checked_views(self, values)
+        letters, *others = ((BATCH, *reference.letters) for reference in self.references)
+        sums = contraction(tuple(others), letters)([x.double() for x in operands])
+        # NaN compares as false
+        return batch_sum((~((result - sums).abs() <= self.within)).long())
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return []
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references)
 
     def formula(self) -> str:
-        summed = [x for x in dict.fromkeys(x for parent in self.parents for x in parent.letters) if x not in self.child.letters]
+        result, *operands = self.references
+        summed = [x for x in dict.fromkeys(x for operand in operands for x in operand.letters) if x not in result.letters]
         over = f"sum over {' '.join(summed)} of " if summed else ""
-        return f"{self.child} = {over}{' * '.join(map(str, self.parents))} within {self.within:g}"
+        return f"{result} = {over}{' * '.join(map(str, operands))} within {self.within:g}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from unn import Factor
 from unn.arrays import Reference
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, ObservationError
+from unn.factor import Values
 from unn.patterns import Pattern
 from unn.sizes import LetterSizes
 
@@ -92,6 +95,49 @@ def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
             if dim.shift < 0:
                 starts[dim.letters[0]] = max(starts.get(dim.letters[0], 0), -dim.shift)
     return starts
+
+
+def checked_views(factor: Factor, values: Values) -> tuple[LetterSizes, list[Tensor]]:
+    """The extent of each letter and the values of each reference, seen through its pattern, shape ``(batch, *letters)``.
+
+    Args:
+        factor: whose references they are.
+        values: of its variables, shape ``(batch, *axes)``.
+
+    Raises:
+        ObservationError: for values that are missing, of another shape, or do not fit one another.
+    """
+    batch: int | None = None
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, array in {r.array.name: r.array for r in factor.references}.items():
+        where = f"factor {factor.name!r}: variable {name!r}"
+        if name not in values:
+            raise ObservationError(f"{where} has no value; pass all of {', '.join(factor.variables)}.")
+        x = values[name]
+        if not isinstance(x, Tensor) or x.is_complex():
+            kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise ObservationError(f"{where}: expected a torch.Tensor of real numbers, got {kind}.")
+        if x.ndim != len(array.axes) + 1:
+            remedy = "; add a batch axis with x[None]" if x.ndim == len(array.axes) else ""
+            raise ObservationError(f"{where}: shape {tuple(x.shape)} has {x.ndim} axes, expected ({', '.join(['batch', *array.axes])}){remedy}.")
+        if batch is not None and len(x) != batch:
+            raise ObservationError(f"{where}: batch size {len(x)} differs from {batch} of the values before it.")
+        batch, shapes[name] = len(x), tuple(x.shape[1:])
+    sizes = factor.letter_sizes(shapes)
+    for reference in factor.references:
+        for axis, size, dim in zip(reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+            expected = math.prod(sizes[letter] for letter in dim.letters)
+            if size != expected and not _shifted(factor, dim.letters):
+                raise ObservationError(
+                    f"factor {factor.name!r}: variable {reference.array.name!r}: axis {axis!r} has size {size}, "
+                    f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
+                )
+    starts = starts_of(factor.references)
+    return sizes, [view(values[r.array.name], r.pattern, sizes, starts) for r in factor.references]
+
+
+def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:
+    return any(dim.shift and dim.letters[0] in letters for r in factor.references for dim in r.pattern.dimensions)
 
 
 def _widen(m: Tensor, axis: int, size: int) -> Tensor:

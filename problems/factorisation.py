@@ -17,12 +17,12 @@ from factors import Depends, SumOfProducts
 
 Kind = Literal["binary", "hierarchical", "inversion"]
 
-_WITHIN = 0.05
-"""By how much an entry of a product may be off in samples that count as valid."""
+_WITHIN = 0.1
+"""By how much an entry of A R may be off from that of E in samples that count as valid."""
 
 
 def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.FactorGraph:
-    """The graph; rows, columns and rank are dynamic unless the rank is a variable.
+    """The graph; rows, columns and rank are dynamic unless the rank is a variable. Samples must meet E = A R; a rank K is not checked.
 
     Args:
         kind: of factorisation.
@@ -47,10 +47,11 @@ def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.Fact
             g.factor(Depends(A["i k"], K["c"], ordered="k"))
             g.factor(Depends(R["k j"], K["c"]))
     if intermediate:
-        g.factor(SumOfProducts(C["i j k"], A["i k"], R["k j"], within=_WITHIN))
-        g.factor(SumOfProducts(E["i j"], C["i j k"], within=_WITHIN))
+        g.factor(Depends(C["i j k"], A["i k"], R["k j"]))
+        g.factor(Depends(E["i j"], C["i j k"]))
     else:
-        g.factor(SumOfProducts(E["i j"], A["i k"], R["k j"], within=_WITHIN))
+        g.factor(Depends(E["i j"], A["i k"], R["k j"]))
+    g.factor(SumOfProducts(E["i j"], A["i k"], R["k j"], within=_WITHIN))
     return g
 
 

@@ -156,7 +156,7 @@ def _structure_lines(graph: FactorGraph) -> list[str]:
     for factor in graph.factors.values():
         if not factor.inferable():
             lines += _wrapped("  ", f"{factor.formula()}  (factor {factor.name})", 6)
-    head = "Factors without energy (structure only: they say who interacts; coordinate descent refuses them)"
+    head = "Factors without energy (who interacts, and what samples must meet; coordinate descent refuses them)"
     return [head, *lines] if lines else []
 
 

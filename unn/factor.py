@@ -188,8 +188,8 @@ class Factor:
     def refusal(self) -> str:
         """Why coordinate descent cannot use this factor, and what to do."""
         return (
-            f"factor {self.name!r} ({type(self).__name__}) says who interacts with whom but has no energy, so coordinate descent "
-            "cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
+            f"factor {self.name!r} ({type(self).__name__}) says who interacts or what samples must meet, but has no energy, so coordinate "
+            "descent cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
         )
 
     def formula(self) -> str:

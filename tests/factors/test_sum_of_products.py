@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from helpers import INF, NAN, says
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import Depends, SumOfProducts
+from factors import SumOfProducts
 
 SIZES = {"i": 2, "j": 3, "k": 2, "p": 4}
 EQUATIONS = {
@@ -30,12 +31,12 @@ AXES = {"A": "i k", "R": "k j", "C": "i j k", "E": "i j", "F": "i j", "T": "j i"
 EVERY_EQUATION = pytest.mark.parametrize("which", EQUATIONS)
 
 
-def declared(which, within=0.05, kind=SumOfProducts):
+def declared(which, within=0.05):
     g = unn.FactorGraph("equations", **SIZES)
     child, pattern, parents = EQUATIONS[which]
     arrays = {name: g.variable(name, AXES[name], unn.SquaredNorm()) for name in dict.fromkeys([child, *(name for name, _ in parents)])}
-    given_within = {"within": within} if kind is SumOfProducts else {}
-    g.factor(kind(arrays[child][pattern], *(arrays[name][p] for name, p in parents), **given_within, name="equation"))
+    references = [arrays[child][pattern], *(arrays[name][p] for name, p in parents)]
+    g.factor(SumOfProducts(*references, within=within, name="equation"))
     return g
 
 
@@ -112,39 +113,107 @@ def test_axes_without_entries_are_a_sum_of_zero():
 
 
 @EVERY_EQUATION
-def test_the_graph_is_that_of_a_child_that_depends_on_its_parents(which):
-    g, h = declared(which), declared(which, kind=Depends)
-    assert torch.equal(g.adjacency().dense(), h.adjacency().dense())
-    assert torch.equal(g.adjacency().directed().dense(), h.adjacency().directed().dense())
-    assert list(map(str, g.symmetries())) == list(map(str, h.symmetries()))
+def test_it_adds_no_edges_to_the_graph(which):
+    g = declared(which)
+    assert torch.equal(g.adjacency().dense(), torch.eye(g.adjacency().dense().shape[0], dtype=torch.bool))
 
 
-def test_letters_are_ordered_where_it_is_said():
-    g = unn.FactorGraph("sorted", n=3, m=3)
-    s, C = g.variable("s", "n", unn.SquaredNorm()), g.variable("C", "n m", unn.SquaredNorm())
-    assert SumOfProducts(s["i"], C["i j"], within=0.1, ordered="i").ordered_letters() == {"i"}
-    assert not SumOfProducts(s["i"], C["i j"], within=0.1).ordered_letters()
+def test_indices_are_exchangeable_unless_they_are_shifted():
+    def symmetries(which):
+        return " ".join(map(str, declared(which).symmetries()))
+
+    assert declared("matrix product").factors["equation"].ordered_letters() == set() and "A.i" in symmetries("matrix product")
+    assert declared("shifted").factors["equation"].ordered_letters() == {"p"} and "p" not in symmetries("shifted")
 
 
 def test_it_prints_its_equation():
     assert str(declared("matrix product").factors["equation"]) == "E[i j] = sum over k of A[i k] * R[k j] within 0.05"
     assert str(declared("products").factors["equation"]) == "C[i j k] = A[i k] * R[k j] within 0.05"
-    assert declared("sum").factors["equation"].is_constraint and not declared("sum", kind=Depends).factors["equation"].is_constraint
+    assert declared("sum").factors["equation"].is_constraint
     text = " ".join(declared("sum").explain().split())
     assert "E[i j] = sum over k of C[i j k] within 0.05" in text
 
 
-@pytest.mark.parametrize("within", [-0.1, NAN, INF, True, "0.1", None], ids=repr)
+@pytest.mark.parametrize("within", [-0.1, NAN, INF, True, "0.1", None, 10**400], ids=lambda x: repr(x)[:5])
 def test_tolerances_that_are_none_are_refused_by_the_name_of_the_factor(within):
     with pytest.raises(unn.DeclarationError, match=says("'equation'", "within", "number >= 0")):
         declared("sum", within)
 
 
-def test_an_equation_without_parents_is_refused():
+@pytest.mark.parametrize("within", [0, 1, np.float32(0.25), np.int64(2), 1e300], ids=repr)
+def test_tolerances_are_numbers_of_any_kind(within):
+    assert declared("sum", within).factors["equation"].within == float(within)
+
+
+def test_an_equation_without_operands_is_refused():
     g = unn.FactorGraph("alone", n=2)
     X = g.variable("X", "n", unn.SquaredNorm())
-    with pytest.raises(unn.DeclarationError, match=says("'alone'", "X", "parents")):
+    with pytest.raises(unn.DeclarationError, match=says("'alone'", "X", "operands")):
         SumOfProducts(X["i"], within=0.1, name="alone")
+
+
+def matrices(**changes):
+    """Values of a matrix product that holds, but for some changes."""
+    A, R = torch.rand(2, 2, 2), torch.rand(2, 2, 3)
+    return {"E": A @ R, "A": A, "R": R, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"A": None}, ["'A'", "torch.Tensor", "NoneType"]),
+        ({"A": np.zeros((2, 2, 2))}, ["'A'", "torch.Tensor", "ndarray"]),
+        ({"A": torch.zeros(2, 2, 2, dtype=torch.complex64)}, ["'A'", "real", "complex64"]),
+        ({"A": torch.zeros(2, 2)}, ["'A'", "(2, 2)", "(batch, i, k)", "x[None]"]),
+        ({"A": torch.zeros(2, 2, 2, 1)}, ["'A'", "4 axes", "(batch, i, k)"]),
+        ({"A": torch.zeros(3, 2, 2)}, ["'A'", "batch size 3", "2"]),
+        ({"A": torch.zeros(1, 2, 2)}, ["'A'", "batch size 1", "2"]),
+        ({"E": torch.zeros(2, 3, 3)}, ["'E'", "'i'", "size 3", "2"]),
+        ({"R": torch.zeros(2, 3, 3)}, ["'R'", "'k'", "size 3", "2"]),
+    ],
+    ids=["None", "numpy", "complex", "no batch", "too many axes", "batch", "batch of one", "a row more", "rank"],
+)
+def test_values_that_do_not_fit_are_refused_by_factor_variable_and_axis(changes, words):
+    violations_of = declared("matrix product").factors["equation"].violations_of
+    assert violations_of(matrices()).tolist() == [0, 0]
+    with pytest.raises(unn.ObservationError, match=says("'equation'", *words)):
+        violations_of(matrices(**changes))
+
+
+def test_values_that_are_missing_are_named():
+    values = matrices()
+    del values["R"]
+    with pytest.raises(unn.ObservationError, match=says("'equation'", "'R'", "no value")):
+        declared("matrix product").factors["equation"].violations_of(values)
+
+
+def test_a_split_that_does_not_multiply_out_is_refused():
+    values = drawn(declared("split"), 0)
+    with pytest.raises(unn.ObservationError, match=says("'equation'", "'s'", "'p'", "size 5", "'i k'", "4")):
+        declared("split").factors["equation"].violations_of({**values, "s": torch.zeros(3, 5)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_values_of_any_real_type_are_compared_with_one_another(dtype):
+    A = torch.tensor([[[1, 0], [1, 1]]])
+    R = torch.tensor([[[1, 0, 1], [0, 1, 0]]])
+    values = {"E": (A @ R).double(), "A": A.to(dtype), "R": R}
+    violations_of = declared("matrix product", 0).factors["equation"].violations_of
+    assert violations_of(values).tolist() == [0]
+    values["E"][0, 0, 1] += 1e-9
+    assert violations_of(values).tolist() == [1]
+
+
+def test_diagonals_and_more_letters_than_the_alphabet_has():
+    g = unn.FactorGraph("many", n=3)
+    P, t, y = g.variable("P", "n n", unn.SquaredNorm()), g.variable("t", "", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    trace, diagonal = SumOfProducts(t[""], P["a a"], within=1e-9), SumOfProducts(y["a"], P["a a"], within=1e-9)
+    many = SumOfProducts(t[""], *(P[f"a{k} b{k}"] for k in range(30)), within=1e-9)
+    x = torch.rand(2, 3, 3, dtype=torch.float64)
+    assert trace.violations_of({"P": x, "t": x.diagonal(dim1=1, dim2=2).sum(1)}).tolist() == [0, 0]
+    assert diagonal.violations_of({"P": x, "y": x.diagonal(dim1=1, dim2=2)}).tolist() == [0, 0]
+    x /= x.sum((1, 2), keepdim=True)
+    assert many.violations_of({"P": x, "t": torch.tensor([1.0, 1.1])}).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["parameter", "constant"])
