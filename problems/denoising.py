@@ -206,6 +206,10 @@ class DenoisingProblem(Problem):
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
         """The metrics of the problem on its test conditions, with each of some numbers of sampling steps."""
+        return self.evaluate_with_tries(run, iterations, 1)
+
+    def evaluate_with_tries(self, run: Trained, iterations: tuple[int, ...], tries: int) -> Answer:
+        """The same of samples of which those that break a constraint were drawn again; with how many tries they took on average, if more than one."""
         from .denoising_task import measure
 
         found: dict[str, Any] = {}
@@ -214,7 +218,7 @@ class DenoisingProblem(Problem):
         if process in _WITHOUT_STEPS and iterations:
             raise DeclarationError(f"--iterations: this run was trained with --process {process}, which samples in one step.")
         for steps in iterations or (run.config.model.sampling_steps,):
-            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=_TEST_SEED, steps=steps)
+            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=_TEST_SEED, steps=steps, tries=tries)
             told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
             lines.append(told if process in _WITHOUT_STEPS else f"{steps} sampling steps: {told}")
         return Answer(tuple(lines), found)

@@ -159,8 +159,8 @@ def draw(
 
 
 @torch.no_grad()
-def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, steps: int) -> dict[str, float]:
-    """The metrics of a problem on its test conditions.
+def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, steps: int, tries: int = 1) -> dict[str, float]:
+    """The metrics of a problem on its test conditions; with more than one try their average number as well.
 
     Args:
         problem: whose metrics.
@@ -169,11 +169,14 @@ def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: i
         count: of conditions, one sample for each.
         seed: of conditions and samples.
         steps: of sampling.
+        tries: how often to sample what does not meet the constraints.
     """
     found: dict[str, float] = {}
     for name, given in _conditions(problem, config, count, seed).items():
-        samples = draw(network, config.model, given, count, problem.test_sizes(config), steps=steps, seed=seed)
+        samples = draw(network, config.model, given, count, problem.test_sizes(config), steps=steps, seed=seed, verify=tries > 1, tries=tries)
         found |= _measures(problem, config, name, given, samples.values)
+        if tries > 1:
+            found |= _named({"tries": float(samples.tries.float().mean())}, name)
     return found
 
 
@@ -199,5 +202,9 @@ def _conditions(problem: DenoisingProblem, config: Any, count: int, seed: int) -
 
 
 def _measures(problem: DenoisingProblem, config: Any, name: str, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-    """The metrics of one condition, with its name in theirs."""
-    return {f"{metric} {name}".strip().replace(" ", "_"): value for metric, value in problem.measures(config, given, values).items()}
+    return _named(problem.measures(config, given, values), name)
+
+
+def _named(measures: Mapping[str, float], condition: str) -> dict[str, float]:
+    """Metrics with the name of their condition in theirs."""
+    return {f"{metric} {condition}".strip().replace(" ", "_"): value for metric, value in measures.items()}

@@ -160,7 +160,7 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
         case commands.Evaluate():
             from .commands.evaluate import evaluate
 
-            return evaluate(command.run, command.iterations, command.data), 0
+            return evaluate(command), 0
         case commands.Parse():
             from .commands.parse import parse as parse_sentences
 

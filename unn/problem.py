@@ -229,6 +229,19 @@ class Problem(ABC):
         """
         raise UnnError(f"problem {self.name!r} is evaluated on its own data only; leave out --data.")
 
+    def evaluate_with_tries(self, run: Trained, iterations: tuple[int, ...], tries: int) -> Answer:
+        """Measure samples of which those that break a constraint were drawn again.
+
+        Args:
+            run: trained.
+            iterations: numbers of sampling steps; those of training if empty.
+            tries: how often to draw in all.
+
+        Raises:
+            UnnError: if the problem is evaluated without sampling.
+        """
+        raise UnnError(f"problem {self.name!r} is evaluated without sampling; leave out --tries.")
+
     def parse(self, run: Trained, request: ParseRequest) -> Answer:
         """Parse sentences.
 

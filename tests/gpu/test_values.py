@@ -6,7 +6,7 @@ from device_cases import CASES, REGULARIZERS, check_close, make, results
 from helpers import mlp
 
 import unn
-from factors import Cardinality, Multilinear
+from factors import Cardinality, Multilinear, SumOfProducts
 
 DTYPES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """With the share of the largest entry by which results may differ."""
@@ -149,6 +149,16 @@ def test_counts_of_cardinalities_are_those_of_the_cpu(device):
     factor = g.factor(Cardinality(g.variable("X", "r c | v", unn.Entropy())["r c v"], each="r v"))
     x = torch.eye(3)[torch.tensor([[[0, 1, 2], [1, 2, 0], [2, 2, 1]]])].to(device)
     assert factor.violations(x).tolist() == [2] and factor.counts(x).device == device
+
+
+def test_equations_are_those_of_the_cpu(device):
+    g = unn.FactorGraph("product", i=2, j=3, k=2)
+    references = [g.variable(name, axes, unn.SquaredNorm())[axes] for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))]
+    factor = g.factor(SumOfProducts(*references, within=0.1))
+    x = {"A": torch.rand(2, 2, 2, device=device), "R": torch.rand(2, 2, 3, device=device)}
+    x["E"] = x["A"] @ x["R"] + torch.tensor([0.0, 0.2], device=device)[:, None, None]
+    found = factor.violations_of(x)
+    assert found.tolist() == [0, 6] and found.device == device
 
 
 def test_the_adjacency_needs_no_device(device):

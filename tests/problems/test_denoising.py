@@ -717,6 +717,18 @@ def test_training_makes_a_run_that_is_evaluated(capsys, tmp_path):
     assert "1 sampling steps: valid " in text and f"2 sampling steps: valid {found['2']['valid']:.4g}, " in text
 
 
+def test_samples_that_break_a_constraint_are_drawn_again_in_evaluation(runs, capsys, undrawn):
+    once, again = (data_of(capsys, "evaluate", runs("factorisation"), "--tries", tries)["2"] for tries in (1, 4))
+    assert set(once) == {"rmse"} and set(again) == {"rmse", "tries"}
+    assert 3 < again["tries"] <= 4
+    grids = data_of(capsys, "evaluate", runs("sudoku"), "--tries", 3)["2"]
+    assert {"valid", "valid_half_given", "tries", "tries_half_given"} < set(grids) and grids["tries"] > 2
+    # without constraints every first sample will do
+    assert data_of(capsys, "evaluate", runs("sorting"), "--tries", 3)["2"]["tries"] == 1
+    for tries in (0, -1, 10**7):
+        assert "--tries must lie between 1 and 1000000" in refused(capsys, "evaluate", runs("factorisation"), "--tries", tries)
+
+
 def test_grids_are_sampled_and_judged(grids, capsys):
     text = done(capsys, "sample", grids, "--count", 3, "--seed", 1)
     found = grids_in(text)

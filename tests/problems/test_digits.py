@@ -132,6 +132,9 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert sum(answer["label"]) == pytest.approx(1, abs=1e-5)
     assert main(["infer", str(run), "--given", "label=11", "--want", "image"]) == 2
     assert "digit from 0 to 9" in capsys.readouterr().err
+    for option, words in ((["--tries", "2"], "'digits' is evaluated without sampling; leave out --tries"), (["--data", "x"], "leave out --data")):
+        assert main(["evaluate", str(run), *option]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_the_weights_of_one_network_are_refused_by_another(tmp_path):

@@ -7,7 +7,7 @@ from elsewhere import DEVICE, Elsewhere, MixedDevicesError, There, WaitError, va
 from helpers import mlp, says
 
 import unn
-from factors import Cardinality, Multilinear
+from factors import Cardinality, Multilinear, SumOfProducts
 from unn.regularizers.base import normal, uniform
 
 
@@ -213,6 +213,16 @@ def test_counts_are_the_same_elsewhere():
     expected = factor.violations(x)
     with Elsewhere():
         assert values(factor.violations(x.to(DEVICE))).tolist() == expected.tolist() == [2]
+
+
+def test_equations_are_the_same_elsewhere():
+    g = unn.FactorGraph("product", i=2, j=3, k=2)
+    references = [g.variable(name, axes, unn.SquaredNorm())[axes] for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))]
+    factor = g.factor(SumOfProducts(*references, within=0.1))
+    x = {"A": torch.rand(2, 2, 2), "R": torch.rand(2, 2, 3)}
+    x["E"] = x["A"] @ x["R"] + torch.tensor([0.0, 0.2])[:, None, None]
+    with Elsewhere():
+        assert values(factor.violations_of({name: value.to(DEVICE) for name, value in x.items()})).tolist() == [0, 6]
 
 
 def test_the_adjacency_does_not_depend_on_the_device():

@@ -85,6 +85,8 @@ class Evaluate:
     """Rounds at test time, if not those of training; several are compared."""
     data: Path | None = None
     """Measure on these data instead of the run's own, where the problem offers it."""
+    tries: int = 1
+    """How often to sample what does not meet the constraints, where the problem samples."""
     json: Json = False
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..errors import UnnError
 from ..problem import Answer
+from .arguments import Evaluate
 from .open import open_trained
 
 MOST_ROUNDS = 100_000
 
 
-def evaluate(folder: Path, iterations: tuple[int, ...], data: Path | None = None) -> Answer:
+def evaluate(command: Evaluate) -> Answer:
     """Measure a trained run, on other data than its own if so.
 
     Raises:
-        UnnError: for rounds out of range, or a run that cannot be opened.
+        UnnError: for rounds or tries out of range, or a run that cannot be opened.
     """
-    require_rounds(*iterations)
-    problem, run = open_trained(folder)
-    return problem.evaluate(run if data is None else problem.on_data(run, data), iterations)
+    require_rounds(*command.iterations)
+    require_number("tries", command.tries)
+    problem, run = open_trained(command.run)
+    if command.data is not None:
+        run = problem.on_data(run, command.data)
+    if command.tries == 1:
+        return problem.evaluate(run, command.iterations)
+    return problem.evaluate_with_tries(run, command.iterations, command.tries)
 
 
 def require_rounds(*iterations: int) -> None:
@@ -30,3 +34,13 @@ def require_rounds(*iterations: int) -> None:
     """
     if any(not 1 <= k <= MOST_ROUNDS for k in iterations):
         raise UnnError(f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}.")
+
+
+def require_number(option: str, value: int) -> None:
+    """Check a number of samples, steps or tries.
+
+    Raises:
+        UnnError: if it is below 1, or so large that nobody would wait for it.
+    """
+    if not 1 <= value <= 10**6:
+        raise UnnError(f"--{option} must lie between 1 and 1000000, got {value}.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import UnnError
 from ..problem import Answer, SampleRequest
 from .arguments import Sample
+from .evaluate import require_number
 from .open import open_trained
 
 
@@ -15,8 +15,8 @@ def sample(command: Sample) -> Answer:
         UnnError: for options out of range, a run that cannot be opened, or values that cannot be read.
     """
     for name, value in (("count", command.count), ("steps", command.steps), ("tries", command.tries)):
-        if value is not None and not 1 <= value <= 10**6:
-            raise UnnError(f"--{name} must lie between 1 and 1000000, got {value}.")
+        if value is not None:
+            require_number(name, value)
     problem, run = open_trained(command.run)
     request = SampleRequest(
         given=command.given, count=command.count, steps=command.steps, sampler=command.sampler, seed=command.seed, tries=command.tries,
