@@ -46,7 +46,7 @@ class Cardinality(Factor):
             ObservationError: for values of another shape.
         """
         reference = self.references[0]
-        _, (entries,) = checked_views(self, {reference.array.name: x})
+        (entries,) = checked_views(self, {reference.array.name: x})
         entries = (entries > 0.5).to(torch.int64)
         letters = reference.letters
         entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))

@@ -57,7 +57,7 @@ class SumOfProducts(Factor):
         Raises:
             ObservationError: for values that are missing, of another shape, or do not fit one another.
         """
-        _, (result, *operands) = checked_views(self, values)
+        result, *operands = checked_views(self, values)
         letters, *others = ((BATCH, *reference.letters) for reference in self.references)
         sums = contraction(tuple(others), letters)([x.double() for x in operands])
         # NaN compares as false

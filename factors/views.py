@@ -97,8 +97,8 @@ def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
     return starts
 
 
-def checked_views(factor: Factor, values: Values) -> tuple[LetterSizes, list[Tensor]]:
-    """The extent of each letter and the values of each reference, seen through its pattern, shape ``(batch, *letters)``.
+def checked_views(factor: Factor, values: Values) -> list[Tensor]:
+    """The values of each reference of a factor of variables, seen through its pattern, shape ``(batch, *letters)``.
 
     Args:
         factor: whose references they are.
@@ -133,7 +133,7 @@ def checked_views(factor: Factor, values: Values) -> tuple[LetterSizes, list[Ten
                     f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
                 )
     starts = starts_of(factor.references)
-    return sizes, [view(values[r.array.name], r.pattern, sizes, starts) for r in factor.references]
+    return [view(values[r.array.name], r.pattern, sizes, starts) for r in factor.references]
 
 
 def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:
