@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unn import Factor
 from unn.arrays import Reference
+from unn.engine.checks import check_batch
 from unn.errors import DeclarationError, ObservationError
 from unn.factor import Values
 from unn.patterns import Pattern
@@ -110,26 +111,22 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
     batch: int | None = None
     shapes: dict[str, tuple[int, ...]] = {}
     for name, array in {r.array.name: r.array for r in factor.references}.items():
-        where = f"factor {factor.name!r}: variable {name!r}"
+        where = f"{name!r} of factor {factor.name!r}"
         if name not in values:
-            raise ObservationError(f"{where} has no value; pass all of {', '.join(factor.variables)}.")
+            raise ObservationError(f"variable {where} has no value; pass all of {', '.join(factor.variables)}.")
         x = values[name]
         if not isinstance(x, Tensor) or x.is_complex():
             kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise ObservationError(f"{where}: expected a torch.Tensor of real numbers, got {kind}.")
-        if x.ndim != len(array.axes) + 1:
-            remedy = "; add a batch axis with x[None]" if x.ndim == len(array.axes) else ""
-            raise ObservationError(f"{where}: shape {tuple(x.shape)} has {x.ndim} axes, expected ({', '.join(['batch', *array.axes])}){remedy}.")
-        if batch is not None and len(x) != batch:
-            raise ObservationError(f"{where}: batch size {len(x)} differs from {batch} of the values before it.")
-        batch, shapes[name] = len(x), tuple(x.shape[1:])
+            raise ObservationError(f"variable {where}: expected a torch.Tensor of real numbers, got {kind}.")
+        batch = check_batch(where, array, x, batch)
+        shapes[name] = tuple(x.shape[1:])
     sizes = factor.letter_sizes(shapes)
     for reference in factor.references:
         for axis, size, dim in zip(reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True):
             expected = math.prod(sizes[letter] for letter in dim.letters)
             if size != expected and not _shifted(factor, dim.letters):
                 raise ObservationError(
-                    f"factor {factor.name!r}: variable {reference.array.name!r}: axis {axis!r} has size {size}, "
+                    f"variable {reference.array.name!r} of factor {factor.name!r}: axis {axis!r} has size {size}, "
                     f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
                 )
     starts = starts_of(factor.references)

@@ -72,23 +72,40 @@ def check_dtypes(values: Mapping[str, Tensor]) -> None:
             )
 
 
+def check_batch(where: str, array: Array, x: Tensor, batch: int | None) -> int:
+    """Check that a value has a batch axis and one for each of its array; returns the batch size.
+
+    Args:
+        where: the value is from, for the message.
+        array: that it belongs to.
+        x: the value.
+        batch: size of those before it; None for the first.
+
+    Raises:
+        ObservationError: with the remedy.
+    """
+    if x.ndim != len(array.axes) + 1:
+        remedy = "; add a batch axis with x[None]" if x.ndim == len(array.axes) else ""
+        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected {_batched(array)}{remedy}.")
+    if x.shape[0] == 0:
+        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example.")
+    if batch is not None and x.shape[0] != batch:
+        raise ObservationError(f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it.")
+    return x.shape[0]
+
+
+def _batched(array: Array) -> str:
+    return f"(batch{''.join(', ' + a for a in array.axes)})"
+
+
 def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
     """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
     table = graph.size_table
-    rank = len(array.axes)
-    expected = f"(batch{''.join(', ' + a for a in array.axes)})"
-    if x.ndim == rank and isinstance(array, Constant):
+    if x.ndim == len(array.axes) and isinstance(array, Constant):
         own = x.shape
-    elif x.ndim != rank + 1:
-        remedy = "; add a batch axis with x[None]" if x.ndim == rank else ""
-        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected {expected}{remedy}.")
     else:
+        batch = check_batch(where, array, x, batch)
         own = x.shape[1:]
-        if x.shape[0] == 0:
-            raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example.")
-        if batch is not None and x.shape[0] != batch:
-            raise ObservationError(f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it.")
-        batch = x.shape[0]
     for axis, size in zip(array.axes, own, strict=True):
         root = table.root(axis)
         if root in solved and solved[root] != size:
@@ -96,7 +113,7 @@ def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved:
             also = f" (tied to {', '.join(map(repr, tied))})" if tied else ""
             raise ObservationError(
                 f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
-                f"shape {tuple(x.shape)} does not fit {expected}; reshape the value, or declare {axis}={size}."
+                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare {axis}={size}."
             )
         if size == 0:
             raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")
