@@ -35,7 +35,7 @@ class BooleanConfig:
     gates: int = 0
     intermediate: bool = True
     examples: int = 0
-    model: ModelConfig = ModelConfig(width=32, depth=4, heads=2, embedding="independent")
+    model: ModelConfig = ModelConfig(width=32, depth=4, heads=2, embedding="independent", prediction="x0", noise="linear")
     training: TrainingConfig = TrainingConfig(steps=400, evaluate_every=400, batch=32, rate=4e-3, clip=1.0, ema=0.98)
 
 

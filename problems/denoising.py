@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from unn.errors import DeclarationError, UnnError
-from unn.problem import Answer, Problem, SampleRequest, Trained
+from unn.problem import Answer, EvaluationRequest, Problem, SampleRequest, Trained
 from unn.training.options import check_ranges
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _WITHOUT_STEPS = ("regressor", "vaeac")
 _TEST_SEED = 1
 """Of the conditions on which trained runs and baselines are measured."""
 
+_CONDITIONS = 256
+"""How many of them, with one sample each."""
+
 _DRAWN = 8
 """Samples or steps in a picture, at most."""
 
@@ -44,15 +47,16 @@ class ModelConfig:
         global_token: let each layer see the mean of all tokens as well, which passes by the mask.
         process: "gaussian" noise; "masked": categories are revealed a few at a time, for problems without continuous variables; or a baseline without
             diffusion: "regressor", one estimate of everything, or "vaeac", a variational auto-encoder that knows nothing of the graph.
-        prediction: of the network: the clean sample, or the velocity.
-        noise: levels in training: the linear steps of the paper, uniform or Gaussian in the logarithm.
+        prediction: of the network: "mixed", velocity for continuous variables and log-odds for binary variables and categories; the clean sample
+            ("x0", the paper's) or the velocity for all of them.
+        noise: levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
         last_beta: of the linear steps; 0.005 in the paper.
         self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
             estimate alone (Chen et al., 2023).
         passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
-        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn: more noise than the others, for few steps.
-        sampling_steps: estimates for a sample.
-        spacing: of the levels in sampling: with restarts, the schedule's own, or even in the log-SNR.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which sharpens when steps are few.
+        sampling_steps: denoising steps of a sample.
+        spacing: of the levels in sampling: even in the log-SNR, the schedule's own, or with restarts, which sharpen when steps are few.
     """
 
     width: int = 64
@@ -62,14 +66,14 @@ class ModelConfig:
     structure: Literal["graph", "dense", "directed", "random"] = "graph"
     global_token: bool = False
     process: Literal["gaussian", "masked", "regressor", "vaeac"] = "gaussian"
-    prediction: Literal["x0", "velocity"] = "x0"
-    noise: Literal["linear", "log-uniform", "log-normal"] = "linear"
+    prediction: Literal["mixed", "x0", "velocity"] = "mixed"
+    noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
     last_beta: float = 0.02
     self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
     passes: int = 1
-    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "ancestral"
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
     sampling_steps: int = 100
-    spacing: Literal["restarts", "schedule", "log-snr"] = "restarts"
+    spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -114,6 +118,20 @@ class DenoisingProblem(Problem):
     @abstractmethod
     def observed(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         """Which nodes are observed in training, by variable, boolean, shape ``(count or 1, *node axes)``; drawn anew for each example."""
+
+    def examples(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Samples to train on, and which of their nodes are observed; by default the two are independent.
+
+        Args:
+            config: of the run.
+            count: how many.
+            generator: of everything random in them.
+            sizes: of the axes without a static one.
+        """
+        values = self.generate(config, count, generator, sizes)
+        return values, self.observed(config, count, generator, sizes)
 
     @abstractmethod
     def measures(self, config: Any, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
@@ -204,38 +222,68 @@ class DenoisingProblem(Problem):
         lines = [f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) for method, metrics in found.items()]
         return Answer(tuple(lines), found)
 
+    def compared_variables(self, config: Any) -> tuple[str, ...]:
+        """Variables whose samples are compared with the truth as distributions, by simulation-based calibration; none by default.
+
+        They are those that what is observed leaves uncertain. A continuous variable that the others determine has no spread to compare.
+        """
+        return ()
+
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
-        """The metrics of the problem on its test conditions, with each of some numbers of sampling steps."""
-        return self.evaluate_with_tries(run, iterations, 1)
+        """The metrics of the problem on its test conditions, with each of some numbers of denoising steps."""
+        return self.evaluate_samples(run, EvaluationRequest(iterations=iterations))
 
-    def evaluate_with_tries(self, run: Trained, iterations: tuple[int, ...], tries: int) -> Answer:
-        """The same of samples of which those that break a constraint were drawn again; with how many tries they took on average, if more than one."""
-        from .denoising_task import measure
+    def evaluate_samples(self, run: Trained, request: EvaluationRequest) -> Answer:
+        """The same with other options of sampling; with several tries, their average number as well."""
+        from .denoising_task import Sampling, calibrations, measure
 
-        found: dict[str, Any] = {}
-        lines = []
         process = run.config.model.process
-        if process in _WITHOUT_STEPS and iterations:
+        if process in _WITHOUT_STEPS and request.iterations:
             raise DeclarationError(f"--iterations: this run was trained with --process {process}, which samples in one step.")
-        for steps in iterations or (run.config.model.sampling_steps,):
-            found[str(steps)] = measure(self, run.config, run.network, count=256, seed=_TEST_SEED, steps=steps, tries=tries)
-            told = ", ".join(f"{name} {value:.4g}" for name, value in found[str(steps)].items())
-            lines.append(told if process in _WITHOUT_STEPS else f"{steps} sampling steps: {told}")
-        return Answer(tuple(lines), found)
+        self._check_process(run, sampler=request.sampler, spacing=request.spacing)
+        self._check_tries(run, request.tries)
+        sampling = Sampling.of(run.config.model, request.sampler, request.spacing, request.tries, request.at_once)
+        seed = _TEST_SEED if request.seed is None else request.seed
+        data: dict[str, Any] = {}
+        lines = []
+        for steps in request.iterations or (run.config.model.sampling_steps,):
+            now = replace(sampling, steps=steps)
+            data[str(steps)] = measure(self, run.config, run.network, request.count or _CONDITIONS, seed, now)
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in data[str(steps)].items())
+            lines.append(figures if process in _WITHOUT_STEPS else f"{steps} sampling steps: {figures}")
+        if request.draw is not None:
+            from unn.draw import draw_ranks, save_figure
+
+            compared = calibrations(self, run.config, run.network, seed, sampling)
+            if not compared:
+                raise UnnError(f"--draw: problem {self.name!r} has no variable whose distribution is compared with the truth.")
+            save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
+            lines.append(f"rank histograms drawn in {request.draw}")
+        return Answer(tuple(lines), data)
+
+    def _check_tries(self, run: Trained, tries: int) -> None:
+        from .denoising_task import has_constraints
+
+        if tries > 1 and not has_constraints(self.graph(run.network)):
+            raise DeclarationError(f"--tries: the graph of problem {self.name!r} has no constraint that a sample could break.")
+
+    def _check_process(self, run: Trained, **options: object) -> None:
+        process = run.config.model.process
+        for name, value in options.items():
+            if value is not None and process != "gaussian":
+                raise DeclarationError(f"--{name}: this run was trained with --process {process}; only Gaussian noise has that.")
 
     def sample(self, run: Trained, request: SampleRequest) -> Answer:
         """Sample what is not given."""
         from unn.draw import draw_samples, save_figure
         from unn.models.frame import kinds
 
-        from .denoising_task import draw
+        from .denoising_task import Sampling, draw, has_constraints
 
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        for option, asked in (("--trace", request.trace), ("--sampler", request.sampler)):
-            if asked is not None and model.process != "gaussian":
-                raise DeclarationError(f"{option}: this run was trained with --process {model.process}; only Gaussian noise has that.")
+        self._check_process(run, trace=request.trace, sampler=request.sampler, spacing=request.spacing)
         if request.steps is not None and model.process in _WITHOUT_STEPS:
             raise DeclarationError(f"--steps: this run was trained with --process {model.process}, which samples in one step.")
 
@@ -244,14 +292,19 @@ class DenoisingProblem(Problem):
             if step == len(steps):
                 steps.append((step, {name: x[0] for name, x in values.items()}))
 
-        if request.sampler is not None:
-            model = replace(model, sampler=request.sampler)
+        sampling = Sampling.of(model, request.sampler, request.spacing, request.tries, request.at_once)
+        self._check_tries(run, request.tries)
         samples = draw(
-            run.network, model, given, request.count, sizes, steps=request.steps, seed=request.seed, verify=True, tries=request.tries,
+            run.network,
+            replace(sampling, steps=request.steps or sampling.steps),
+            given,
+            request.count,
+            sizes,
+            seed=request.seed,
+            verify=has_constraints(self.graph(run.network)),
             trace=None if request.trace is None else trace,
         )
         lines: list[str] = []
-        assert samples.valid is not None
         for k in range(request.count):
             lines += [*self.describe(run, samples.values, k), ""]
         lines.append(self.verdict(run, samples))
@@ -265,13 +318,12 @@ class DenoisingProblem(Problem):
             save_figure(draw_samples([values for _, values in shown], [f"step {k + 1}" for k, _ in shown], categories), request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}
-        return Answer(tuple(lines), {"values": data, "valid": samples.valid.tolist(), "tries": samples.tries.tolist()})
+        return Answer(tuple(lines), {"values": data, "valid": None if samples.valid is None else samples.valid.tolist(), "tries": samples.tries.tolist()})
 
     def verdict(self, run: Trained, samples: Samples) -> str:
         """How many samples meet the constraints, in a line."""
-        assert samples.valid is not None
-        count = len(samples.valid)
-        if not any(factor.is_constraint for factor in self.graph(run.network).factors.values()):
+        count = len(samples.tries)
+        if samples.valid is None:
             return f"{count} {self.noun}"
         wrong = [str(k + 1) for k in range(count) if not samples.valid[k]]
         return f"{count - len(wrong)} of {count} {self.noun} are valid" + (f"; not valid: {', '.join(wrong)}" if wrong else "")

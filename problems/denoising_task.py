@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unn import Partial
+from unn.calibration import Calibration, calibrate_discrete, calibrate_real, summary
 from unn.diffusion import Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion, Samples, Schedule
-from unn.diffusion.diffusion import Trace
+from unn.diffusion.diffusion import Spacing, Trace
 from unn.graph import FactorGraph
 from unn.models import Denoiser
 from unn.models.baselines import VAEAC, Regressor
-from unn.models.frame import Given
+from unn.models.frame import Frames, Given, Slot
 from unn.training import Examples, Task
 from unn.training.batches import seed_of
 
@@ -22,6 +25,15 @@ from .denoising import DenoisingProblem, ModelConfig
 Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 """Sizes, values and which nodes are observed."""
 
+
+_DRAWS = 32
+"""Samples of each example in simulation-based calibration."""
+
+_MOST_EXAMPLES, _FEWEST_EXAMPLES = 256, 8
+"""In simulation-based calibration."""
+
+_MOST_NODES, _MOST_NODES_IN_TRAINING = 50_000, 8_000
+"""Nodes of all samples together there, which bounds the time that it takes."""
 
 Model = Diffusion | MaskedDiffusion | Regressor | VAEAC
 """What the options of a problem can describe."""
@@ -84,10 +96,9 @@ class GeneratedExamples(Examples):
         """As many samples as there are indices, with what is observed of each."""
         if self.kept is None:
             sizes = self.problem.sizes(self.config, generator) or self.problem.test_sizes(self.config)
-            values = self.problem.generate(self.config, len(indices), generator, sizes)
-        else:
-            sizes = self.problem.test_sizes(self.config)
-            values = {name: x[indices] for name, x in self.kept.items()}
+            return sizes, *self.problem.examples(self.config, len(indices), generator, sizes)
+        sizes = self.problem.test_sizes(self.config)
+        values = {name: x[indices] for name, x in self.kept.items()}
         return sizes, values, self.problem.observed(self.config, len(indices), generator, sizes)
 
 
@@ -114,53 +125,80 @@ class DenoisingTask(Task):
 
     def evaluate(self, network: nn.Module) -> dict[str, float]:
         """The problem's metrics of samples on held-out conditions."""
-        return measure(self.problem, self.config, network, count=64, seed=0, steps=self.config.model.sampling_steps)
+        return measure(self.problem, self.config, network, 64, 0, Sampling.of(self.config.model), _MOST_NODES_IN_TRAINING)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw samples by a trained model.
+
+    Attributes:
+        steps: denoising steps.
+        sampler: of Gaussian noise.
+        spacing: of its levels.
+        tries: attempts per sample until it meets the constraints.
+        at_once: samples in memory at a time.
+    """
+
+    steps: int
+    sampler: str
+    spacing: Spacing
+    tries: int = 1
+    at_once: int = 256
+
+    @classmethod
+    def of(cls, model: ModelConfig, sampler: str | None = None, spacing: Any = None, tries: int = 1, at_once: int = 256) -> Sampling:
+        """The options of a model, where no others are given."""
+        return cls(model.sampling_steps, sampler or model.sampler, spacing or model.spacing, tries, at_once)
 
 
 def draw(
     network: nn.Module,
-    model: ModelConfig,
+    sampling: Sampling,
     given: Given,
     count: int,
     sizes: Mapping[str, int],
-    steps: int | None = None,
     seed: int | None = None,
     verify: bool = False,
-    tries: int = 1,
     trace: Trace | None = None,
 ) -> Samples:
-    """Samples by a trained model, as its options say.
+    """Samples by a trained model.
 
     Args:
         network: trained.
-        model: its options.
+        sampling: options.
         given: by variable, whole or in part.
         count: of samples.
         sizes: of the axes without a static one.
-        steps: if not those of the options.
         seed: of all samples; None draws from torch's global generator.
         verify: check the constraints of the graph.
-        tries: with ``verify``, how often to sample what meets them not.
         trace: called after each step with its number and the values; Gaussian noise alone has one.
     """
-    steps = steps or model.sampling_steps
+    steps, tries, at_once = sampling.steps, sampling.tries, sampling.at_once
     if isinstance(network, Regressor):
         # a second try would give the same
-        return network.sample(given, count, verify=verify, at_once=256, sizes=sizes)
+        return network.sample(given, count, verify=verify, at_once=at_once, sizes=sizes)
     if isinstance(network, VAEAC):
-        return network.sample(given, count, seed=seed, verify=verify, tries=tries, at_once=256, sizes=sizes)
+        return network.sample(given, count, seed=seed, verify=verify, tries=tries, at_once=at_once, sizes=sizes)
     if isinstance(network, MaskedDiffusion):
-        return network.sample(given, count, steps=steps, seed=seed, verify=verify, tries=tries, at_once=256, sizes=sizes)
+        return network.sample(given, count, steps=steps, seed=seed, verify=verify, tries=tries, at_once=at_once, sizes=sizes)
     assert isinstance(network, Diffusion)
     return network.sample(
-        given, count, steps=steps, sampler=model.sampler, spacing=model.spacing, seed=seed, verify=verify, tries=tries, at_once=256,
-        trace=trace, sizes=sizes,
+        given, count, steps=steps, sampler=sampling.sampler, spacing=sampling.spacing, seed=seed, verify=verify, tries=tries,
+        at_once=at_once, trace=trace, sizes=sizes,
     )  # fmt: skip
 
 
+def has_constraints(graph: FactorGraph) -> bool:
+    """Can a sample of this graph break a constraint?"""
+    return any(factor.is_constraint for factor in graph.factors.values())
+
+
 @torch.no_grad()
-def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, steps: int, tries: int = 1) -> dict[str, float]:
-    """The metrics of a problem on its test conditions; with more than one try their average number as well.
+def measure(
+    problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, sampling: Sampling, most: int = _MOST_NODES
+) -> dict[str, float]:
+    """The metrics of a problem on its test conditions, and how the distribution of samples compares with the truth.
 
     Args:
         problem: whose metrics.
@@ -168,16 +206,75 @@ def measure(problem: DenoisingProblem, config: Any, network: nn.Module, count: i
         network: trained.
         count: of conditions, one sample for each.
         seed: of conditions and samples.
-        steps: of sampling.
-        tries: how often to sample what does not meet the constraints.
+        sampling: options; with more than one try, their average number is a metric as well.
+        most: see ``calibrations``.
     """
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, given in _conditions(problem, config, count, seed).items():
-        samples = draw(network, config.model, given, count, problem.test_sizes(config), steps=steps, seed=seed, verify=tries > 1, tries=tries)
-        found |= _measures(problem, config, name, given, samples.values)
-        if tries > 1:
-            found |= _named({"tries": float(samples.tries.float().mean())}, name)
-    return found
+        samples = draw(network, sampling, given, count, problem.test_sizes(config), seed=seed, verify=sampling.tries > 1)
+        figures |= _measures(problem, config, name, given, samples.values)
+        if sampling.tries > 1:
+            figures |= _named({"tries": float(samples.tries.float().mean())}, name)
+    return figures | summary(calibrations(problem, config, network, seed, sampling, most))
+
+
+@torch.no_grad()
+def calibrations(
+    problem: DenoisingProblem, config: Any, network: nn.Module, seed: int, sampling: Sampling, most: int = _MOST_NODES
+) -> dict[str, Calibration]:
+    """Simulation-based calibration of the variables that the problem compares, by name.
+
+    Examples are drawn from the problem, observed as in training, and each is sampled several times.
+
+    Args:
+        problem: that generates examples.
+        config: of the run.
+        network: trained.
+        seed: of examples and samples.
+        sampling: options; samples are taken as they come, whether they meet the constraints or not.
+        most: nodes of all samples together, which bounds the number of examples.
+    """
+    names = problem.compared_variables(config)
+    if not names:
+        return {}
+    sizes = problem.test_sizes(config)
+    generator = torch.Generator().manual_seed(seed_of(seed, 7))
+    graph = problem.graph(network)
+    frame = Frames(graph).at(**sizes)
+    count = min(_MOST_EXAMPLES, max(_FEWEST_EXAMPLES, most // (_DRAWS * frame.nodes)))
+    truth = problem.generate(config, count, generator, sizes)
+    observed = problem.observed(config, count, generator, sizes)
+    given = {name: Partial(_repeated(truth[name]), _repeated(_mask(mask, truth[name]))) for name, mask in observed.items()}
+    once = replace(sampling, tries=1)
+    samples = draw(network, once, given, count * _DRAWS, sizes, seed=seed).values
+    compared: dict[str, Calibration] = {}
+    for name in names:
+        slot = frame.slots[name]
+        unobserved = ~_mask(observed[name], truth[name]).flatten(1) if name in observed else torch.ones(count, *slot.node_shape).bool().flatten(1)
+        if not bool(unobserved.any()):
+            continue
+        true, drawn = (_numbers(x[name], slot) for x in (truth, samples))
+        drawn = drawn.unflatten(0, (count, _DRAWS))
+        if slot.kind == "real":
+            unobserved = unobserved.repeat_interleave(slot.channels, 1)
+            compared[name] = calibrate_real(true, drawn, unobserved, generator)
+        else:
+            compared[name] = calibrate_discrete(true, drawn, unobserved, slot.channels, generator)
+    return compared
+
+
+def _repeated(x: Tensor) -> Tensor:
+    return x.repeat_interleave(_DRAWS, 0)
+
+
+def _mask(mask: Tensor, values: Tensor) -> Tensor:
+    """Which nodes are observed, shape ``(batch, *node axes)``."""
+    return mask.expand(len(values), *values.shape[1 : mask.ndim])
+
+
+def _numbers(values: Tensor, slot: Slot) -> Tensor:
+    """Values of a variable as real numbers or numbers of options, shape ``(batch, nodes)``, with the features of a real node as nodes."""
+    return values.flatten(1) if slot.kind != "category" else values.argmax(-1).flatten(1)
 
 
 def measure_untrained(problem: DenoisingProblem, config: Any, count: int, seed: int, chain_steps: int) -> dict[str, dict[str, float]]:

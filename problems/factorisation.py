@@ -98,3 +98,16 @@ def error(values: Mapping[str, Tensor], E: Tensor) -> float:
         E: observed, shape ``(count, rows, columns)``.
     """
     return float(((values["A"] @ values["R"] - E) ** 2).mean().sqrt())
+
+
+def unused_spread(values: Mapping[str, Tensor]) -> float:
+    """Standard deviation of the columns of A that meet a row of zeros in R, which E does not determine, by that of their uniform prior.
+
+    Args:
+        values: sampled A ``(count, rows, rank)`` and binary R ``(count, rank, columns)``.
+
+    Returns:
+        1 for samples of the posterior; NaN where no column is unused.
+    """
+    unused = values["A"].mT[values["R"].sum(2) == 0]
+    return float(unused.std() * 12**0.5) if len(unused) > 1 else float("nan")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
-MODEL = ModelConfig(depth=4, heads=2, last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule")
+MODEL = ModelConfig(depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule")
 TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
@@ -116,11 +116,16 @@ class FactorisationProblem(DenoisingProblem):
         return {"": {"E": self.generate(config, count, generator, self.test_sizes(config))["E"]}}
 
     def measures(self, config: FactorisationConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """RMSE of E against A R of the samples."""
-        from .factorisation import error
+        """RMSE of E against A R of the samples; and, as long as R is binary, how widely what E does not determine of A is spread."""
+        from .factorisation import error, unused_spread
 
         E: Any = given["E"]
-        return {"rmse": error(values, E)}
+        figures = {"rmse": error(values, E)}
+        return figures | {"unused_spread": unused_spread(values)} if self.kind == "binary" else figures
+
+    def compared_variables(self, config: FactorisationConfig) -> tuple[str, ...]:
+        """R, as an exchange of its rows leaves E as it is; A has hardly any spread where it is used."""
+        return ("R",) if self.kind == "binary" else ()
 
     def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
         """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of A."""

@@ -46,8 +46,8 @@ class ProgramConfig:
     arguments: str = ""
     observe: str = "any"
     examples: int = 0
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig(steps=1500, evaluate_every=1500, batch=32, rate=1e-3, clip=1.0, ema=0.99)
+    model: ModelConfig = ModelConfig(width=32, depth=3, heads=2, self_conditioning="none", sampling_steps=50)
+    training: TrainingConfig = TrainingConfig(steps=3000, evaluate_every=3000, batch=128, rate=3e-3, clip=1.0, ema=0.99)
 
 
 class ProgramProblem(DenoisingProblem):
@@ -119,6 +119,10 @@ class ProgramProblem(DenoisingProblem):
             return any_nodes(graph, count, generator, sizes)
         shapes = graph.adjacency().shapes
         return {name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool) for name in _names(config.observe)}
+
+    def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
+        """All that the program draws; what it computes from them has no spread of its own."""
+        return self.traced(config).random_variables
 
     def measures(self, config: ProgramConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
         """How far the means of samples are from those of the program, in its standard deviations: the largest over all entries."""

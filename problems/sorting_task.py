@@ -38,7 +38,7 @@ class SortingConfig:
     order: Literal["chain", "clique", "none"] = "chain"
     observe: str = "u"
     examples: int = 0
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = ModelConfig(prediction="x0", noise="linear")
     training: TrainingConfig = TrainingConfig(steps=2000, evaluate_every=2000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 

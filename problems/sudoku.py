@@ -95,16 +95,30 @@ def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) 
     n = rows * columns
     base = all_grids(rows, columns) if n <= 4 else _pool(rows, columns)
     grids = base[torch.randint(len(base), (count,), generator=generator)]
-    if n <= 4:
-        return grids
+    return grids if n <= 4 else move_grids(grids, None, rows, columns, generator)[0]
+
+
+def move_grids(grids: Tensor, given: Tensor | None, rows: int, columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    """Grids under random symmetries of sudoku, and which of their cells are given.
+
+    Args:
+        grids: digits from 0, shape ``(count, n, n)``.
+        given: boolean, of the same shape; None for none.
+        rows, columns: of a block.
+        generator: of the symmetries.
+    """
+    count, n = grids.shape[:2]
     names = torch.rand(count, n, generator=generator).argsort(1)
-    grids = names.gather(1, grids.flatten(1)).view(count, n, n)
-    grids = grids.gather(1, _moves(count, n // rows, rows, generator)[:, :, None].expand(-1, -1, n))
-    grids = grids.gather(2, _moves(count, n // columns, columns, generator)[:, None].expand(-1, n, -1))
-    if rows == columns:
-        turned = torch.rand(count, generator=generator) < 0.5
-        grids = torch.where(turned[:, None, None], grids.mT, grids)
-    return grids
+    lines = _moves(count, n // rows, rows, generator)[:, :, None].expand(-1, -1, n)
+    stacks = _moves(count, n // columns, columns, generator)[:, None].expand(-1, n, -1)
+    turned = torch.rand(count, generator=generator)[:, None, None] < (0.5 if rows == columns else 0)
+
+    def move(x: Tensor) -> Tensor:
+        moved = x.gather(1, lines).gather(2, stacks)
+        return torch.where(turned, moved.mT, moved)
+
+    renamed = names.gather(1, grids.flatten(1)).view(count, n, n)
+    return move(renamed), None if given is None else move(given)
 
 
 @lru_cache(maxsize=4)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from unn.models.frame import Given
     from unn.problem import Trained
 
+    from .denoising_task import DenoisingTask
+    from .sudoku_puzzles import Puzzles
+
 
 @dataclass(frozen=True)
 class SudokuConfig:
@@ -29,6 +32,8 @@ class SudokuConfig:
         block_rows: rows of a block.
         block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
         examples: how many grids there are to train on; 0 for a stream without an end.
+        puzzles: file of puzzles, one a line, or a folder of such files (.gz too). Half of the examples of training are these, under random symmetries,
+            and evaluation measures the held-out fifth of each file by its name. The others have any cells given.
         model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """
@@ -36,7 +41,8 @@ class SudokuConfig:
     block_rows: int = 2
     block_columns: int = 2
     examples: int = 0
-    model: ModelConfig = ModelConfig()
+    puzzles: str = ""
+    model: ModelConfig = ModelConfig(prediction="x0", noise="linear", sampler="dpm-solver-sde", spacing="restarts")
     training: TrainingConfig = TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
 
 
@@ -77,8 +83,45 @@ class SudokuProblem(DenoisingProblem):
         rank = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1)
         return {"X": (rank < torch.randint(n * n, (count, 1), generator=generator)).view(count, n, n)}
 
+    def examples(
+        self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Grids and the cells given; half of them puzzles, if there are any."""
+        import torch
+
+        from .sudoku import move_grids, one_hot
+
+        values, observed = super().examples(config, count, generator, sizes)
+        if not config.puzzles:
+            return values, observed
+        puzzles = self.puzzles(config)
+        chosen = torch.randint(len(puzzles.grids), (count // 2,), generator=generator)
+        grids, given = move_grids(puzzles.grids[chosen], puzzles.given[chosen], config.block_rows, config.block_columns, generator)
+        assert given is not None
+        values["X"][: count // 2] = one_hot(grids, config.block_rows * config.block_columns)
+        observed["X"][: count // 2] = given
+        return values, observed
+
+    def puzzles(self, config: SudokuConfig, held_out: bool = False) -> Puzzles:
+        """The puzzles to train on, or those held out of all files.
+
+        Raises:
+            DataError: if the files cannot be read.
+        """
+        from .sudoku_puzzles import load_puzzles, merged
+
+        files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
+        return merged([split.held_out if held_out else split.training for split in files.values()])
+
+    def task(self, config: SudokuConfig) -> DenoisingTask:
+        """Grids that are generated as training goes, and puzzles."""
+        task = super().task(config)
+        if config.puzzles:
+            task.facts = {"puzzles": self.puzzles(config).digest()}
+        return task
+
     def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
-        """Nothing given; and half of the cells of held-out grids."""
+        """Nothing given; half of the cells of held-out grids; and held-out puzzles by file."""
         import torch
 
         from unn import Partial
@@ -86,7 +129,20 @@ class SudokuProblem(DenoisingProblem):
         X = self.generate(config, count, generator, {})["X"]
         n = X.shape[1]
         half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
-        return {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
+        conditions: dict[str, Given] = {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
+        if config.puzzles:
+            from .sudoku import one_hot
+            from .sudoku_puzzles import load_puzzles
+
+            for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
+                # each as often as it takes for as many conditions
+                place = torch.arange(count) % len(split.held_out.grids)
+                conditions[name] = {"X": Partial(one_hot(split.held_out.grids[place], n), split.held_out.given[place])}
+        return conditions
+
+    def compared_variables(self, config: SudokuConfig) -> tuple[str, ...]:
+        """All cells."""
+        return ("X",)
 
     def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of valid grids, and the mean number of pairs of cells that must differ and do not."""

@@ -76,10 +76,12 @@ class SampleRequest:
     Attributes:
         given: what is known, NAME=VALUE or what else the problem reads, such as the file of a puzzle.
         count: of samples.
-        steps: estimates for a sample, if not those of the configuration.
+        steps: denoising steps, if not those of the configuration.
         sampler: if not that of the configuration.
+        spacing: of the noise levels, if not that of the configuration.
         seed: of all samples; None takes a fresh one.
-        tries: how often to sample what does not meet the constraints.
+        tries: attempts per sample until it meets the constraints.
+        at_once: samples in memory at a time.
         draw: file for a picture of the samples.
         trace: file for a picture of how they came about.
     """
@@ -88,10 +90,37 @@ class SampleRequest:
     count: int = 1
     steps: int | None = None
     sampler: str | None = None
+    spacing: str | None = None
     seed: int | None = None
     tries: int = 1
+    at_once: int = 256
     draw: Path | None = None
     trace: Path | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What ``unn evaluate`` asks of a problem that samples.
+
+    Attributes:
+        iterations: numbers of denoising steps, each measured; that of the configuration if empty.
+        count: of conditions, with one sample each; None for the problem's own number.
+        sampler: if not that of the configuration.
+        spacing: of the noise levels, if not that of the configuration.
+        seed: of conditions and samples; None for the one that all runs are compared with.
+        tries: attempts per sample until it meets the constraints.
+        at_once: samples in memory at a time.
+        draw: file for a picture of rank histograms.
+    """
+
+    iterations: tuple[int, ...] = ()
+    count: int | None = None
+    sampler: str | None = None
+    spacing: str | None = None
+    seed: int | None = None
+    tries: int = 1
+    at_once: int = 256
+    draw: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -229,18 +258,19 @@ class Problem(ABC):
         """
         raise UnnError(f"problem {self.name!r} is evaluated on its own data only; leave out --data.")
 
-    def evaluate_with_tries(self, run: Trained, iterations: tuple[int, ...], tries: int) -> Answer:
-        """Measure samples of which those that break a constraint were drawn again.
+    def evaluate_samples(self, run: Trained, request: EvaluationRequest) -> Answer:
+        """Measure samples of a trained run, drawn as the request says.
 
         Args:
             run: trained.
-            iterations: numbers of sampling steps; those of training if empty.
-            tries: how often to draw in all.
+            request: options of sampling.
 
         Raises:
             UnnError: if the problem is evaluated without sampling.
         """
-        raise UnnError(f"problem {self.name!r} is evaluated without sampling; leave out --tries.")
+        raise UnnError(
+            f"problem {self.name!r} is evaluated without sampling; leave out --tries, --sampler, --spacing, --count, --seed, --at-once and --draw."
+        )
 
     def parse(self, run: Trained, request: ParseRequest) -> Answer:
         """Parse sentences.

@@ -97,7 +97,10 @@ def test_the_variance_of_samples_converges_at_the_order_of_the_sampler(sampler, 
     counts = [steps * LONGER.get(sampler, 1) for steps in (50, 100, 200, 400)]
     errors = [abs(variance_of(sampler, variance, LogUniform(1e-3, 80).levels(steps).double()) / variance - 1) for steps in counts]
     ratios = [a / b for a, b in itertools.pairwise(errors)]
-    if sampler in FIRST_ORDER:
+    if sampler == "churn":
+        # of the second order while its noise falls with the length of steps, of the first when ancestral noise is left
+        assert all(1.7 < ratio < 4.7 for ratio in ratios) and errors[-1] < 0.01
+    elif sampler in FIRST_ORDER:
         assert all(1.7 < ratio < 2.3 for ratio in ratios) and errors[-1] < 0.03
     else:
         assert all(3.5 < ratio < 4.7 for ratio in ratios) and errors[-1] < 3e-4
@@ -105,7 +108,7 @@ def test_the_variance_of_samples_converges_at_the_order_of_the_sampler(sampler, 
 
 def test_twenty_steps_of_churn_keep_nine_tenths_of_the_deviation_of_gaussian_data():
     found = variance_of("churn", 1.0, LinearSteps(last=0.01).levels(20).double()) ** 0.5
-    assert found == pytest.approx(0.896, abs=0.001)
+    assert found == pytest.approx(0.911, abs=0.001)
 
 
 @EVERY_SAMPLER
@@ -122,7 +125,7 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
     mean, covariance = (torch.tensor(x, dtype=torch.float64) for x in DATA[name])
     denoise, noisy = gaussian(mean, covariance)
     longer = LONGER.get(sampler, 1)
-    # rounds of many steps, so that what four would lose does not hide a wrong amount of noise
+    # rounds of many steps, so that the error of short ones does not hide a wrong amount of noise
     again = torch.linspace(math.log(2.0), math.log(0.03), 100 * longer, dtype=torch.float64).exp()
     falls = [restarting_levels(LogUniform(), 200 * longer)[0].double(), *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0))]
     generator = torch.Generator().manual_seed(0)
@@ -179,9 +182,9 @@ def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many
     highest, lowest = schedule.levels(2)[:2].tolist()
     assert torch.equal(first, schedule.levels(len(first) - 1)) and len(first) - 1 + sum(len(levels) - 1 for levels in rounds) == steps
     for levels in rounds:
-        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) == 5
+        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) - 1 == max(8, math.isqrt(steps))
         assert lowest * 0.999 <= levels[-2] and levels[0] <= min(highest, 1.5) * 1.001
-    assert bool(rounds) == (steps >= 7 and lowest < min(highest, 1.5))
+    assert bool(rounds) == (steps >= 14 and lowest < min(highest, 1.5))
 
 
 def sigmas_by_hand(schedule):

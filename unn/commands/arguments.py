@@ -12,6 +12,8 @@ Config = TypeVar("Config")
 Json = Annotated[bool, arg(help="Print data for machines instead of text.")]
 Quiet = Annotated[bool, arg(help="No progress bar.")]
 Theme = Annotated[str, arg(metavar="{light,dark}", help="Colours of pictures.")]
+Sampler = Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"]
+Spacing = Literal["log-snr", "schedule", "restarts"]
 RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Folder of a run.")]
 
 
@@ -86,7 +88,19 @@ class Evaluate:
     data: Path | None = None
     """Measure on these data instead of the run's own, where the problem offers it."""
     tries: int = 1
-    """How often to sample what does not meet the constraints, where the problem samples."""
+    """Attempts per sample until it meets the constraints, where the problem samples."""
+    count: int | None = None
+    """Conditions to measure on, with one sample each, where the problem samples."""
+    sampler: Sampler | None = None
+    """Sampler, where the problem samples; that of the run by default. churn sharpens when steps are few."""
+    spacing: Spacing | None = None
+    """Spacing of the noise levels, where the problem samples; that of the run by default. restarts sharpen when steps are few."""
+    seed: int | None = None
+    """Seed of conditions and samples; one that is the same for all runs by default."""
+    at_once: int = 256
+    """Samples in memory at a time."""
+    draw: Path | None = None
+    """File for a picture of the rank histograms of simulation-based calibration."""
     json: Json = False
 
 
@@ -126,13 +140,17 @@ class Sample:
     count: int = 1
     """How many samples."""
     steps: int | None = None
-    """Estimates for a sample, if not those of the configuration."""
-    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] | None = None
-    """How to step from noise to a sample, if not that of the configuration."""
+    """Denoising steps; the run's by default."""
+    sampler: Sampler | None = None
+    """Sampler; that of the run by default. churn sharpens when steps are few."""
+    spacing: Spacing | None = None
+    """Spacing of the noise levels; that of the run by default. restarts sharpen when steps are few."""
     seed: int | None = None
-    """Of all samples; a fresh one by default."""
+    """Seed of all samples; a fresh one by default."""
     tries: int = 1
-    """How often to sample what does not meet the constraints."""
+    """Attempts per sample until it meets the constraints."""
+    at_once: int = 256
+    """Samples in memory at a time."""
     draw: Path | None = None
     """File for a picture of the samples."""
     trace: Path | None = None

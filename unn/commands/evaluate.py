@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UnnError
-from ..problem import Answer
+from ..problem import Answer, EvaluationRequest
 from .arguments import Evaluate
 from .open import open_trained
 
@@ -14,16 +14,22 @@ def evaluate(command: Evaluate) -> Answer:
     """Measure a trained run, on other data than its own if so.
 
     Raises:
-        UnnError: for rounds or tries out of range, or a run that cannot be opened.
+        UnnError: for options out of range, or a run that cannot be opened.
     """
     require_rounds(*command.iterations)
-    require_number("tries", command.tries)
+    for name, value in (("tries", command.tries), ("count", command.count), ("at-once", command.at_once)):
+        if value is not None:
+            require_number(name, value)
     problem, run = open_trained(command.run)
     if command.data is not None:
         run = problem.on_data(run, command.data)
-    if command.tries == 1:
+    request = EvaluationRequest(
+        iterations=command.iterations, count=command.count, sampler=command.sampler, spacing=command.spacing, seed=command.seed,
+        tries=command.tries, at_once=command.at_once, draw=command.draw,
+    )  # fmt: skip
+    if request == EvaluationRequest(iterations=command.iterations):
         return problem.evaluate(run, command.iterations)
-    return problem.evaluate_with_tries(run, command.iterations, command.tries)
+    return problem.evaluate_samples(run, request)
 
 
 def require_rounds(*iterations: int) -> None:

@@ -94,14 +94,15 @@ class LogNormal(Schedule):
     """Levels of Karras et al. (2022): log sigma is Gaussian in training; sampling is even in sigma^(1/7).
 
     Attributes:
-        mean: of log sigma.
-        deviation: of log sigma.
+        mean: of log sigma; -1.2 for the images of the paper. Levels matter where they are near the standard deviation of a posterior, in units of that
+            of the prior, and posteriors of few numbers are wider than those of pixels.
+        deviation: of log sigma; 1.2 in the paper.
         lowest: smallest sigma in sampling.
         highest: largest sigma in sampling.
     """
 
-    mean: float = -1.2
-    deviation: float = 1.2
+    mean: float = -0.5
+    deviation: float = 1.6
     lowest: float = 0.002
     highest: float = 80.0
 
@@ -119,21 +120,23 @@ class LogNormal(Schedule):
         return torch.cat([(high + place * (low - high)) ** 7, torch.zeros(1)])
 
 
-_AGAIN, _TO, _ROUND = 1.5, 0.03, 4
-"""From where, in deviations of the data, samples can still be mended, to where nothing changes any more; estimates in a round."""
+_AGAIN, _TO, _SHORTEST = 1.5, 0.03, 8
+"""First level and last of the shortest round, in standard deviations of the data, and its number of estimates."""
 
 
 def restarting_levels(schedule: Schedule, steps: int) -> list[Tensor]:
-    """Levels for ``unn.diffusion.restarted``: a fall through those of the schedule, then rounds of four steps, at most three fifths of all.
+    """Levels for ``unn.diffusion.restarted``: a fall through those of the schedule, then rounds, at most three fifths of all steps.
 
-    Rounds are evenly spaced in the log-SNR, from 1.5 times the standard deviation of the data, where a sample that is nearly right is still
-    recognised and what is wrong with it is not. Fewer than 7 steps leave none.
+    Rounds are evenly spaced in the log-SNR and start at 1.5 standard deviations of the data: a sample that is nearly right is still recognisable
+    there, its errors are not. A round has as many steps as the square root of all, eight at least, and ends at a level that falls as its length
+    grows, so that both the number of rounds and their accuracy grow with the steps. Fewer than 14 steps leave no round.
     """
     _check_steps(steps)
+    length = max(_SHORTEST, math.isqrt(steps))
     highest, lowest = schedule.levels(2)[:2].tolist()
-    highest, lowest = min(highest, _AGAIN), max(lowest, _TO)
-    rounds = 3 * steps // 5 // _ROUND if lowest < highest else 0
-    return [schedule.levels(steps - rounds * _ROUND), *(_log_spaced(lowest, highest, _ROUND) for _ in range(rounds))]
+    highest, lowest = min(highest, _AGAIN), max(lowest, _TO * _SHORTEST / length)
+    rounds = 3 * steps // 5 // length if lowest < highest else 0
+    return [schedule.levels(steps - rounds * length), *(_log_spaced(lowest, highest, length) for _ in range(rounds))]
 
 
 def log_snr_levels(schedule: Schedule, steps: int) -> Tensor:

@@ -76,10 +76,14 @@ class ConditionalModel(nn.Module):
                 offsets[k], scales[k] = share, (share * (1 - share)) ** 0.5
         self.register_buffer("offsets", offsets)
         self.register_buffer("scales", scales)
+        self._is_standardised = "real" not in frames.kinds.values()
+        self.register_load_state_dict_post_hook(_mark_standardised)
 
     @torch.no_grad()
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Find the mean and the deviation of each continuous variable in some samples, so that noise means the same for all of them.
+
+        The first batch of training does so where it was not done before; with more samples the figures are more exact.
 
         Args:
             values: by variable, shape ``(batch, *axes)``.
@@ -87,6 +91,7 @@ class ConditionalModel(nn.Module):
         """
         frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
+        self._is_standardised = True
         for k, slot in enumerate(frame.slots.values()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
                 x = rows[:, slot.numbers]
@@ -122,6 +127,8 @@ class ConditionalModel(nn.Module):
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
         """
+        if self.training and not self._is_standardised:
+            self.standardise(values, **sizes)
         frame = self.frames.at(**sizes)
         clean = self._standard(frame.flatten(values).to(self.offsets), frame)
         nodes = self._observed(observed, frame, len(clean))
@@ -187,6 +194,12 @@ class ConditionalModel(nn.Module):
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
         counts = torch.tensor([s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device)
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+
+
+def _mark_standardised(model: nn.Module, incompatible_keys: object) -> None:
+    """Loaded offsets and scales are not to be found anew."""
+    assert isinstance(model, ConditionalModel)
+    model._is_standardised = True
 
 
 def _nodes_of(name: str, where: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:

@@ -227,7 +227,7 @@ class _Block(nn.Module):
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         self.told = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        self.project = nn.Linear(width, 3 * width)
+        self.query_key, self.value = nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.everyone = nn.Linear(width, width) if global_token else None
         # each block starts as the identity
@@ -240,7 +240,9 @@ class _Block(nn.Module):
         if self.everyone is not None:
             h = h + self.everyone(x.mean(1, keepdim=True))
         x = x + self.second(self.dropout(silu(self.second_norm(h))))
-        q, k, v = self.project(self.attention_norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = self.query_key(self.attention_norm(x)).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        # not normalised: a weighted mean of continuous values, such as a posterior mean, needs their magnitudes
+        v = self.value(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
         if mask is None:
             found = nn.functional.scaled_dot_product_attention(q, k, v)
         else:

@@ -42,6 +42,12 @@ class Traced:
                 order[node] = len(order), recorded.entry(flat)
         return [(order[parent][1], name) for child, (_, name) in order.items() for parent in sorted(self.tape.parents[child], key=order.__getitem__)]
 
+    @cached_property
+    def random_variables(self) -> tuple[str, ...]:
+        """Names of the variables whose entries are all drawn from distributions, none computed from others."""
+        drawn = {int(node) for s in self.tape.statements if s.what == "sample" for node in s.nodes.ravel()}
+        return tuple(name for name, recorded in self.tape.variables.items() if drawn.issuperset(recorded.nodes.ravel().tolist()))
+
     def draw(self, count: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """Draw all variables from the program, each after its parents: training data for the graph.
 

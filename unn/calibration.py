@@ -1,0 +1,180 @@
+"""Measures that compare whole distributions: do samples of a posterior have the spread that the truth has around them?
+
+Each measure takes true values that were drawn together with what the samples are conditioned on (by a generative program, say), so that no exact
+posterior is needed: under the right posterior a true value and its samples are exchangeable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from .errors import ObservationError
+
+_BINS = 8
+"""Of a histogram of ranks; 40 conditions then have five in each, which the chi-square test needs."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How samples of one variable compare with true values.
+
+    Attributes:
+        ranks: of the true values among their samples, in [0, 1], uniform if the posterior is right; shape ``(ranks,)``, unobserved nodes alone.
+        p_value: that ranks as uneven as these come from the right posterior, the smallest over all nodes times their number (Bonferroni).
+        coverage_50: share of true values in the central interval that holds half of the samples.
+        coverage_90: share in the one that holds nine tenths.
+        spread: standard deviation of samples by the root mean squared error of their means, 1 for the right posterior and 0 for one that has collapsed
+            to a point; None for discrete variables.
+        calibration_error: mean absolute difference between the probability of an option and how often it is true; None for continuous variables.
+    """
+
+    ranks: Tensor
+    p_value: float
+    coverage_50: float
+    coverage_90: float
+    spread: float | None = None
+    calibration_error: float | None = None
+
+
+def calibrate_real(truth: Tensor, samples: Tensor, unobserved: Tensor, generator: torch.Generator) -> Calibration:
+    """Simulation-based calibration (Talts et al., 2018) of a continuous variable.
+
+    Args:
+        truth: shape ``(conditions, nodes)``.
+        samples: shape ``(conditions, draws, nodes)``, at least two draws.
+        unobserved: which nodes were sampled, shape ``(conditions, nodes)``, boolean.
+        generator: breaks ties and spreads ranks within their step.
+
+    Raises:
+        ObservationError: for shapes that do not fit, or nothing unobserved.
+    """
+    _check(truth, samples, unobserved)
+    ranks = fractional_ranks(truth, samples, generator)
+    draws = samples.shape[1]
+    # the error of a mean of draws has (1 + 1 / draws) times the variance of the posterior
+    error = (truth - samples.mean(1))[unobserved].square().mean() * draws / (draws + 1)
+    spread = (samples.var(1)[unobserved].mean() / error.clamp(min=1e-30)).sqrt()
+    return _calibration(ranks, unobserved, spread=float(spread))
+
+
+def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, options: int, generator: torch.Generator) -> Calibration:
+    """Simulation-based calibration and calibration error of binary variables and categories.
+
+    Args:
+        truth: numbers of options, shape ``(conditions, nodes)``.
+        samples: likewise, shape ``(conditions, draws, nodes)``, at least two draws.
+        unobserved: which nodes were sampled, shape ``(conditions, nodes)``, boolean.
+        options: how many there are.
+        generator: breaks ties.
+
+    Raises:
+        ObservationError: for shapes that do not fit, or nothing unobserved.
+    """
+    _check(truth, samples, unobserved)
+    ranks = fractional_ranks(truth, samples, generator)
+    one_hot = torch.nn.functional.one_hot(samples.long(), options).double()
+    outcomes = torch.nn.functional.one_hot(truth.long(), options).double()
+    # one half of the draws chooses the bins, the other fills them: the same draws for both would regress to the mean
+    error = calibration_error(
+        one_hot[:, ::2].mean(1)[unobserved].flatten(), one_hot[:, 1::2].mean(1)[unobserved].flatten(), outcomes[unobserved].flatten()
+    )
+    return _calibration(ranks, unobserved, calibration_error=error)
+
+
+def fractional_ranks(truth: Tensor, samples: Tensor, generator: torch.Generator) -> Tensor:
+    """Ranks of true values among their samples as numbers in [0, 1], shape ``(conditions, nodes)``; ties are broken at random.
+
+    A rank r of 0 to ``draws`` becomes (r + u) / (draws + 1) with uniform u, which is uniform whenever the true value is one more draw.
+
+    Args:
+        truth: shape ``(conditions, nodes)``.
+        samples: shape ``(conditions, draws, nodes)``.
+        generator: of the random numbers.
+    """
+    below = (samples < truth[:, None]).sum(1).double()
+    equal = (samples == truth[:, None]).sum(1).double()
+    place = torch.rand(truth.shape, generator=generator, dtype=torch.float64)
+    return (below + place * (equal + 1)) / (samples.shape[1] + 1)
+
+
+def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor, bins: int = 10) -> float:
+    """Expected calibration error (Guo et al., 2017): the mean over bins of the difference between probability and frequency.
+
+    Args:
+        chosen_by: probabilities that choose the bins, shape ``(numbers,)``.
+        probabilities: that are compared, shape ``(numbers,)``.
+        outcomes: 0 or 1, shape ``(numbers,)``.
+        bins: of equal width in [0, 1].
+    """
+    place = (chosen_by * bins).long().clamp(max=bins - 1)
+    difference = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, probabilities.double() - outcomes.double())
+    return float(difference.abs().sum() / max(1, len(outcomes)))
+
+
+def uniformity(ranks: Tensor, bins: int = _BINS) -> float:
+    """The p-value of Pearson's chi-square test that numbers in [0, 1] are uniform.
+
+    Args:
+        ranks: shape ``(numbers,)``.
+        bins: of equal width.
+    """
+    if not len(ranks):
+        return 1.0
+    counts = torch.bincount((ranks * bins).long().clamp(max=bins - 1), minlength=bins).double()
+    expected = len(ranks) / bins
+    return float(chi2.sf(float(((counts - expected) ** 2 / expected).sum()), bins - 1))
+
+
+def summary(calibrations: Mapping[str, Calibration]) -> dict[str, float]:
+    """The figures of several variables in one line: the worst of each, by name.
+
+    Args:
+        calibrations: by variable.
+    """
+    if not calibrations:
+        return {}
+    every = list(calibrations.values())
+    spreads = [c.spread for c in every if c.spread is not None]
+    errors = [c.calibration_error for c in every if c.calibration_error is not None]
+    figures = {
+        "sbc_p": min(1.0, min(c.p_value for c in every) * len(every)),
+        "coverage_50": min((c.coverage_50 for c in every), key=lambda share: -abs(share - 0.5)),
+        "coverage_90": min((c.coverage_90 for c in every), key=lambda share: -abs(share - 0.9)),
+    }
+    if spreads:
+        figures["spread"] = max(spreads, key=lambda ratio: max(ratio, 1 / max(ratio, 1e-30)))
+    if errors:
+        figures["calibration_error"] = max(errors)
+    return figures
+
+
+def _calibration(
+    ranks: Tensor, unobserved: Tensor, spread: float | None = None, calibration_error: float | None = None
+) -> Calibration:
+    tested = [uniformity(ranks[unobserved[:, k], k]) for k in range(ranks.shape[1]) if unobserved[:, k].any()]
+    pooled = ranks[unobserved]
+    off = (pooled - 0.5).abs()
+    return Calibration(
+        ranks=pooled,
+        p_value=min(1.0, min(tested) * len(tested)),
+        coverage_50=float((off <= 0.25).double().mean()),
+        coverage_90=float((off <= 0.45).double().mean()),
+        spread=spread,
+        calibration_error=calibration_error,
+    )
+
+
+def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
+    fits = truth.ndim == 2 and samples.ndim == 3 and (samples.shape[0], samples.shape[2]) == tuple(truth.shape)
+    if not fits or samples.shape[1] < 2 or unobserved.shape != truth.shape:
+        raise ObservationError(
+            "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) with two draws or more, and unobserved nodes "
+            f"the shape of the true values; got {tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
+        )
+    if not bool(unobserved.any()):
+        raise ObservationError("calibration: every node is observed, so that there is nothing to compare.")

@@ -1,0 +1,53 @@
+"""Rank histograms of simulation-based calibration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ObservationError
+from .theme import LIGHT, Theme, add_title, new_figure, shortened, style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACROSS, WIDTH, HEIGHT = 4, 2.4, 1.9  # panels side by side, and inches of each
+BINS = 16
+
+
+def draw_ranks(ranks: Mapping[str, Sequence[float]], theme: Theme = LIGHT) -> Figure:
+    """One histogram for each variable, with the band that holds 95% of the bins of uniform ranks.
+
+    A posterior that is right has a flat histogram; one that is too narrow has a valley in the middle, one that is too wide a hill.
+
+    Args:
+        ranks: by the name of the variable, of true values among their samples, in [0, 1].
+        theme: light or dark.
+
+    Raises:
+        ObservationError: if there is nothing to draw, or ranks lie outside [0, 1].
+    """
+    if not ranks or not all(len(values) for values in ranks.values()):
+        raise ObservationError("draw_ranks: no ranks to draw.")
+    for name, values in ranks.items():
+        if not all(0 <= value <= 1 for value in values):
+            raise ObservationError(f"draw_ranks: ranks of {name!r} must lie in [0, 1].")
+    across = min(ACROSS, len(ranks))
+    down = math.ceil(len(ranks) / across)
+    figure = new_figure(theme, across * WIDTH, down * HEIGHT)
+    grid = figure.subplots(down, across, squeeze=False).flatten()
+    for axes in grid[len(ranks) :]:
+        axes.set_axis_off()
+    for axes, (name, values) in zip(grid, ranks.items(), strict=False):
+        style_axes(axes, theme)
+        add_title(axes, theme, shortened(name, 24))
+        expected = len(values) / BINS
+        # two standard deviations of a binomial count
+        margin = 2 * math.sqrt(expected * (1 - 1 / BINS))
+        axes.axhspan(max(0, expected - margin), expected + margin, color=theme.fill, alpha=0.4, zorder=0)
+        axes.hist(values, bins=BINS, range=(0, 1), color=theme.cycle[0])
+        axes.set_xlim(0, 1)
+        axes.locator_params(nbins=4)
+        axes.set_xlabel("rank of the truth", parse_math=False)
+    return figure
