@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -121,7 +122,9 @@ class FactorisationProblem(DenoisingProblem):
 
         E: Any = given["E"]
         figures = {"rmse": error(values, E)}
-        return figures | {"unused_spread": unused_spread(values)} if self.kind == "binary" else figures
+        if self.kind == "binary" and not math.isnan(spread := unused_spread(values)):
+            figures["unused_spread"] = spread
+        return figures
 
     def compared_variables(self, config: FactorisationConfig) -> tuple[str, ...]:
         """R, as an exchange of its rows leaves E as it is; A has hardly any spread where it is used."""
