@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
@@ -59,6 +60,20 @@ def test_commands_name_a_missing_run_folder(capsys, tmp_path):
     for arguments in (["evaluate", folder], ["infer", folder, "--given", "label=3", "--want", "image"]):
         message = refused(capsys, *arguments)
         assert str(folder) in message and "no run folder" in message and "unn train" in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    "command", [["evaluate"], ["infer", "--given", "label=3", "--want", "image"], ["sample"], ["parse", "sentences.conllu"]], ids=lambda c: c[0]
+)
+def test_every_command_that_loads_weights_refuses_those_whose_checksum_differs(capsys, digits_run, tmp_path, command):
+    shutil.copytree(digits_run, tmp_path / "run")
+    path = tmp_path / "run" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0x40
+    path.write_bytes(content)
+    message = refused(capsys, command[0], tmp_path / "run", *command[1:])
+    assert "model.safetensors" in message and "checksum" in message and "unn resume" in message
 
 
 @pytest.mark.usefixtures("digits")
