@@ -156,7 +156,7 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
         case commands.Resume():
             from .commands.train import resume
 
-            return resume(command.run, progress)
+            return resume(command.run, progress, command.epochs, command.steps)
         case commands.Evaluate():
             from .commands.evaluate import evaluate
 

@@ -69,9 +69,13 @@ class Demo:
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped."""
+    """Resume an interrupted run, or extend one."""
 
     run: RunFolder
+    epochs: int | None = None
+    """Extend the run to this number of epochs in all."""
+    steps: int | None = None
+    """Extend the run to this number of steps in all."""
     json: Json = False
     quiet: Quiet = False
 

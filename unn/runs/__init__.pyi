@@ -13,6 +13,7 @@ from .folder import PLOTS as PLOTS
 from .folder import Run as Run
 from .folder import RunBusyError as RunBusyError
 from .folder import create_run as create_run
+from .folder import extend_run as extend_run
 from .folder import lock_run as lock_run
 from .folder import new_folder as new_folder
 from .folder import open_run as open_run

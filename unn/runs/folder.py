@@ -14,6 +14,8 @@ from .config import config_from_json
 from .files import delete_unfinished, make_folder, write_atomically
 
 CONFIG, LOCK, PLOTS = "config.json", "lock", "plots"
+LENGTHS = "earlier_lengths"
+"""Key of the earlier lengths of an extended run in its configuration file."""
 
 
 class RunBusyError(DataError):
@@ -30,6 +32,7 @@ class Run:
         config: its resolved configuration, as JSON.
         facts: found at run time, such as the sizes of the data.
         code: which versions and commits made it.
+        lengths: ``epochs`` and ``steps`` that its training had before it was extended, oldest first.
     """
 
     folder: Path
@@ -37,6 +40,7 @@ class Run:
     config: Mapping[str, Any]
     facts: Mapping[str, Any]
     code: Mapping[str, Any]
+    lengths: tuple[Mapping[str, int], ...] = ()
 
 
 def new_folder(root: Path, problem: str) -> Path:
@@ -116,11 +120,37 @@ def open_run(folder: Path) -> Run:
     try:
         content = json.loads(path.read_text())
         problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
+        lengths = content.get(LENGTHS, [])
         if not (isinstance(problem, str) and all(isinstance(part, dict) for part in (config, facts, code))):
             raise TypeError("problem must be a text; config, facts and code mappings")
+        if not isinstance(lengths, list) or not all(map(_is_length, lengths)):
+            raise TypeError(f"{LENGTHS} must be a list of the epochs and steps of the training before it was extended")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
-    return Run(folder, problem, config, facts, code)
+    return Run(folder, problem, config, facts, code, tuple(lengths))
+
+
+def extend_run(run: Run, epochs: int, steps: int) -> Run:
+    """Write another length of training into the configuration of a run; the one before is kept beside it, for its checkpoints were made with it.
+
+    Args:
+        run: whose ``config`` has ``training`` with ``epochs`` and ``steps``; locked by the caller.
+        epochs: passes over the examples.
+        steps: in all, instead of epochs; 0 leaves it to the epochs.
+
+    Raises:
+        DataError: if the configuration cannot be written; the old one is untouched.
+    """
+    training = dict(run.config["training"])
+    lengths = [*run.lengths, {name: training[name] for name in ("epochs", "steps")}]
+    config = {**run.config, "training": {**training, "epochs": epochs, "steps": steps}}
+    content = {"problem": run.problem, "config": config, "facts": run.facts, "code": run.code, LENGTHS: lengths}
+    write_atomically(run.folder / CONFIG, json.dumps(content, indent=2).encode())
+    return open_run(run.folder)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == {"epochs", "steps"} and all(type(number) is int for number in value.values())
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import DeclarationError
 
@@ -99,6 +100,22 @@ FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device",
 def option_signature(config: TrainingConfig) -> tuple[str, ...]:
     """The options on which the numbers of a training depend, a line each, so that a difference can be named."""
     return tuple(f"option {name}: {value}" for name, value in asdict(config).items() if name not in FREE)
+
+
+def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
+    """The options of a problem beside those of training, a line each; options of options have dotted names.
+
+    Args:
+        config: the resolved configuration of a run, as JSON; what is under ``training`` is left to ``option_signature``.
+        prefix: of the names.
+    """
+    lines: list[str] = []
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            lines += [] if name == "training" else problem_signature(value, f"{prefix}{name}.")
+        else:
+            lines.append(f"option {prefix}{name}: {value}")
+    return tuple(lines)
 
 
 def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:
