@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unn.errors import DataError
+from unn.runs import text_digest
 from unn.training import Examples
 
 from .conllu import Sentence, Treebank, read_conllu
@@ -82,6 +83,15 @@ class Treebanks:
     train: Treebank
     dev: Treebank
     test: Treebank | None
+
+
+def checksums(treebanks: Treebanks) -> dict[str, str]:
+    """SHA-256 of the sentences that training and the choice of the best epoch depend on, by file."""
+    parts = [("", treebanks.train), (" (development part)", treebanks.dev)]
+    return {
+        f"{treebank.source}{note}": text_digest(line for sentence in treebank.sentences for line in (*sentence.lines, ""))
+        for note, treebank in parts
+    }
 
 
 def list_skipped(treebank: Treebank, fate: str) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from unn.models.frame import Given
     from unn.problem import Trained
 
+    from .denoising_task import DenoisingTask
+
 
 @dataclass(frozen=True)
 class SudokuConfig:
@@ -55,6 +57,17 @@ class SudokuProblem(DenoisingProblem):
             self.name,
             {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
         )
+
+    def task(self, config: SudokuConfig) -> DenoisingTask:
+        """Grids that are generated as training goes; a checksum of the first says whether another version generates others."""
+        import torch
+
+        from unn.runs import tensor_digest
+
+        task = super().task(config)
+        first = self.generate(config, 64, torch.Generator().manual_seed(0), {})["X"]
+        task.facts = {"data": {"generated grids": tensor_digest(first)}}
+        return task
 
     def declare(self, config: SudokuConfig) -> unn.FactorGraph:
         """The graph."""

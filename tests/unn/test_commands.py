@@ -129,7 +129,8 @@ def test_a_theme_that_does_not_exist_is_named(capsys, tmp_path):
 
 def test_a_run_says_what_it_was_made_with(digits_run):
     run = runs.open_run(digits_run)
-    assert run.config["training"]["epochs"] == 2 and run.facts == {"image_shape": [8, 8]}
+    assert run.config["training"]["epochs"] == 2 and run.facts["image_shape"] == [8, 8]
+    assert all(len(checksum) == 64 for checksum in run.facts["data"].values()) and len(run.facts["data"]) == 4
     assert run.code["torch"] == torch.__version__ and run.code["unn"]
     assert (digits_run / "plots" / "metrics.png").stat().st_size > 1000
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import DataError, UnnError
 from ..problem import Answer, Problem
+from ..runs.digests import DATA, require_same_data
 from ..runs.files import make_folder
 from ..runs.folder import PLOTS, Run, create_run, extend_run, json_of, lock_run, new_folder
 from ..training.options import TrainingConfig, option_signature, problem_signature
@@ -86,7 +87,9 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
         found = json_of("facts", task.facts)
-        other = [name for name in {**run.facts, **found} if run.facts.get(name) != found.get(name)]
+        require_same_data(folder, run.facts.get(DATA), found.get(DATA))
+        names = {**run.facts, **found}.keys() - {DATA}
+        other = [name for name in sorted(names) if run.facts.get(name) != found.get(name)]
         if other:
             was, now = (", ".join(f"{name} {_short(facts.get(name))}" for name in other) for facts in (run.facts, found))
             raise DataError(f"{folder} was trained on data with {was}; those found now have {now}.")

@@ -6,6 +6,9 @@ from .checkpoint import read_checkpoint as read_checkpoint
 from .checkpoint import write_checkpoint as write_checkpoint
 from .code import code_version as code_version
 from .config import config_from_json as config_from_json
+from .digests import require_same_data as require_same_data
+from .digests import tensor_digest as tensor_digest
+from .digests import text_digest as text_digest
 from .files import make_folder as make_folder
 from .files import write_atomically as write_atomically
 from .folder import CONFIG as CONFIG
