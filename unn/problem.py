@@ -157,6 +157,18 @@ class Problem(ABC):
         """
         config.training.check()
 
+    def files(self, config: Any) -> Mapping[str, bytes]:
+        """Files, by name, that a run needs beside its options; they are copied into its folder when it is made. None by default.
+
+        Raises:
+            DataError: if one cannot be read.
+        """
+        return {}
+
+    def in_folder(self, config: Any, folder: Path) -> Any:
+        """The configuration of a run, with the copies of ``files`` in its folder in the place of the originals."""
+        return config
+
     def test_sizes(self, config: Any) -> dict[str, int]:
         """Sizes of the axes of the graph without a static one, to show and to measure it at; by default none are known."""
         return {}

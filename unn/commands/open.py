@@ -26,6 +26,7 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     run = open_run(folder)
     problem = load_problem(run.problem)
     config: Any = config_from_json(problem.config, run.config, str(folder / CONFIG))
+    config = problem.in_folder(config, folder)
     problem.check(config)
     return problem, config, run
 

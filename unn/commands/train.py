@@ -47,13 +47,15 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
         facts = json_of("facts", task.facts)
+        files = problem.files(config)
         network = _fresh_network(problem, config, facts)
         with ExitStack() as stack:
 
             def begin() -> Run:
                 made = _made(folder, problem.name)
                 stack.enter_context(lock_run(made))
-                return create_run(made, problem.name, config, facts, code_version(type(problem).__module__.split(".")[0]))
+                code = code_version(type(problem).__module__.split(".")[0])
+                return create_run(made, problem.name, config, facts, code, files)
 
             run = _by_main(processes, begin)
             options = problem_signature(run.config)

@@ -61,7 +61,14 @@ def new_folder(root: Path, problem: str) -> Path:
             raise DataError(f"run folder {folder} cannot be made: {error.strerror or error}.") from None
 
 
-def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> Run:
+def create_run(
+    folder: Path,
+    problem: str,
+    config: Any,
+    facts: Mapping[str, Any],
+    code: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Run:
     """Make the folder of a run and write its configuration.
 
     Args:
@@ -70,6 +77,7 @@ def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any]
         config: a dataclass.
         facts: found at run time, as JSON.
         code: from ``code_version``.
+        files: further files of the folder, by name.
 
     Raises:
         DeclarationError: if the configuration or the facts cannot be saved as JSON and read again as they are.
@@ -82,6 +90,9 @@ def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any]
     if (folder / CONFIG).exists():
         raise DataError(f"run folder {folder} holds a run already; go on with unn resume {folder}, choose another with --folder, or delete it.")
     content = {"problem": problem, "config": saved, "facts": kept, "code": dict(code or {})}
+    # the configuration comes last: a folder is a run once it has one
+    for name, raw in (files or {}).items():
+        write_atomically(folder / name, raw)
     write_atomically(folder / CONFIG, json.dumps(content, indent=2).encode())
     return open_run(folder)
 
