@@ -114,11 +114,11 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
     if not config.data:
         return Treebanks(generated_treebank(300, 0), generated_treebank(60, 1), generated_treebank(60, 2))
     train = Path(config.data)
+    first = _read(train, config.skip_bad)
     dev, test = (Path(given) if given else _sibling(train, part) for given, part in ((config.dev, "dev"), (config.test, "test")))
     if dev is None:
         raise DataError(f"{train}: its name does not say 'train', so that the file to choose the best epoch on cannot be guessed. Give it by --dev.")
-    first, second = (_read(path, config.skip_bad) for path in (train, dev))
-    return Treebanks(first, second, _read(test, config.skip_bad) if test is not None and (config.test or test.exists()) else None)
+    return Treebanks(first, _read(dev, config.skip_bad), _read(test, config.skip_bad) if test is not None and (config.test or test.exists()) else None)
 
 
 def load_test(config: ParsingConfig) -> Treebank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,11 @@ class SudokuProblem(DenoisingProblem):
         if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
             path = Path(text)
             source = str(path)
+            if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
+                raise DataError(
+                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} and . or 0 for an "
+                    "empty cell. There is no file of that name either."
+                )
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:

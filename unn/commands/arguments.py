@@ -154,7 +154,7 @@ class Infer:
     want: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
     """What to infer."""
     iterations: int | None = None
-    """Rounds of updates."""
+    """Number of rounds of updates; that of the run by default."""
     out: Path | None = None
     """File for a picture, or for the values of the one wanted variable as .npy."""
     energy: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -127,7 +128,7 @@ def open_run(folder: Path) -> Run:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.")
+        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.{_similar_run(folder)}")
     try:
         content = json.loads(path.read_text())
         problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
@@ -139,6 +140,16 @@ def open_run(folder: Path) -> Run:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
     return Run(folder, problem, config, facts, code, tuple(lengths))
+
+
+def _similar_run(folder: Path) -> str:
+    """' Did you mean ...?' with the run beside a folder, or in ``runs/``, whose name is most like its own; empty if none is."""
+    try:
+        runs = {path.name: path for place in (Path("runs"), folder.parent) for path in sorted(place.glob("*")) if (path / CONFIG).is_file()}
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(folder.name, runs, n=1, cutoff=0.75)
+    return f" Did you mean {runs[close[0]]}?" if close else ""
 
 
 def extend_run(run: Run, epochs: int, steps: int) -> Run:
