@@ -217,12 +217,21 @@ def test_a_run_whose_configuration_was_tampered_with_is_refused(capsys, digits_r
     refused(capsys, "evaluate", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [[], ["frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
+@pytest.mark.parametrize("arguments", [[], ["--frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
 def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(capsys, arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     out, err = capsys.readouterr()
     assert stop.value.code == 2 and not out and "--help" in err
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("evalute", "Did you mean 'evaluate'?"), ("trian", "Did you mean 'train'?"), ("frob", "Known names:"), ("nonsense", "Known names:")],
+)
+def test_an_unknown_command_is_named_in_one_line_with_the_closest_known_one(capsys, verb, words):
+    message = refused(capsys, verb, "digits")
+    assert f"unknown command {verb!r}" in message and words in message and "unn --help" in message
 
 
 class Named(Problem):
