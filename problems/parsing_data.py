@@ -118,7 +118,9 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
     dev, test = (Path(given) if given else _sibling(train, part) for given, part in ((config.dev, "dev"), (config.test, "test")))
     if dev is None:
         raise DataError(f"{train}: its name does not say 'train', so that the file to choose the best epoch on cannot be guessed. Give it by --dev.")
-    return Treebanks(first, _read(dev, config.skip_bad), _read(test, config.skip_bad) if test is not None and (config.test or test.exists()) else None)
+    second = _read(dev, config.skip_bad)
+    has_test = test is not None and (config.test or test.exists())
+    return Treebanks(first, second, _read(test, config.skip_bad) if has_test else None)
 
 
 def load_test(config: ParsingConfig) -> Treebank:

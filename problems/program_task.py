@@ -119,7 +119,10 @@ class ProgramProblem(DenoisingProblem):
             DataError: if the program is no longer the one that the run was made with.
         """
         if facts.get("program", _digest(config.program)) != _digest(config.program):
-            raise DataError(f"{config.program} has changed since the run was made; its weights are those of another program. Restore it or train again.")
+            raise DataError(
+                f"{config.program} has changed since the run was made; its weights are those of another program. "
+                "Restore it, or train again."
+            )
         return super().network(config, facts)
 
     def generate(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:

@@ -46,5 +46,7 @@ from .regularizers import SquaredNorm as SquaredNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
 from .sizes import SizeRule as SizeRule
 from .tracing import trace as trace
+from .training.fitting import Fitted as Fitted
+from .training.fitting import fit as fit
 
 __version__: str

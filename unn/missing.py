@@ -27,7 +27,9 @@ def explanation(name: str, names: Sequence[str]) -> str:
     options = {**{factor: f"factors.{factor}" for factor in factors}, **{own: f"unn.{own}" for own in names}}
     lower = {option.lower(): option for option in options}
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
-    close = close or [lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.75)]
+    close = close or [
+        lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.75)
+    ]
     return f"{message} Did you mean {options[close[0]]}?" if close else message
 
 

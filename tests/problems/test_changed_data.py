@@ -25,14 +25,25 @@ def write(path, sentences):
     path.write_text("".join("\n".join(sentence.lines) + "\n\n" for sentence in sentences))
 
 
-NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 def mnist(folder, compressed=False):
     """Four small files in the format of MNIST."""
     for name, shape in zip(NAMES, ((3, 5, 6), (3,), (2, 5, 6), (2,)), strict=True):
-        raw = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(k % 7 for k in range(math.prod(shape)))
-        (folder / (f"{name}.gz" if compressed else name)).write_bytes(gzip.compress(raw) if compressed else raw)
+        raw = (
+            bytes([0, 0, 8, len(shape)])
+            + struct.pack(f">{len(shape)}I", *shape)
+            + bytes(k % 7 for k in range(math.prod(shape)))
+        )
+        (folder / (f"{name}.gz" if compressed else name)).write_bytes(
+            gzip.compress(raw) if compressed else raw
+        )
 
 
 def refused(capsys, folder):
@@ -49,7 +60,21 @@ def parser(tmp_path_factory):
     root = tmp_path_factory.mktemp("parser")
     for part, count, seed in (("train", 12, 0), ("dev", 6, 1), ("test", 6, 2)):
         write(root / f"toy-{part}.conllu", generated_treebank(count, seed).sentences)
-    assert main(["train", "parsing", "--data", str(root / "toy-train.conllu"), *PARSER, "--quiet", "--folder", str(root / "run")]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "parsing",
+                "--data",
+                str(root / "toy-train.conllu"),
+                *PARSER,
+                "--quiet",
+                "--folder",
+                str(root / "run"),
+            ]
+        )
+        == 0
+    )
     return root
 
 
@@ -65,7 +90,10 @@ CHANGES = {
     "reversed": ("train", lambda sentences: sentences[::-1]),
     "a tree with the same words": ("train", lambda sentences: (other_tree(sentences[0]), *sentences[1:])),
     "a sentence twice": ("train", lambda sentences: (*sentences, sentences[0])),
-    "a tree to choose the best epoch on": ("dev", lambda sentences: (other_tree(sentences[0]), *sentences[1:])),
+    "a tree to choose the best epoch on": (
+        "dev",
+        lambda sentences: (other_tree(sentences[0]), *sentences[1:]),
+    ),
 }
 
 
@@ -92,7 +120,10 @@ def test_a_run_from_before_data_had_checksums_is_resumed(parser, tmp_path):
     shutil.copytree(parser / "run", tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     content = json.loads(path.read_text())
-    assert set(content["facts"].pop("data")) == {str(parser / "toy-train.conllu"), f"{parser / 'toy-dev.conllu'} (development part)"}
+    assert set(content["facts"].pop("data")) == {
+        str(parser / "toy-train.conllu"),
+        f"{parser / 'toy-dev.conllu'} (development part)",
+    }
     path.write_text(json.dumps(content))
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
 
@@ -137,7 +168,21 @@ def test_digits_are_not_resumed_where_scikit_learn_has_other_images(capsys, tmp_
 
 
 def test_sudoku_is_not_resumed_where_other_grids_are_generated(capsys, tmp_path, monkeypatch):
-    options = ["--steps", "1", "--width", "8", "--depth", "1", "--heads", "2", "--sampling-steps", "1", "--batch", "2", "--quiet"]
+    options = [
+        "--steps",
+        "1",
+        "--width",
+        "8",
+        "--depth",
+        "1",
+        "--heads",
+        "2",
+        "--sampling-steps",
+        "1",
+        "--batch",
+        "2",
+        "--quiet",
+    ]
     assert main(["train", "sudoku", *options, "--folder", str(tmp_path / "run")]) == 0
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
     from problems import sudoku
@@ -149,9 +194,22 @@ def test_sudoku_is_not_resumed_where_other_grids_are_generated(capsys, tmp_path,
 
 def test_checksums_tell_types_shapes_numbers_and_order_apart():
     x = torch.arange(6.0)
-    tensors = [x, x.double(), x.view(2, 3), x.view(3, 2), x.flip(0), x + torch.tensor([0.0] * 5 + [1e-6]), x[:0], torch.tensor(1.0)]
+    tensors = [
+        x,
+        x.double(),
+        x.view(2, 3),
+        x.view(3, 2),
+        x.flip(0),
+        x + torch.tensor([0.0] * 5 + [1e-6]),
+        x[:0],
+        torch.tensor(1.0),
+    ]
     digests = [runs.tensor_digest(each) for each in tensors]
-    assert len(set(digests)) == len(digests) and all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
-    assert runs.tensor_digest(x.view(2, 3).T) == runs.tensor_digest(torch.from_numpy(np.ascontiguousarray(x.view(2, 3).T.numpy())))
+    assert len(set(digests)) == len(digests) and all(
+        re.fullmatch("[0-9a-f]{64}", digest) for digest in digests
+    )
+    assert runs.tensor_digest(x.view(2, 3).T) == runs.tensor_digest(
+        torch.from_numpy(np.ascontiguousarray(x.view(2, 3).T.numpy()))
+    )
     texts = [["a", "b"], ["b", "a"], ["ab"], ["a"], []]
     assert len({runs.text_digest(lines) for lines in texts}) == len(texts)

@@ -427,7 +427,9 @@ def test_a_run_of_a_similar_name_is_suggested(capsys, digits_run, tmp_path, monk
 
 
 @pytest.mark.usefixtures("digits")
-@pytest.mark.parametrize(("options", "rounds"), [([], "ran 3 rounds"), (["--iterations", "1"], "ran 1 round;"), (["--iterations", "7"], "ran 7 rounds")])
+@pytest.mark.parametrize(
+    ("options", "rounds"), [([], "ran 3 rounds;"), (["--iterations", "1"], "ran 1 round;"), (["--iterations", "7"], "ran 7 rounds;")]
+)
 def test_inference_speaks_of_options_of_the_command_line_and_takes_the_rounds_of_the_run(capsys, digits_run, options, rounds):
     assert main(["infer", str(digits_run), "--given", "label=3", "--want", "H1", *options]) == 0
     out = capsys.readouterr().out

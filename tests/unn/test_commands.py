@@ -144,7 +144,7 @@ def help_texts():
 
 @pytest.mark.parametrize(("option", "text"), list(help_texts()), ids=lambda x: x if "." in x[:-1] and " " not in x else "")
 def test_help_is_written_in_whole_sentences(option, text):
-    assert text[0].isupper() and text.endswith(".") or text.endswith("..."), f"{option}: {text}"
+    assert text[0].isupper() and text.endswith("."), f"{option}: {text}"
 
 
 # -- each command ------------------------------------------------------------------------------------------------------------

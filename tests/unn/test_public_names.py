@@ -14,13 +14,20 @@ import unn
 
 ROOT = Path(__file__).parents[2]
 STUB = ast.parse((ROOT / "unn" / "__init__.pyi").read_text())
-NAMES = [alias.asname for statement in STUB.body if isinstance(statement, ast.ImportFrom) for alias in statement.names]
+NAMES = [
+    alias.asname
+    for statement in STUB.body
+    if isinstance(statement, ast.ImportFrom)
+    for alias in statement.names
+]
 
 
 def python(code):
     """What a fresh interpreter prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -41,7 +48,10 @@ def test_every_package_with_public_names_is_reached_from_the_top():
 
 def test_submodules_are_there_after_importing_the_package_alone():
     # those that need no torch, since this interpreter has loaded nothing yet
-    assert python("import unn; print(unn.runs.__name__, unn.errors.__name__, unn.problem.__name__)") == "unn.runs unn.errors unn.problem"
+    assert (
+        python("import unn; print(unn.runs.__name__, unn.errors.__name__, unn.problem.__name__)")
+        == "unn.runs unn.errors unn.problem"
+    )
 
 
 def test_importing_the_package_loads_nothing_heavy():
@@ -50,7 +60,12 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_a_star_imports_names_but_no_submodules_that_may_lack_a_package():
-    assert python("from unn import *; print('testing' in dir(), 'draw' in dir(), 'infer' in dir(), 'regularizers' in dir())") == "False False True True"
+    assert (
+        python(
+            "from unn import *; print('testing' in dir(), 'draw' in dir(), 'infer' in dir(), 'regularizers' in dir())"
+        )
+        == "False False True True"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,9 +87,16 @@ def test_a_name_that_is_not_there_is_explained(name, words):
     with pytest.raises(AttributeError) as error:
         getattr(unn, name)
     message = str(error.value)
-    assert message.startswith(f"module 'unn' has no attribute {name!r}") and message.endswith(words if words[-1] in "?." else f"{words}.")
+    assert message.startswith(f"module 'unn' has no attribute {name!r}") and message.endswith(
+        words if words[-1] in "?." else f"{words}."
+    )
     assert not hasattr(unn, name)
 
 
 def test_looking_for_a_name_does_not_load_torch():
-    assert python("import sys, unn; print(hasattr(unn, 'Multilinear'), hasattr(unn, 'Nothing'), 'torch' in sys.modules)") == "False False False"
+    assert (
+        python(
+            "import sys, unn; print(hasattr(unn, 'Multilinear'), hasattr(unn, 'Nothing'), 'torch' in sys.modules)"
+        )
+        == "False False False"
+    )

@@ -63,7 +63,9 @@ def set_option(folder, name, change):
     (folder / "config.json").write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(("problem", "name"), [(p, n) for p, n in LEAVES if n.rpartition(".")[2] not in FREE], ids=lambda x: x)
+@pytest.mark.parametrize(
+    ("problem", "name"), [(p, n) for p, n in LEAVES if n.rpartition(".")[2] not in FREE], ids=lambda x: x
+)
 def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, problem, name):
     shutil.copytree(made / problem, tmp_path / "run")
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
@@ -78,7 +80,11 @@ def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, probl
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_options_that_change_no_number_can_be_changed_by_hand(made, tmp_path, name):
     shutil.copytree(made / "digits", tmp_path / "run")
-    set_option(tmp_path / "run", f"training.{name}", lambda value: another_value(DigitsConfig, f"training.{name}", value))
+    set_option(
+        tmp_path / "run",
+        f"training.{name}",
+        lambda value: another_value(DigitsConfig, f"training.{name}", value),
+    )
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
 
 
@@ -88,7 +94,9 @@ def test_checkpoints_from_before_options_of_the_problem_were_signed_still_open(c
     (step,) = runs.checkpoint_steps(tmp_path / "run")
     checkpoint = runs.read_checkpoint(tmp_path / "run" / "checkpoints" / f"step-{step:09d}")
     of_problem = problem_signature(runs.open_run(tmp_path / "run").config)
-    assert "option gamma: 0.0" in of_problem and not any(line.startswith("option rate") for line in of_problem)
+    assert "option gamma: 0.0" in of_problem and not any(
+        line.startswith("option rate") for line in of_problem
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unn.runs.checkpoint.FORMAT", 1)
         lines = tuple(line for line in checkpoint.signature if line not in of_problem)
@@ -96,12 +104,24 @@ def test_checkpoints_from_before_options_of_the_problem_were_signed_still_open(c
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
     set_option(tmp_path / "run", "training.rate", lambda value: 2 * value)
-    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 2 and "option rate" in capsys.readouterr().err
+    assert (
+        main(["resume", str(tmp_path / "run"), "--quiet"]) == 2 and "option rate" in capsys.readouterr().err
+    )
 
 
 # -- longer runs -------------------------------------------------------------------------------------------------------------
 
-BASE = TrainingConfig(epochs=4, batch=8, rate=0.05, log_every=3, checkpoint_every=5, ema=0.9, clip=1.0, schedule="constant", warmup=0.0)
+BASE = TrainingConfig(
+    epochs=4,
+    batch=8,
+    rate=0.05,
+    log_every=3,
+    checkpoint_every=5,
+    ema=0.9,
+    clip=1.0,
+    schedule="constant",
+    warmup=0.0,
+)
 
 
 class StopError(Exception):
@@ -153,7 +173,9 @@ def test_the_rest_of_an_extended_run_has_the_learning_rates_of_the_new_length(tm
     # an entry has the rate of the step after it
     for total, steps in ((28, range(1, 28)), (56, range(29, 57))):
         factor = rate_factor(longer, total)
-        assert [rates[step] for step in steps] == pytest.approx([longer.rate * factor(step) for step in steps])
+        assert [rates[step] for step in steps] == pytest.approx(
+            [longer.rate * factor(step) for step in steps]
+        )
     assert result.step == 56
 
 
@@ -218,7 +240,10 @@ def test_a_finished_run_says_that_nothing_was_trained(capsys, made, tmp_path):
 def test_the_signature_of_a_configuration_has_every_option():
     for config in (DigitsConfig(), SortingConfig()):
         content = runs.folder.json_of("config", asdict(config))
-        subjects = {line.split(":")[0].removeprefix("option ") for line in (*problem_signature(content), *option_signature(config.training))}
+        subjects = {
+            line.split(":")[0].removeprefix("option ")
+            for line in (*problem_signature(content), *option_signature(config.training))
+        }
         assert subjects == {name.removeprefix("training.") for name in flattened(content)} - FREE
 
 
@@ -243,8 +268,16 @@ NAN = float("nan")
     ("values", "stop", "words"),
     [
         ([NAN] * 9, 3, ["NaN in all of 3 evaluations", "weights are those of the last step"]),
-        ([0.5, NAN, NAN, NAN, 0.9], 4, ["not improved in 3 evaluations and is NaN now", "weights are those of step 7", "0.5"]),
-        ([NAN, NAN, 0.5, 0.4, 0.4, 0.4, 0.9], 6, ["not improved in 3 evaluations", "weights are those of step 21"]),
+        (
+            [0.5, NAN, NAN, NAN, 0.9],
+            4,
+            ["not improved in 3 evaluations and is NaN now", "weights are those of step 7", "0.5"],
+        ),
+        (
+            [NAN, NAN, 0.5, 0.4, 0.4, 0.4, 0.9],
+            6,
+            ["not improved in 3 evaluations", "weights are those of step 21"],
+        ),
         ([NAN, 0.1, NAN, 0.2, NAN, 0.3, NAN, 0.4, NAN], None, []),
     ],
     ids=str,
@@ -252,7 +285,9 @@ NAN = float("nan")
 def test_early_stopping_counts_nan_as_no_improvement_and_says_why_it_stopped(values, stop, words):
     result = fit(toy_network(), Measuring(values), replace(BASE, epochs=9, patience=3))
     assert result.step == 7 * (stop or 9)
-    assert bool(result.stopped_early) == (stop is not None) and all(word in result.stopped_early for word in words)
+    assert bool(result.stopped_early) == (stop is not None) and all(
+        word in result.stopped_early for word in words
+    )
     assert all(x.isfinite().all() for x in tensors_of(result.network).values())
 
 

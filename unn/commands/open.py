@@ -57,7 +57,7 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
 
 def earlier_trainings(run: Run, training: TrainingConfig) -> list[TrainingConfig]:
     """The options of training that a run had before each of its extensions."""
-    return [replace(training, **length) for length in run.lengths]
+    return [replace(training, epochs=length["epochs"], steps=length["steps"]) for length in run.lengths]
 
 
 def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> None:
