@@ -35,7 +35,7 @@ def explanation(name: str, names: Sequence[str]) -> str:
 
 @cache
 def factor_names() -> tuple[str, ...]:
-    """The public names of the factor library, read from its source without importing it; none if it is not installed."""
+    """The public names of the factor library, read from its source without importing it."""
     try:
         spec = find_spec("factors")
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""The packages that are installed beside ``unn``: other files of their names must not be imported in their place."""
+"""The packages that are installed beside ``unn``: no other file of their names may be imported instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
     """Files in some folders that have the name of an installed package.
 
     Args:
-        folders: as in ``sys.path``; "" is the current one. Those of the installed packages themselves are left out.
+        folders: as in ``sys.path``; "" is the current one. That of the installed packages is left out.
     """
     own = home()
     shadowing: dict[Path, Shadow] = {}
@@ -55,8 +55,9 @@ def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
 def import_own_packages_first() -> None:
     """Move folders that hold a ``factors`` or ``problems`` of somebody else to the end of ``sys.path``.
 
-    ``python -m unn`` and ``torchrun -m unn`` put the current folder first, and so does an empty entry of PYTHONPATH. The path is changed,
-    rather than the import system, since processes that prepare batches inherit it.
+    ``python -m unn`` and ``torchrun -m unn`` put the current folder first, and so does an empty entry of
+    PYTHONPATH. The path is changed, rather than the import system, since processes that prepare batches
+    inherit it.
     """
     own = home()
     before: list[str] = []
@@ -72,6 +73,6 @@ def import_own_packages_first() -> None:
 
 
 def current_shadows() -> list[Shadow]:
-    """Files in the current folder, or in a folder of PYTHONPATH, that a Python program started here would import instead."""
+    """Files in the current folder or in PYTHONPATH that a Python program started here would import instead."""
     folders = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return shadows([folder for folder in folders if folder])

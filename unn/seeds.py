@@ -1,4 +1,4 @@
-"""One convention for randomness: functions that compute take a generator, those that sample for people a seed as well."""
+"""One convention for randomness: every function takes a generator, those that sample a seed as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a run: none can be changed by hand once it has a checkpoint, but for those that change no number; its length can be extended."""
+"""Options of a run: none that changes a number can be changed by hand after a checkpoint; runs are extended."""
 
 import json
 import shutil

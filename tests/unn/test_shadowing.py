@@ -1,4 +1,4 @@
-"""Files called problems or factors in the folder where a command is started do not take the place of the installed packages."""
+"""Files called problems or factors in the current folder do not take the place of the installed packages."""
 
 import os
 import subprocess
@@ -46,7 +46,13 @@ def test_python_m_unn_imports_its_own_packages(tmp_path, kind):
 
 
 def test_the_command_imports_its_own_packages_where_the_path_has_the_current_folder_too(tmp_path):
-    code = "from importlib.util import find_spec; from unn.cli import main; main(['problems']); import mine; print(find_spec('factors').origin)"
+    code = """
+from importlib.util import find_spec
+from unn.cli import main
+main(["problems"])
+import mine
+print(find_spec("factors").origin)
+"""
     shadow(tmp_path, "a file")
     done = run(tmp_path, "-c", code, PYTHONPATH=os.pathsep.join(["", str(tmp_path), str(ROOT)]))
     assert done.returncode == 0 and "cannot be loaded" not in done.stdout

@@ -118,7 +118,9 @@ def newest_checkpoint(
 
 
 def require_options(folder: Path, options: Sequence[str], earlier: Sequence[Sequence[str]] = ()) -> None:
-    """Check the options of the newest checkpoint of a run, without reading its tensors; a checkpoint that cannot be read passes.
+    """Check the options of the newest checkpoint of a run, without reading its tensors.
+
+    A checkpoint that cannot be read passes here; training reports it.
 
     Args:
         folder: of the run.

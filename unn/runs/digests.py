@@ -36,7 +36,7 @@ def require_same_data(folder: Path, before: object, now: object) -> None:
 
     Args:
         folder: of the run.
-        before: checksums when it was begun, by name; None for runs of versions that wrote none, which are not checked.
+        before: checksums when it was begun, by name; None for runs of versions that wrote none, which pass.
         now: checksums of the data that were loaded now.
 
     Raises:

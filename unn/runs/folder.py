@@ -143,9 +143,10 @@ def open_run(folder: Path) -> Run:
 
 
 def _similar_run(folder: Path) -> str:
-    """' Did you mean ...?' with the run beside a folder, or in ``runs/``, whose name is most like its own; empty if none is."""
+    """' Did you mean ...?' with the run beside a folder, or in ``runs/``, of a similar name; empty if none."""
     try:
-        runs = {path.name: path for place in (Path("runs"), folder.parent) for path in sorted(place.glob("*")) if (path / CONFIG).is_file()}
+        paths = [path for place in (Path("runs"), folder.parent) for path in sorted(place.glob("*"))]
+        runs = {path.name: path for path in paths if (path / CONFIG).is_file()}
     except OSError:
         return ""
     close = difflib.get_close_matches(folder.name, runs, n=1, cutoff=0.75)
@@ -153,7 +154,9 @@ def _similar_run(folder: Path) -> str:
 
 
 def extend_run(run: Run, epochs: int, steps: int) -> Run:
-    """Write another length of training into the configuration of a run; the one before is kept beside it, for its checkpoints were made with it.
+    """Write another length of training into the configuration of a run.
+
+    The length before is kept beside it, since checkpoints of it are there.
 
     Args:
         run: whose ``config`` has ``training`` with ``epochs`` and ``steps``; locked by the caller.

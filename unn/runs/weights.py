@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 CHECKSUM = "sha256"
-"""Key of the checksum in the metadata of the file; files written before there was one have no metadata at all."""
+"""Key of the checksum in the metadata of the file; older files have no metadata at all."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -64,19 +64,21 @@ def fit(
 ) -> Fitted:
     """Train a model in place, on the device where it is.
 
-    This is the loop of ``unn train`` without a run folder: Adam, a schedule of the learning rate, clipping, an average of the weights. On the
-    CPU the result depends on the weights that the model has, the examples and the options alone; torch's global generator is as it was
-    afterwards. ``unn.training.fit`` has evaluations, checkpoints, several processes and all other options.
+    This is the loop of ``unn train`` without a run folder: Adam, a schedule of the learning rate, clipping, an
+    average of the weights. On the CPU the result depends on the weights that the model has, the examples and the
+    options alone; torch's global generator is as it was afterwards. ``unn.training.fit`` has evaluations,
+    checkpoints, several processes and all other options.
 
     Args:
-        model: with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``; or any module, with ``loss``. A diffusion model
-            that was never standardised is first standardised by examples.
-        examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function ``(count, generator) -> values``
-            that draws new ones for each step; or a traced program, whose draws they are.
+        model: with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``; or any module, with
+            ``loss``. A diffusion model that was never standardised is first standardised by examples.
+        examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
+            ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
         steps: of the optimizer.
         loss: for models without a loss of their own: ``(model, values) -> scalar``, the mean over the batch.
-        observed: what a model with a loss of its own is given in training: "any" (any subset of the nodes, its size uniform), names of
-            variables, or a function ``(count, generator) -> observed`` as the loss of the model takes it.
+        observed: what a model with a loss of its own is given in training: "any" (any subset of the nodes, its
+            size uniform), names of variables, or a function ``(count, generator) -> observed`` with what the
+            loss of the model takes.
         sizes: of the axes without a static one.
         rate: learning rate.
         batch: examples per step.
@@ -84,11 +86,11 @@ def fit(
         schedule: of the learning rate: "constant", or a decay to 0 by "cosine" or "linear".
         warmup: share of the steps during which the learning rate is ramped up.
         clip: largest norm of the gradient; 0 does not clip.
-        ema: decay of an exponential moving average of the weights, which the model has afterwards; 0 for none.
+        ema: decay of an exponential moving average of the weights, which the model holds afterwards; 0 for none.
         progress: show a bar.
 
     Raises:
-        DeclarationError: for options out of range, a model without a loss, or an unknown variable among the observed.
+        DeclarationError: for options out of range, a model without a loss, or an unknown observed variable.
         DataError: for examples that are none of the above, or differ in number.
         DivergenceError: if the loss or the weights become NaN or infinite.
 
@@ -137,7 +139,8 @@ class _Source(Examples):
             self.tensors = dict(examples)
             if not self.tensors or not all(isinstance(x, Tensor) and x.ndim for x in self.tensors.values()):
                 raise DataError(
-                    f"fit: examples need at least one variable, and a tensor with a first axis for each, got {examples!r}."
+                    "fit: examples need at least one variable, and a tensor with a first axis for each, "
+                    f"got {examples!r}."
                 )
             counts = {name: len(x) for name, x in self.tensors.items()}
             if len(set(counts.values())) > 1 or not min(counts.values()):
@@ -161,7 +164,8 @@ class _Source(Examples):
         drawn = self.draw(len(indices), generator)
         if not isinstance(drawn, Mapping):
             raise DataError(
-                f"fit: the function that draws examples must return tensors by variable, got {type(drawn).__name__}."
+                "fit: the function that draws examples must return tensors by variable, "
+                f"got {type(drawn).__name__}."
             )
         return dict(drawn)
 
@@ -200,13 +204,15 @@ def _observer(
     """
     if not callable(getattr(model, "loss", None)):
         raise DeclarationError(
-            f"fit: {type(model).__name__} has no method loss(values, observed); pass loss=, a function (model, values) -> scalar."
+            f"fit: {type(model).__name__} has no method loss(values, observed); "
+            "pass loss=, a function (model, values) -> scalar."
         )
     if callable(observed):
         return observed
     if not isinstance(model, ConditionalModel):
         raise DeclarationError(
-            f"fit: which nodes {type(model).__name__} can be given is not known; pass observed=, a function (count, generator) -> observed."
+            f"fit: which nodes {type(model).__name__} can be given is not known; "
+            "pass observed=, a function (count, generator) -> observed."
         )
     frame = model.frames.at(**sizes)
     if observed == "any":
