@@ -119,8 +119,9 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
     if dev is None:
         raise DataError(f"{train}: its name does not say 'train', so that the file to choose the best epoch on cannot be guessed. Give it by --dev.")
     second = _read(dev, config.skip_bad)
-    has_test = test is not None and (config.test or test.exists())
-    return Treebanks(first, second, _read(test, config.skip_bad) if has_test else None)
+    if test is None or not (config.test or test.exists()):
+        return Treebanks(first, second, None)
+    return Treebanks(first, second, _read(test, config.skip_bad))
 
 
 def load_test(config: ParsingConfig) -> Treebank:
