@@ -126,7 +126,7 @@ class DigitsTask(Task):
     def __init__(self, config: DigitsConfig, digits: Digits | None = None) -> None:
         self.config = config
         self.digits = digits or load_digits(config.data)
-        self.facts = {"image_shape": list(self.digits.image_shape)}
+        self.facts = {"image_shape": list(self.digits.image_shape), "data": self.digits.checksums(config.data)}
 
     def examples(self) -> TensorExamples:
         """Pairs of images and labels."""

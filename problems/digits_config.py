@@ -13,16 +13,16 @@ class DigitsConfig:
     """All that a run of the digits problem depends on.
 
     Attributes:
-        data: "embedded" (8x8, inside scikit-learn) or "mnist" (28x28, from $UNN_DATA/mnist).
-        iterations: k, rounds of coordinate descent in training and evaluation.
-        gamma: weight of the loss of the image generated from the label; 0 trains the classifier only.
-        order: "forward-backward" (H1, H2, Y, H2; reverse H2, H1, X, H1) or "forward" (H1, H2, Y; reverse H2, H1, X).
-        initial: first value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
-        dropout: probability for H1 and H2 in training, one mask for all iterations; the paper has 0.3, which spoils the prototypes here
-            (docs/results/digits.md).
-        untied: train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in all.
-        channels: of H1; H2 has twice as many.
-        training: how it is trained.
+        data: Images: "embedded" (8x8, inside scikit-learn) or "mnist" (28x28, from $UNN_DATA/mnist).
+        iterations: Number of rounds of coordinate descent in training and evaluation (k).
+        gamma: Weight of the loss of the image generated from the label; 0 trains the classifier only.
+        order: Order of updates: "forward-backward" (H1, H2, Y, H2; reverse H2, H1, X, H1) or "forward" (H1, H2, Y; reverse H2, H1, X).
+        initial: First value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
+        dropout: Dropout probability for H1 and H2 in training, one mask for all iterations; the paper has 0.3, which spoils the
+            prototypes here (docs/results/digits.md).
+        untied: Train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in all.
+        channels: Number of channels of H1; H2 has twice as many.
+        training: Options of training.
     """
 
     data: Literal["embedded", "mnist"] = "embedded"

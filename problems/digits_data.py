@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unn.errors import DataError
+from unn.runs import tensor_digest
 
 _MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -36,6 +37,17 @@ class Digits:
     def image_shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.train_images.shape[2], self.train_images.shape[3]
+
+    def checksums(self, data: str) -> dict[str, str]:
+        """SHA-256 of each part, by the name of its file for MNIST.
+
+        Args:
+            data: "embedded" or "mnist".
+        """
+        parts = (self.train_images, self.train_labels, self.test_images, self.test_labels)
+        files = [name for pair in _MNIST_FILES.values() for name in pair]
+        embedded = [f"scikit-learn digits: {part}" for part in ("training images", "training labels", "test images", "test labels")]
+        return {name: tensor_digest(x) for name, x in zip(files if data == "mnist" else embedded, parts, strict=True)}
 
 
 def load_digits(data: Literal["embedded", "mnist"] = "embedded", folder: str | Path | None = None) -> Digits:

@@ -190,7 +190,9 @@ def _read_image(text: str, run: Trained) -> Tensor:
         if not (number.isascii() and number.isdecimal() and len(number) < 10) or int(number) >= len(digits.test_images):
             raise ObservationError(f"--given image={text}: test images go from test:0 to test:{len(digits.test_images) - 1}.")
         return digits.test_images[int(number)][None]
-    array = read_array(f"image={text}, test:NUMBER or an array of pixels in [-1, 1]", text)
+    if not text.endswith(".npy"):
+        raise ObservationError(f"--given image={text}: give test:NUMBER, or a .npy file with an array of pixels in [-1, 1].")
+    array = read_array(f"image={text}", text)
     shape = tuple(run.facts["image_shape"])
     if tuple(array.shape) != shape:
         raise ObservationError(f"--given image={text}: shape {tuple(array.shape)}, expected {shape}.")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unn.errors import DataError
+from unn.runs import text_digest
 from unn.training import Examples
 
 from .conllu import Sentence, Treebank, read_conllu
@@ -84,6 +85,15 @@ class Treebanks:
     test: Treebank | None
 
 
+def checksums(treebanks: Treebanks) -> dict[str, str]:
+    """SHA-256 of the sentences that training and the choice of the best epoch depend on, by file."""
+    parts = [("", treebanks.train), (" (development part)", treebanks.dev)]
+    return {
+        f"{treebank.source}{note}": text_digest(line for sentence in treebank.sentences for line in (*sentence.lines, ""))
+        for note, treebank in parts
+    }
+
+
 def list_skipped(treebank: Treebank, fate: str) -> None:
     """Say on standard error which sentences were skipped, and what became of them; it does not mix with results there."""
     # of several processes that train together, one speaks
@@ -104,11 +114,14 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
     if not config.data:
         return Treebanks(generated_treebank(300, 0), generated_treebank(60, 1), generated_treebank(60, 2))
     train = Path(config.data)
+    first = _read(train, config.skip_bad)
     dev, test = (Path(given) if given else _sibling(train, part) for given, part in ((config.dev, "dev"), (config.test, "test")))
     if dev is None:
         raise DataError(f"{train}: its name does not say 'train', so that the file to choose the best epoch on cannot be guessed. Give it by --dev.")
-    first, second = (_read(path, config.skip_bad) for path in (train, dev))
-    return Treebanks(first, second, _read(test, config.skip_bad) if test is not None and (config.test or test.exists()) else None)
+    second = _read(dev, config.skip_bad)
+    if test is None or not (config.test or test.exists()):
+        return Treebanks(first, second, None)
+    return Treebanks(first, second, _read(test, config.skip_bad))
 
 
 def load_test(config: ParsingConfig) -> Treebank:

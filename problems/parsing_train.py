@@ -16,7 +16,7 @@ from .attachment import Attachment, measure
 from .conllu import Sentence
 from .parsing import ParsingNetwork
 from .parsing_config import ParsingConfig
-from .parsing_data import SentenceExamples, Treebanks, by_length, load_treebanks
+from .parsing_data import SentenceExamples, Treebanks, by_length, checksums, load_treebanks
 from .parsing_encoders import BiLSTM, Transformer, WordEmbedding
 from .parsing_words import Reader, Vocabulary
 
@@ -41,7 +41,7 @@ class ParsingTask(Task):
         train = self.treebanks.train.sentences
         self.reader = reader_of(config, train)
         self.labels = sorted({word.deprel for sentence in train for word in sentence.words}) if config.labels else []
-        self.facts: dict[str, Any] = {**self.reader.facts(), "labels": self.labels}
+        self.facts: dict[str, Any] = {**self.reader.facts(), "labels": self.labels, "data": checksums(self.treebanks)}
         self._examples = SentenceExamples(train, self.reader, self.labels)
         self._dev = SentenceExamples(self.treebanks.dev.sentences, self.reader, self.labels)
 

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from .denoising_task import DenoisingTask
 
 
+COPY = "program.py"
+"""The copy of the program in the folder of a run."""
+
+
 @dataclass(frozen=True)
 class ProgramConfig:
     """All that a run of a generative program depends on, beside the program.
 
     Attributes:
-        program: the function that is traced, FILE.py:NAME. It runs when a run is made and whenever it is opened.
+        program: the function that is traced, FILE.py:NAME. The file is copied into the folder of the run, so it has to work alone; the copy
+            runs whenever the run is opened.
         arguments: of the function, such as m=3,n=3; numbers and texts.
         observe: names of variables with commas, observed in training; "any" for any subset of all entries.
         examples: how many there are to train on; 0 for a stream without an end.
@@ -69,6 +74,16 @@ class ProgramProblem(DenoisingProblem):
             if name not in known:
                 raise DeclarationError(f"program: option observe names {name!r}, which is no variable of {config.program}.{suggest(name, known)}")
 
+    def files(self, config: ProgramConfig) -> dict[str, bytes]:
+        """The file of the program."""
+        path, _ = _split(config.program)
+        return {COPY: _read(path)}
+
+    def in_folder(self, config: ProgramConfig, folder: Path) -> ProgramConfig:
+        """The program is that in the folder of the run; runs of versions that made no copy still name the original."""
+        _, name = _split(config.program)
+        return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
+
     def traced(self, config: ProgramConfig) -> Traced:
         """The program, run once.
 
@@ -93,7 +108,8 @@ class ProgramProblem(DenoisingProblem):
     def task(self, config: ProgramConfig) -> DenoisingTask:
         """Draws from the program as training goes."""
         task = super().task(config)
-        task.facts = {"program": _digest(config.program)}
+        digest = _digest(config.program)
+        task.facts = {"program": digest, "data": {COPY: digest}}
         return task
 
     def network(self, config: ProgramConfig, facts: Mapping[str, Any]) -> nn.Module:
@@ -103,7 +119,10 @@ class ProgramProblem(DenoisingProblem):
             DataError: if the program is no longer the one that the run was made with.
         """
         if facts.get("program", _digest(config.program)) != _digest(config.program):
-            raise DataError(f"{config.program} has changed since the run was made; its weights are those of another program. Train it again.")
+            raise DataError(
+                f"{config.program} has changed since the run was made; its weights are those of another program. "
+                "Restore it, or train again."
+            )
         return super().network(config, facts)
 
     def generate(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
@@ -150,16 +169,20 @@ def _split(program: str) -> tuple[Path, str]:
 
 def _digest(program: str) -> str:
     path, _ = _split(program)
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: the program cannot be read: {error.strerror or error}.") from None
 
 
 def _load(program: str) -> Callable[..., object]:
     path, name = _split(program)
-    _digest(program)
-    spec = importlib.util.spec_from_file_location(f"unn_program_{path.stem}", path)
+    # the copies in the folders of runs have one name, so their modules are named after their contents
+    spec = importlib.util.spec_from_file_location(f"unn_program_{path.stem}_{_digest(program)[:16]}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,20 @@ class SudokuProblem(DenoisingProblem):
             {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
         )
 
+    def task(self, config: SudokuConfig) -> DenoisingTask:
+        """Grids that are generated as training goes; a checksum of the first says whether another version generates others."""
+        import torch
+
+        from unn.runs import tensor_digest
+
+        task = super().task(config)
+        first = self.generate(config, 64, torch.Generator().manual_seed(0), {})["X"]
+        data = {"generated grids": tensor_digest(first)}
+        if config.puzzles:
+            data["puzzles"] = self.puzzles(config).digest()
+        task.facts = {"data": data}
+        return task
+
     def declare(self, config: SudokuConfig) -> unn.FactorGraph:
         """The graph."""
         from .sudoku import declare
@@ -112,13 +127,6 @@ class SudokuProblem(DenoisingProblem):
 
         files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
         return merged([split.held_out if held_out else split.training for split in files.values()])
-
-    def task(self, config: SudokuConfig) -> DenoisingTask:
-        """Grids that are generated as training goes, and puzzles."""
-        task = super().task(config)
-        if config.puzzles:
-            task.facts = {"puzzles": self.puzzles(config).digest()}
-        return task
 
     def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
         """Nothing given; half of the cells of held-out grids; and held-out puzzles by file."""
@@ -183,6 +191,11 @@ class SudokuProblem(DenoisingProblem):
         if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
             path = Path(text)
             source = str(path)
+            if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
+                raise DataError(
+                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} and . or 0 for an "
+                    "empty cell. There is no file of that name either."
+                )
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:

@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     Mutant(
         "a run goes on with other options than it was begun with", "unn/training/loop.py",
-        "(*network_signature(self.network), *option_signature(config))", "network_signature(self.network)",
+        "(*shared, *option_signature(config), *problem_options)", "shared",
         "tests/unn/test_resuming.py",
     ),
     Mutant(

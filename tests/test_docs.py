@@ -141,8 +141,10 @@ def test_every_public_name_is_in_the_reference(stub, module):
     names = public_names(ROOT / stub)
     assert names
     for name in names:
+        if (ROOT / module.replace(".", "/") / name).is_dir() or (ROOT / module.replace(".", "/") / f"{name}.py").is_file():
+            continue  # a submodule
         # regularizers are described once, under the shorter of their two names
-        assert described & {f"{module}.{name}", f"unn.{name}"} or name == "regularizers", f"{module}.{name} is not in docs/api"
+        assert described & {f"{module}.{name}", f"unn.{name}"}, f"{module}.{name} is not in docs/api"
 
 
 def test_the_text_names_no_machine():

@@ -1,6 +1,16 @@
 """unn: declare a factor graph once, infer any variables given any others."""
 
+from . import attention as attention
+from . import diffusion as diffusion
+from . import draw as draw
+from . import errors as errors
+from . import models as models
+from . import problem as problem
 from . import regularizers as regularizers
+from . import runs as runs
+from . import testing as testing
+from . import tracing as tracing
+from . import training as training
 from .attention.mask import AttentionMask as AttentionMask
 from .boundedness import Bound as Bound
 from .boundedness import Boundedness as Boundedness
@@ -36,5 +46,7 @@ from .regularizers import SquaredNorm as SquaredNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
 from .sizes import SizeRule as SizeRule
 from .tracing import trace as trace
+from .training.fitting import Fitted as Fitted
+from .training.fitting import fit as fit
 
 __version__: str

@@ -12,21 +12,32 @@ from collections.abc import Sequence
 from dataclasses import make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .errors import DataError, UnnError
+from .errors import DataError, UnnError, unknown
+from .packages import import_own_packages_first
 
 if TYPE_CHECKING:
     from .problem import Answer, Problem
 
-SUMMARY = "Declare a factor graph once; infer any of its variables given any others."
+SUMMARY = "Declare a factor graph once; infer any of its variables given any others. --version prints the version."
+VERBS = (
+    "show", "train", "evaluate", "infer", "sample", "parse", "resume", "compare", "problems", "baselines", "demo", "bench", "doctor",
+)  # fmt: skip
+"""The commands, in the order of ``--help``: those of everyday use first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0; 1 if something was found wanting; 2 for an error of the user, one line on standard error; 130 after Ctrl-C.
+        The exit code: 0; 1 if a check failed; 2 for an error of the user, one line on standard error; 130 after Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    import_own_packages_first()
+    if arguments == ["--version"]:
+        from . import __version__
+
+        print(f"unn {__version__}")
+        return 0
     try:
         command, problem = parse(arguments)
         answer, code = _run(command, problem)
@@ -77,7 +88,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
     """The command with its options, as one of the dataclasses in ``unn.commands.arguments``, and the problem if it is one of a problem.
 
     Raises:
-        UnnError: for an unknown problem.
+        UnnError: for an unknown command or problem.
         SystemExit: after --help, or for arguments that cannot be read.
     """
     import tyro
@@ -85,6 +96,8 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
     from .commands import arguments as commands
     from .problem import load_problem
 
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
+        raise UnnError(f"{unknown('command', arguments[0], VERBS)} unn --help explains each.")
     by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show, "baselines": commands.Baselines}
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     if len(arguments) > 1 and arguments[0] in by_problem and ".py:" in arguments[1]:
@@ -95,15 +108,19 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         kind = by_problem[arguments[0]][problem.config]
         prog = f"unn {arguments[0]} {arguments[1]}"
         return tyro.cli(kind, prog=prog, description=problem.summary, args=list(arguments[2:]), config=options), problem
-    kinds = {
-        "problems": commands.Problems, "demo": commands.Demo, "resume": commands.Resume, "evaluate": commands.Evaluate,
-        "infer": commands.Infer, "sample": commands.Sample, "parse": commands.Parse,
-        "compare": commands.Compare, "bench": commands.Bench, "doctor": commands.Doctor,
+    kinds: dict[str, Any] = {
+        "evaluate": commands.Evaluate, "infer": commands.Infer, "sample": commands.Sample, "parse": commands.Parse,
+        "resume": commands.Resume, "compare": commands.Compare, "problems": commands.Problems, "demo": commands.Demo,
+        "bench": commands.Bench, "doctor": commands.Doctor,
     }  # fmt: skip
     # importing all problems would slow down every other command
     load_all = (bool(arguments) and arguments[0] in by_problem) or any(word.startswith("--tyro-") for word in arguments)
-    choices = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items()]
-    for name, kind in by_problem.items():
+    choices = []
+    for name in VERBS:
+        if name in kinds:
+            choices.append(Annotated[kinds[name], tyro.conf.subcommand(name)])
+            continue
+        kind = by_problem[name]
         text = f"{kind.__doc__} unn {name} PROBLEM --help lists its options."
         choices.append(Annotated[_all_problems(kind) if load_all else commands.Problems, tyro.conf.subcommand(name, description=text)])
     union: Any = functools.reduce(operator.or_, choices)
@@ -156,7 +173,7 @@ def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
         case commands.Resume():
             from .commands.train import resume
 
-            return resume(command.run, progress)
+            return resume(command.run, progress, command.epochs, command.steps)
         case commands.Evaluate():
             from .commands.evaluate import evaluate
 

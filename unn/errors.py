@@ -40,7 +40,8 @@ class DataError(UnnError, ValueError):
 def suggest(name: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the closest known name, or the list of known names."""
     options = sorted(known)
-    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
+    # at 0.7 'nothing' would still mean 'sorting'
+    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.75)
     if close:
         return f" Did you mean {close[0]!r}?"
     if options:

@@ -186,6 +186,18 @@ class Problem(ABC):
         """
         config.training.check()
 
+    def files(self, config: Any) -> Mapping[str, bytes]:
+        """Files, by name, that a run needs beside its options; they are copied into its folder when it is made. None by default.
+
+        Raises:
+            DataError: if one cannot be read.
+        """
+        return {}
+
+    def in_folder(self, config: Any, folder: Path) -> Any:
+        """The configuration of a run, with the copies of ``files`` in its folder in the place of the originals."""
+        return config
+
     def test_sizes(self, config: Any) -> dict[str, int]:
         """Sizes of the axes of the graph without a static one, to show and to measure it at; by default none are known."""
         return {}
@@ -217,8 +229,18 @@ class Problem(ABC):
         return None
 
     def iterations(self, run: Trained) -> int:
-        """Rounds of updates of ``unn infer``, if the command does not say."""
-        return 10
+        """Rounds of updates of ``unn infer``, if the command does not say.
+
+        By default those of the first ``unn.Unrolled`` in the network (of a range, the middle), else the option ``iterations`` of the
+        configuration, else 10.
+        """
+        from .engine.unrolled import Unrolled
+
+        unrolled = next((module.iterations for module in run.network.modules() if isinstance(module, Unrolled)), None)
+        if isinstance(unrolled, range):
+            return unrolled[len(unrolled) // 2]
+        rounds = getattr(run.config, "iterations", None) if unrolled is None else unrolled
+        return rounds if isinstance(rounds, int) else 10
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
         """A value given on the command line as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a file of numpy, a category or numbers."""

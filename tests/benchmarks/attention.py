@@ -145,11 +145,11 @@ def growth_figures(samples: int) -> list[Figure]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+def main(arguments: Sequence[str] | None = None) -> list[str]:
+    """Measure and print; the names of all cases."""
     quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
     # sums over neighbours in another order
-    report(__doc__, lambda: cases(quick), {"attention growth": growth_figures}, arguments, lambda case: 1e-3)
+    return report(__doc__, lambda: cases(quick), {"attention growth": growth_figures}, arguments, lambda case: 1e-3)
 
 
 if __name__ == "__main__":

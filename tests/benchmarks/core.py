@@ -251,9 +251,9 @@ def building_figures(samples: int) -> list[Figure]:
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    report(__doc__, cases, {"engine": engine_figures, "building": building_figures}, arguments)
+def main(arguments: Sequence[str] | None = None) -> list[str]:
+    """Measure and print; the names of all cases."""
+    return report(__doc__, cases, {"engine": engine_figures, "building": building_figures}, arguments)
 
 
 def report(
@@ -262,8 +262,8 @@ def report(
     groups: Mapping[str, Callable[[int], list[Figure]]],
     arguments: Sequence[str] | None,
     relative: Callable[[Case], float] = lambda case: 1e-4,
-) -> None:
-    """Measure and print the cases and groups of figures whose names were asked for.
+) -> list[str]:
+    """Measure and print the cases and groups of figures whose names were asked for; nothing if there are none.
 
     Args:
         about: says what is measured.
@@ -271,6 +271,9 @@ def report(
         groups: of figures, for a number of samples.
         arguments: of the command line.
         relative: how far both ways of a case may differ, as a share of the largest entry.
+
+    Returns:
+        The names of all cases and groups, whether they were asked for or not.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer pairs")
@@ -279,9 +282,13 @@ def report(
     pairs = 5 if options.quick else 15
 
     bench.keep_memory()
-    print(f"{bench.machine()}; float32, one thread, freed memory kept", end="\n\n")
     with bench.one_thread():
-        chosen = [case for case in cases() if options.only in case.name]
+        every = cases()
+    names = [*(case.name for case in every), *groups]
+    if not any(options.only in name for name in names):
+        return names
+    print(f"{bench.machine()}; float32, one thread, freed memory kept", end="\n\n")
+    chosen = [case for case in every if options.only in case.name]
     results = _measured(chosen, pairs, relative)
     if results:
         print(bench.table(results), end="\n\n")
@@ -289,6 +296,7 @@ def report(
     figures = [figure for name, group in groups.items() if options.only in name for figure in group(pairs)]
     if figures:
         print(bench.figure_table(figures))
+    return names
 
 
 def _measured(chosen: Sequence[Case], pairs: int, relative: Callable[[Case], float]) -> list[Result]:

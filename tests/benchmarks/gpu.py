@@ -149,19 +149,24 @@ def section(
                 yield f"{title}\n\n{bench.table(results)}\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print, where a GPU is."""
+def main(arguments: Sequence[str] | None = None) -> list[str]:
+    """Measure and print, where a GPU is; the names of all cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer pairs, and nothing compiled")
     parser.add_argument("--only", default="", metavar="NAME", help="only cases whose names contain this")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        print(LEFT_OUT)
-        return
+        if not options.only:
+            print(LEFT_OUT)
+        return []
+    names = [case.name for make in MODELS.values() for case in core.cases_of(make("cpu"), ROUNDS, {})]
+    if not any(options.only in name for name in names):
+        return names
     print(f"{torch.cuda.get_device_name()}; torch {torch.__version__}; CUDA {torch.version.cuda}; TF32 off; values not checked", end="\n\n")
     for part in section("cuda", 5 if options.quick else 15, options.only, compiled=not options.quick):
         print(part)
     print("other: hand-written loop from zeros, every message computed in every update; compiled too where ours is")
+    return names
 
 
 if __name__ == "__main__":

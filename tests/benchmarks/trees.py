@@ -150,10 +150,10 @@ def decoding_figures(samples: int) -> list[Figure]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+def main(arguments: Sequence[str] | None = None) -> list[str]:
+    """Measure and print; the names of all cases."""
     # what is added to weights by torch-struct moves its results by more than rounding does
-    report(__doc__, cases, {"decoding": decoding_figures}, arguments, lambda case: 2e-2 if "torch-struct" in case.name else 1e-3)
+    return report(__doc__, cases, {"decoding": decoding_figures}, arguments, lambda case: 2e-2 if "torch-struct" in case.name else 1e-3)
 
 
 if __name__ == "__main__":

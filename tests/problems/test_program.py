@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from problems.program_task import ProgramConfig, ProgramProblem
+from unn import runs
 from unn.cli import main
 
 MODEL = """
@@ -55,10 +56,45 @@ def test_its_samples_are_draws_from_the_program_of_the_sizes_that_are_asked_for(
 def test_a_program_that_has_changed_is_not_taken_for_the_one_that_was_trained(program, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", f"{program}:model", "--folder", str(run), *TINY]) == 0
-    program.write_text(MODEL.replace("0.3", "0.4"))
+    (run / "program.py").write_text(MODEL.replace("0.3", "0.4"))
     capsys.readouterr()
-    assert main(["sample", str(run)]) != 0
-    assert "has changed" in capsys.readouterr().err
+    for command in ("sample", "evaluate", "resume"):
+        assert main([command, str(run)]) == 2
+        message = capsys.readouterr().err
+        assert "program.py" in message and "changed since the run was" in message and str(run) in message
+
+
+def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0
+    assert (tmp_path / "run" / "program.py").read_text() == MODEL
+    assert runs.open_run(tmp_path / "run").config["program"] == "model.py:model"
+    program.write_text(MODEL.replace("0.3", "0.4"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    program.unlink()
+    for command in (["sample", "--seed", "1"], ["evaluate"], ["resume", "--quiet"], ["resume", "--steps", "3", "--quiet"]):
+        assert main([command[0], "../run", *command[1:]]) == 0, capsys.readouterr().err
+    # another run of another program in the same process keeps apart
+    program.write_text(MODEL.replace('"R"', '"Q"'))
+    assert main(["train", f"{program}:model", "--folder", "other", *TINY]) == 0
+    capsys.readouterr()
+    names = []
+    for folder in ("../run", "other"):
+        assert main(["sample", folder, "--json"]) == 0
+        names.append(set(json.loads(capsys.readouterr().out)["values"]))
+    assert names == [{"A", "R", "C", "E"}, {"A", "Q", "C", "E"}]
+
+
+def test_a_run_from_before_programs_were_copied_opens_where_the_program_is(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0
+    (tmp_path / "run" / "program.py").unlink()
+    assert main(["evaluate", "run"]) == 0
+    program.unlink()
+    capsys.readouterr()
+    assert main(["evaluate", "run"]) == 2 and "model.py: the program cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

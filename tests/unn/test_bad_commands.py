@@ -4,18 +4,21 @@ import errno
 import io
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers import NAN, mlp
 
 import unn
 from unn import runs
 from unn.arrays import Variable
 from unn.cli import main
-from unn.problem import Problem
+from unn.problem import Problem, Trained
 from unn.training import TrainingConfig
 
 
@@ -63,6 +66,20 @@ def test_commands_name_a_missing_run_folder(capsys, tmp_path):
 
 @pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize(
+    "command", [["evaluate"], ["infer", "--given", "label=3", "--want", "image"], ["sample"], ["parse", "sentences.conllu"]], ids=lambda c: c[0]
+)
+def test_every_command_that_loads_weights_refuses_those_whose_checksum_differs(capsys, digits_run, tmp_path, command):
+    shutil.copytree(digits_run, tmp_path / "run")
+    path = tmp_path / "run" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0x40
+    path.write_bytes(content)
+    message = refused(capsys, command[0], tmp_path / "run", *command[1:])
+    assert "model.safetensors" in message and "checksum" in message and "unn resume" in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ("label", ["--given takes NAME=VALUE", "label=3", "'label'"]),
@@ -78,7 +95,8 @@ def test_commands_name_a_missing_run_folder(capsys, tmp_path):
         ("image=test:-1", ["test:-1", "test:0 to test:358"]),
         ("image=test:x", ["test:x", "test:0 to test:358"]),
         ("image=test:²", ["test:²", "test:0 to test:358"]),
-        ("image=none.npy", ["none.npy", "not a readable .npy", "test:NUMBER"]),
+        ("image=none.npy", ["there is no file none.npy"]),
+        ("image=none.png", ["image=none.png", "test:NUMBER", ".npy file"]),
     ],
 )
 def test_what_is_given_on_the_command_line_must_be_readable(capsys, digits_run, given, words):
@@ -199,12 +217,21 @@ def test_a_run_whose_configuration_was_tampered_with_is_refused(capsys, digits_r
     refused(capsys, "evaluate", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [[], ["frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
+@pytest.mark.parametrize("arguments", [[], ["--frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
 def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(capsys, arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     out, err = capsys.readouterr()
     assert stop.value.code == 2 and not out and "--help" in err
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("evalute", "Did you mean 'evaluate'?"), ("trian", "Did you mean 'train'?"), ("frob", "Known names:"), ("nonsense", "Known names:")],
+)
+def test_an_unknown_command_is_named_in_one_line_with_the_closest_known_one(capsys, verb, words):
+    message = refused(capsys, verb, "digits")
+    assert f"unknown command {verb!r}" in message and words in message and "unn --help" in message
 
 
 class Named(Problem):
@@ -325,6 +352,97 @@ def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch,
 def test_other_processes_of_a_training_print_nothing(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert main(["problems", "--json"]) == 0 and not capsys.readouterr().out
+
+
+# -- what is missing or misspelt ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("only", ["NONSENSE", "core mlp", "sudoku 16x16, batch 4"])
+def test_benchmarks_without_a_case_of_that_name_are_an_error_that_lists_the_cases(capsys, monkeypatch, only):
+    from tests.benchmarks import attention, core, undirected_attention
+
+    one = core.Case("attention sudoku 16x16, batch 1: auto against dense", int, int, None, "")
+    monkeypatch.setattr(attention, "cases", lambda quick: [one])
+    monkeypatch.setattr(undirected_attention, "cases", lambda: [])
+    assert "core" in only or only not in one.name
+    message = refused(capsys, "bench", only, "--quick")
+    words = [repr(only), one.name, "mlp forward k=1", "trees forward", "attention growth", "Sections: core", "--quick leaves some out"]
+    assert all(word in message for word in words), message
+
+
+def conllu(folder, name, text):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+TREE = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("such.conllu", None, ["such.conllu", "No such file"]),
+        ("such-train.conllu", None, ["such-train.conllu", "No such file"]),
+        ("empty.conllu", "", ["empty.conllu", "empty"]),
+        ("blank.conllu", "\n\n", ["blank.conllu", "no sentences"]),
+        ("prose.conllu", "The cat sees a bird.\n", ["prose.conllu", "line 1"]),
+        ("good.conllu", TREE, ["good.conllu", "does not say 'train'", "--dev"]),
+        ("good-train.conllu", TREE, ["good-dev.conllu", "No such file"]),
+    ],
+    ids=lambda x: x if isinstance(x, str) and "conllu" in x else "",
+)
+def test_what_is_wrong_with_a_treebank_is_said_before_what_is_wrong_with_its_name(capsys, tmp_path, name, text, words):
+    path = tmp_path / name if text is None else conllu(tmp_path, name, text)
+    message = refused(capsys, "train", "parsing", "--data", path, "--folder", tmp_path / "run")
+    assert all(word in message for word in words), message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_is_suggested_only_where_it_is_like_the_one_that_was_typed(capsys):
+    for name in ("nothing", "xyz", "training"):
+        message = refused(capsys, "show", name)
+        assert f"unknown problem {name!r}. Known names:" in message and "Did you mean" not in message
+    for name, meant in (("sodoku", "sudoku"), ("digit", "digits"), ("parsin", "parsing"), ("factorization", "factorisation")):
+        assert f"Did you mean '{meant}'?" in refused(capsys, "show", name)
+
+
+@pytest.mark.parametrize("text", ["12", "1" * 80, "1" * 82, ".", "1" * 300])
+def test_a_puzzle_in_a_line_needs_as_many_symbols_as_cells(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    message = refused(capsys, "sample", "sudoku", "--given", text)
+    assert f"{len(text)} symbols" in message and "has 81" in message
+    assert "nowhere.txt" in refused(capsys, "sample", "sudoku", "--given", "nowhere.txt")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("runs/digits-01", "runs/digits-001"), ("runs/digit-001", "runs/digits-001"), ("digits-001", "runs/digits-001"), ("runs/other", None)],
+)
+def test_a_run_of_a_similar_name_is_suggested(capsys, digits_run, tmp_path, monkeypatch, typed, meant):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(digits_run, "runs/digits-001")
+    message = refused(capsys, "evaluate", typed)
+    assert "no run folder" in message
+    assert f"Did you mean {meant}?" in message if meant else "Did you mean" not in message
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize(
+    ("options", "rounds"), [([], "ran 3 rounds;"), (["--iterations", "1"], "ran 1 round;"), (["--iterations", "7"], "ran 7 rounds;")]
+)
+def test_inference_speaks_of_options_of_the_command_line_and_takes_the_rounds_of_the_run(capsys, digits_run, options, rounds):
+    assert main(["infer", str(digits_run), "--given", "label=3", "--want", "H1", *options]) == 0
+    out = capsys.readouterr().out
+    assert rounds in out and "--iterations" in out and "until=" not in out and "as asked" not in out
+
+
+@pytest.mark.parametrize(("iterations", "expected"), [(5, 5), (range(2, 7), 4), (None, 10)])
+def test_rounds_of_inference_are_those_of_the_network(iterations, expected):
+    g = mlp()
+    unrolled = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], **({"iterations": iterations} if iterations else {}))
+    network = torch.nn.ModuleDict({"inner": unrolled}) if iterations else g
+    run = Trained(Path(), Bare(), {}, network)
+    assert Named().iterations(run) == expected
 
 
 def test_every_error_of_this_package_is_one_class():

@@ -1,5 +1,7 @@
 """The command line: what it prints, for people and for machines; what it imports; a problem of somebody else's."""
 
+import ast
+import inspect
 import json
 import os
 import pty
@@ -9,15 +11,19 @@ import subprocess
 import sys
 import termios
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from toy import without_times
 
+import unn
+from problems.digits_config import DigitsConfig
 from unn import runs
-from unn.cli import main, parse
+from unn.cli import VERBS, main, parse
 from unn.commands import arguments as commands
+from unn.training import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +111,42 @@ def test_words_complete_for_every_command_and_option(capsys, shell):
     assert all(word in script for word in words.split())
 
 
+def test_the_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"unn {unn.__version__}\n"
+
+
+def test_help_lists_every_command_and_those_of_everyday_use_first(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert not stop.value.code
+    listed = re.search(r"\{([\w,]+)\}", out).group(1).split(",")
+    assert listed == list(VERBS) and listed[:5] == ["show", "train", "evaluate", "infer", "sample"]
+    assert "--version" in out
+
+
+def help_texts():
+    """What ``--help`` says of each option, by option."""
+    tree = ast.parse((ROOT / "unn" / "commands" / "arguments.py").read_text())
+    for kind in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for field, text in pairwise(kind.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                yield f"{kind.name}.{field.target.id}", text.value.value
+        yield kind.name, ast.get_docstring(kind)
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"):
+        yield from ((f"arg at line {call.lineno}", word.value.value) for word in call.keywords if word.arg == "help")
+    for config in (TrainingConfig, DigitsConfig):
+        attributes = inspect.getdoc(config).split("Attributes:")[1]
+        for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.M):
+            yield f"{config.__name__}.{name}", " ".join(text.split())
+
+
+@pytest.mark.parametrize(("option", "text"), list(help_texts()), ids=lambda x: x if "." in x[:-1] and " " not in x else "")
+def test_help_is_written_in_whole_sentences(option, text):
+    assert text[0].isupper() and text.endswith("."), f"{option}: {text}"
+
+
 # -- each command ------------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +171,8 @@ def test_a_theme_that_does_not_exist_is_named(capsys, tmp_path):
 
 def test_a_run_says_what_it_was_made_with(digits_run):
     run = runs.open_run(digits_run)
-    assert run.config["training"]["epochs"] == 2 and run.facts == {"image_shape": [8, 8]}
+    assert run.config["training"]["epochs"] == 2 and run.facts["image_shape"] == [8, 8]
+    assert all(len(checksum) == 64 for checksum in run.facts["data"].values()) and len(run.facts["data"]) == 4
     assert run.code["torch"] == torch.__version__ and run.code["unn"]
     assert (digits_run / "plots" / "metrics.png").stat().st_size > 1000
 

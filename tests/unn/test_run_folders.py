@@ -121,6 +121,40 @@ def test_truncated_weights_are_named_and_change_nothing(run, keep):
     check_weights(run, mlp(), "truncated or corrupt", "model.safetensors")
 
 
+def test_every_flipped_bit_in_the_weights_is_noticed_and_changes_nothing(run):
+    path = run / "model.safetensors"
+    content = path.read_bytes()
+    g = mlp()
+    # all of the length and the names, every 13th bit after them, and all of the last number
+    places = [*range(0, 8 * 100), *range(8 * 100, 8 * len(content), 13), *range(8 * len(content) - 64, 8 * len(content))]
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        check_weights(run, g, "model.safetensors", "corrupt")
+    path.write_bytes(content)
+    runs.load_weights(run, g)
+
+
+def test_weights_that_were_written_without_a_checksum_still_load(run):
+    from safetensors.torch import save_file
+
+    g = mlp()
+    g.W.data.fill_(0.5)
+    save_file({name: x.detach().clone() for name, x in runs.named_tensors(g).items()}, run / "model.safetensors")
+    loaded = mlp()
+    runs.load_weights(run, loaded)
+    assert torch.equal(loaded.W, g.W)
+
+
+def test_the_metadata_of_weights_are_a_checksum_and_nothing_else(run):
+    from safetensors import safe_open
+
+    with safe_open(run / "model.safetensors", "pt") as file:
+        (name, value), = file.metadata().items()
+    assert name == "sha256" and len(value) == 64
+
+
 @pytest.mark.parametrize("content", [b"junk" * 50, b"\0" * 100, b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}"])
 def test_corrupt_weights_are_named_and_change_nothing(run, content):
     (run / "model.safetensors").write_bytes(content)

@@ -9,9 +9,9 @@ from typing import Annotated, Generic, Literal, TypeVar
 from tyro.conf import Positional, arg
 
 Config = TypeVar("Config")
-Json = Annotated[bool, arg(help="Print data for machines instead of text.")]
-Quiet = Annotated[bool, arg(help="No progress bar.")]
-Theme = Annotated[str, arg(metavar="{light,dark}", help="Colours of pictures.")]
+Json = Annotated[bool, arg(help="Print JSON instead of text.")]
+Quiet = Annotated[bool, arg(help="Show no progress bar.")]
+Theme = Annotated[str, arg(metavar="{light,dark}", help="Colour theme of pictures.")]
 Sampler = Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"]
 Spacing = Literal["log-snr", "schedule", "restarts"]
 RunFolder = Annotated[Positional[Path], arg(metavar="RUN", help="Folder of a run.")]
@@ -41,7 +41,7 @@ class Train(Generic[Config]):
 
     config: Config
     folder: Path | None = None
-    """Of the run; runs/PROBLEM-NNN by default."""
+    """Folder of the new run; runs/PROBLEM-NNN by default."""
     json: Json = False
     quiet: Quiet = False
 
@@ -52,28 +52,32 @@ class Baselines(Generic[Config]):
 
     config: Config
     count: int = 256
-    """Of conditions."""
+    """Number of test conditions."""
     chain_steps: int = 10_000
-    """Of each Markov chain."""
+    """Number of steps of each Markov chain."""
     json: Json = False
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A complete small run with pictures."""
+    """Train a small model of a problem and draw pictures of it."""
 
-    problem: Annotated[Positional[str], arg(metavar="PROBLEM")] = "digits"
+    problem: Annotated[Positional[str], arg(metavar="PROBLEM", help="Name of a problem that has a demo.")] = "digits"
     folder: Path = Path("runs/demo")
-    """For the pictures."""
+    """Folder for the pictures."""
     json: Json = False
     quiet: Quiet = False
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped."""
+    """Resume an interrupted run, or extend one."""
 
     run: RunFolder
+    epochs: int | None = None
+    """Extend the run to this number of epochs in all."""
+    steps: int | None = None
+    """Extend the run to this number of steps in all."""
     json: Json = False
     quiet: Quiet = False
 
@@ -84,11 +88,11 @@ class Evaluate:
 
     run: RunFolder
     iterations: tuple[int, ...] = ()
-    """Rounds at test time, if not those of training; several are compared."""
+    """Numbers of rounds (or sampling steps) to measure with; several are compared. That of training by default."""
     data: Path | None = None
     """Measure on these data instead of the run's own, where the problem offers it."""
     tries: int = 1
-    """Attempts per sample until it meets the constraints, where the problem samples."""
+    """Maximum number of attempts per sample until it meets the constraints, where the problem samples."""
     count: int | None = None
     """Conditions to measure on, with one sample each, where the problem samples."""
     sampler: Sampler | None = None
@@ -110,15 +114,15 @@ class Parse:
 
     run: RunFolder
     file: Annotated[Positional[str], arg(metavar="FILE")]
-    """CoNLL-U (.gz too) or raw tokens, one sentence a line; - for standard input."""
+    """Sentences in CoNLL-U (.gz too) or raw tokens, one sentence per line; - reads standard input."""
     out: Path | None = None
     """File for the result; standard output by default."""
     format: Literal["auto", "conllu", "tokens"] = "auto"
-    """Of the file; by default seen by its content."""
+    """Format of the file; by default it is recognised by its content."""
     iterations: int | None = None
-    """Rounds of updates, if not those of training."""
+    """Number of rounds of updates; that of training by default."""
     complete: bool = False
-    """Keep the heads that the file has (HEAD not _), obey NotHead=2,5 in MISC, and find the rest."""
+    """Keep the heads that the file has (HEAD not _), obey NotHead=2,5 in MISC, and infer the rest."""
     skip_bad: bool = False
     """Copy malformed sentences unchanged and list them, instead of refusing the file."""
     show: Literal["conllu", "tree", "heat"] = "conllu"
@@ -126,7 +130,7 @@ class Parse:
     draw: Path | None = None
     """Folder for drawings of each tree and its arc marginals (SVG)."""
     batch: int = 2000
-    """Words that are parsed at once; fewer need less memory."""
+    """Number of words that are parsed at once; fewer need less memory."""
     json: Json = False
 
 
@@ -136,11 +140,11 @@ class Sample:
 
     run: RunFolder
     given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE|FILE [...]")] = ()
-    """What is known: values of variables, or what the problem reads, such as the file of a puzzle."""
+    """Observed values: of variables, or what the problem reads, such as the file of a puzzle."""
     count: int = 1
-    """How many samples."""
+    """Number of samples."""
     steps: int | None = None
-    """Denoising steps; the run's by default."""
+    """Number of denoising steps; that of the run by default."""
     sampler: Sampler | None = None
     """Sampler; that of the run by default. churn sharpens when steps are few."""
     spacing: Spacing | None = None
@@ -148,13 +152,13 @@ class Sample:
     seed: int | None = None
     """Seed of all samples; a fresh one by default."""
     tries: int = 1
-    """Attempts per sample until it meets the constraints."""
+    """Maximum number of attempts per sample until it meets the constraints."""
     at_once: int = 256
     """Samples in memory at a time."""
     draw: Path | None = None
     """File for a picture of the samples."""
     trace: Path | None = None
-    """File for a picture of how they came about."""
+    """File for a picture of the steps of the first sample."""
     json: Json = False
 
 
@@ -164,11 +168,11 @@ class Infer:
 
     run: RunFolder
     given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
-    """What is observed: a category, numbers (0.1,0.2), a .npy file, or what the problem reads."""
+    """Observed values: a category, numbers (0.1,0.2), a .npy file, or what the problem reads."""
     want: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
-    """What to infer."""
+    """Variables to infer."""
     iterations: int | None = None
-    """Rounds of updates."""
+    """Number of rounds of updates; that of the run by default."""
     out: Path | None = None
     """File for a picture, or for the values of the one wanted variable as .npy."""
     energy: Path | None = None
@@ -179,7 +183,7 @@ class Infer:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs: a table of their options that differ and their last metrics, and a plot."""
+    """Compare runs: print a table of the options in which they differ and of their last metrics, and plot these."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Folders of runs."""
@@ -201,6 +205,6 @@ class Bench:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Versions, devices and data that are found."""
+    """Check the installation: print versions, devices, problems and data."""
 
     json: Json = False

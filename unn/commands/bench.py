@@ -20,7 +20,7 @@ def bench(quick: bool, only: str | None) -> Answer:
         only: a section, or part of the names of cases in all of them.
 
     Raises:
-        UnnError: outside a checkout.
+        UnnError: outside a checkout, or if no case has such a name; lists the cases.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / "tests" / "benchmarks" / "core.py").is_file():
@@ -29,8 +29,13 @@ def bench(quick: bool, only: str | None) -> Answer:
     sys.path.insert(0, str(root))
     try:
         sections = [importlib.import_module(f"tests.benchmarks.{name}") for name in ((only,) if only in SECTIONS else SECTIONS)]
-        for section in sections:
-            section.main(arguments)
+        names = list(dict.fromkeys(name for section in sections for name in section.main(arguments)))
     finally:
         sys.path.remove(str(root))
+    if only and only not in SECTIONS and not any(only in name for name in names):
+        left_out = " (--quick leaves some out)" if quick else ""
+        raise UnnError(
+            f"unn bench: no case has {only!r} in its name, and no section is called so. Sections: {', '.join(SECTIONS)}. "
+            f"Cases{left_out}: {'; '.join(names)}."
+        )
     return Answer((), {})

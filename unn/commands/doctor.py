@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnnError
+from ..packages import current_shadows
 from ..problem import Answer, load_problem, problem_names
 from ..runs.code import code_version
 
@@ -22,6 +23,12 @@ def doctor() -> tuple[Answer, int]:
     required = _required()
     versions = {name: _version(name) for name in (*required, *OPTIONAL)}
     faults += [f"{name} is not installed; pip install {name}" for name in required if versions[name] is None]
+    shadowing = current_shadows()
+    faults += [
+        f"{shadow.file} shadows the package {shadow.package} of unn for Python programs that are started in {Path.cwd()} "
+        "(the command unn itself takes its own); rename it"
+        for shadow in shadowing
+    ]
     devices = _devices(faults)
     problems = _problems(faults)
     data = _data()

@@ -31,16 +31,22 @@ def infer(command: Infer) -> Answer:
     problem, run = open_trained(command.run)
     from ..draw import draw_energy_terms, save_figure, theme_named
     from ..engine.infer import infer as minimise
+    from ..engine.solution import Status
 
     theme = theme_named(command.theme)
     graph = problem.graph(run.network)
     observed = {name: problem.read_value(run, name, text) for name, text in given.items()}
+    rounds = command.iterations or problem.iterations(run)
     found = minimise(
-        graph, observed, order=problem.order(run, given), iterations=command.iterations or problem.iterations(run), want=command.want,
+        graph, observed, order=problem.order(run, given), iterations=rounds, want=command.want,
         terms=command.energy is not None,
     )  # fmt: skip
     assert found.energy is not None
-    lines = [found.message, f"energy {float(found.energy[-1, 0]):.4f} after {found.updates} updates"]
+    message = found.message
+    if found.status is Status.LIMIT:
+        # that of the engine is for callers in Python
+        message = f"ran {rounds} round{'s' if rounds > 1 else ''}; --iterations sets another number."
+    lines = [message, f"energy {float(found.energy[-1, 0]):.4f} after {found.updates} updates"]
     data: dict[str, Any] = {"status": found.status.value, "energy": found.energy[:, 0].tolist()}
     files: list[Path] = []
     for name in command.want:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from ..errors import DataError
 from ..problem import Problem, Trained, load_problem, problem_names
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
-from ..training.options import TrainingConfig, option_signature
+from ..training.options import TrainingConfig, problem_signature
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +26,7 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     run = open_run(folder)
     problem = load_problem(run.problem)
     config: Any = config_from_json(problem.config, run.config, str(folder / CONFIG))
+    config = problem.in_folder(config, folder)
     problem.check(config)
     return problem, config, run
 
@@ -49,16 +51,23 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
     if (folder / WEIGHTS).exists():
         load_weights(folder, network)
     else:
-        _load_checkpoint(folder, network, config.training)
+        _load_checkpoint(run, network, config.training)
     return problem, Trained(folder, config, run.facts, network.eval())
 
 
-def _load_checkpoint(folder: Path, network: nn.Module, training: TrainingConfig) -> None:
+def earlier_trainings(run: Run, training: TrainingConfig) -> list[TrainingConfig]:
+    """The options of training that a run had before each of its extensions."""
+    return [replace(training, epochs=length["epochs"], steps=length["steps"]) for length in run.lengths]
+
+
+def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> None:
     from ..runs.checkpoint import newest_checkpoint
     from ..runs.weights import copy_weights
-    from ..signature import network_signature
+    from ..training.loop import signatures
 
-    checkpoint, _ = newest_checkpoint(folder, (*network_signature(network), *option_signature(training)))
+    folder = run.folder
+    signature, *others = signatures(network, (training, *earlier_trainings(run, training)), problem_signature(run.config))
+    checkpoint, _ = newest_checkpoint(folder, signature, others)
     if checkpoint is None:
         raise DataError(f"{folder} has neither final weights nor a checkpoint; go on with unn resume {folder}.")
     tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])

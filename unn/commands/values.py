@@ -56,6 +56,8 @@ def read_array(where: str, path: str) -> Tensor:
 
     try:
         array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"--given {where}: there is no file {path}.") from None
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"--given {where}: not a readable .npy file ({error}).") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":

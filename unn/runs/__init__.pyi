@@ -6,6 +6,9 @@ from .checkpoint import read_checkpoint as read_checkpoint
 from .checkpoint import write_checkpoint as write_checkpoint
 from .code import code_version as code_version
 from .config import config_from_json as config_from_json
+from .digests import require_same_data as require_same_data
+from .digests import tensor_digest as tensor_digest
+from .digests import text_digest as text_digest
 from .files import make_folder as make_folder
 from .files import write_atomically as write_atomically
 from .folder import CONFIG as CONFIG
@@ -13,6 +16,7 @@ from .folder import PLOTS as PLOTS
 from .folder import Run as Run
 from .folder import RunBusyError as RunBusyError
 from .folder import create_run as create_run
+from .folder import extend_run as extend_run
 from .folder import lock_run as lock_run
 from .folder import new_folder as new_folder
 from .folder import open_run as open_run

@@ -15,7 +15,9 @@ from .files import delete_folder, write_folder_atomically
 from .tree import from_bytes, put_together, take_apart, to_bytes
 
 CHECKPOINTS = "checkpoints"
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
+"""Format 1 differs in its signature alone, which holds the options of training, but none of the problem."""
 TENSORS, STATE = "state.safetensors", "state.json"
 
 
@@ -25,13 +27,15 @@ class Checkpoint:
 
     Attributes:
         step: how many steps were taken.
-        signature: of the graphs and sizes that it belongs to, a line each.
+        signature: of the graphs, sizes and options that it belongs to, a line each.
         state: nested, as ``state_dict()`` gives it.
+        format: in which it was written.
     """
 
     step: int
     signature: tuple[str, ...]
     state: dict[str, Any]
+    format: int = FORMAT
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
@@ -78,12 +82,15 @@ def checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in names if match and match.group() == _place(folder, int(match.group(1))).name)
 
 
-def newest_checkpoint(folder: Path, signature: Sequence[str]) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(
+    folder: Path, signature: Sequence[str], earlier: Sequence[Sequence[str]] = ()
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint of a run that is whole.
 
     Args:
         folder: of the run.
-        signature: of the graphs and sizes that it must belong to.
+        signature: of the graphs, sizes and options that it must belong to.
+        earlier: other signatures that it may have instead: those of the run before it was extended.
 
     Returns:
         The checkpoint, None if there is none at all, and a warning for each newer one that is corrupt.
@@ -98,16 +105,44 @@ def newest_checkpoint(folder: Path, signature: Sequence[str]) -> tuple[Checkpoin
         except _CorruptError as error:
             if not _place(folder, step).exists():
                 # a training that is under way has just deleted it for a newer one
-                return newest_checkpoint(folder, signature)
+                return newest_checkpoint(folder, signature, earlier)
             warnings.append(str(error))
             continue
-        difference = first_difference(checkpoint.signature, signature)
-        if difference:
+        difference = _difference(checkpoint, signature)
+        if difference and all(_difference(checkpoint, other) for other in earlier):
             raise DataError(f"{folder}: the checkpoint of step {step} belongs to another graph, or was trained with other options: {difference}")
         return checkpoint, warnings
     if warnings:
         raise DataError(" ".join([*warnings, "No checkpoint of this run can be read; train it anew."]))
     return None, []
+
+
+def require_options(folder: Path, options: Sequence[str], earlier: Sequence[Sequence[str]] = ()) -> None:
+    """Check the options of the newest checkpoint of a run, without reading its tensors.
+
+    A checkpoint that cannot be read passes here; training reports it.
+
+    Args:
+        folder: of the run.
+        options: lines of a signature that it must have.
+        earlier: other lines that it may have instead: those of the run before it was extended.
+
+    Raises:
+        DataError: names the first option that differs, with both values.
+    """
+    for step in reversed(checkpoint_steps(folder)):
+        try:
+            head = json.loads((_place(folder, step) / STATE).read_bytes())
+            theirs = [str(line) for line in head["signature"] if str(line).startswith("option ")]
+            checkpoint = Checkpoint(step, tuple(theirs), {}, int(head["format"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if checkpoint.format not in READABLE or any(not _difference(checkpoint, lines) for lines in (options, *earlier)):
+            return
+        raise DataError(
+            f"{folder}: the checkpoint of step {step} was trained with other options: {_difference(checkpoint, options)} "
+            "Put the option back in config.json, or begin a new run."
+        )
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -122,15 +157,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         head = json.loads((path / STATE).read_bytes())
         found, version, digest = head["format"], head["unn"], head["sha256"]
-        if found == FORMAT:
+        if found in READABLE:
             packed = (path / TENSORS).read_bytes()
             if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
                 raise ValueError("it is not what was written")
             state = put_together(head["state"], from_bytes(packed))
-            return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state))
+            return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state), found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _CorruptError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
-    raise DataError(f"{path} has checkpoint format {found}, written by unn {version}; this version reads format {FORMAT}.")
+    raise DataError(f"{path} has checkpoint format {found}, written by unn {version}; this version reads format {' and '.join(map(str, READABLE))}.")
+
+
+def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:
+    """Where the signature of a checkpoint differs from another, in words; empty if it does not."""
+    if checkpoint.format == 1:
+        present = {line.split(":")[0] for line in checkpoint.signature}
+        signature = [line for line in signature if not line.startswith("option ") or line.split(":")[0] in present]
+    return first_difference(checkpoint.signature, signature)
 
 
 def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +15,8 @@ from .config import config_from_json
 from .files import delete_unfinished, make_folder, write_atomically
 
 CONFIG, LOCK, PLOTS = "config.json", "lock", "plots"
+LENGTHS = "earlier_lengths"
+"""Key of the earlier lengths of an extended run in its configuration file."""
 
 
 class RunBusyError(DataError):
@@ -30,6 +33,7 @@ class Run:
         config: its resolved configuration, as JSON.
         facts: found at run time, such as the sizes of the data.
         code: which versions and commits made it.
+        lengths: ``epochs`` and ``steps`` that its training had before it was extended, oldest first.
     """
 
     folder: Path
@@ -37,6 +41,7 @@ class Run:
     config: Mapping[str, Any]
     facts: Mapping[str, Any]
     code: Mapping[str, Any]
+    lengths: tuple[Mapping[str, int], ...] = ()
 
 
 def new_folder(root: Path, problem: str) -> Path:
@@ -57,7 +62,14 @@ def new_folder(root: Path, problem: str) -> Path:
             raise DataError(f"run folder {folder} cannot be made: {error.strerror or error}.") from None
 
 
-def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> Run:
+def create_run(
+    folder: Path,
+    problem: str,
+    config: Any,
+    facts: Mapping[str, Any],
+    code: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Run:
     """Make the folder of a run and write its configuration.
 
     Args:
@@ -66,6 +78,7 @@ def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any]
         config: a dataclass.
         facts: found at run time, as JSON.
         code: from ``code_version``.
+        files: further files of the folder, by name.
 
     Raises:
         DeclarationError: if the configuration or the facts cannot be saved as JSON and read again as they are.
@@ -78,6 +91,9 @@ def create_run(folder: Path, problem: str, config: Any, facts: Mapping[str, Any]
     if (folder / CONFIG).exists():
         raise DataError(f"run folder {folder} holds a run already; go on with unn resume {folder}, choose another with --folder, or delete it.")
     content = {"problem": problem, "config": saved, "facts": kept, "code": dict(code or {})}
+    # the configuration comes last: a folder is a run once it has one
+    for name, raw in (files or {}).items():
+        write_atomically(folder / name, raw)
     write_atomically(folder / CONFIG, json.dumps(content, indent=2).encode())
     return open_run(folder)
 
@@ -112,15 +128,54 @@ def open_run(folder: Path) -> Run:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.")
+        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.{_similar_run(folder)}")
     try:
         content = json.loads(path.read_text())
         problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
+        lengths = content.get(LENGTHS, [])
         if not (isinstance(problem, str) and all(isinstance(part, dict) for part in (config, facts, code))):
             raise TypeError("problem must be a text; config, facts and code mappings")
+        if not isinstance(lengths, list) or not all(map(_is_length, lengths)):
+            raise TypeError(f"{LENGTHS} must be a list of the epochs and steps of the training before it was extended")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
-    return Run(folder, problem, config, facts, code)
+    return Run(folder, problem, config, facts, code, tuple(lengths))
+
+
+def _similar_run(folder: Path) -> str:
+    """' Did you mean ...?' with the run beside a folder, or in ``runs/``, of a similar name; empty if none."""
+    try:
+        paths = [path for place in (Path("runs"), folder.parent) for path in sorted(place.glob("*"))]
+        runs = {path.name: path for path in paths if (path / CONFIG).is_file()}
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(folder.name, runs, n=1, cutoff=0.75)
+    return f" Did you mean {runs[close[0]]}?" if close else ""
+
+
+def extend_run(run: Run, epochs: int, steps: int) -> Run:
+    """Write another length of training into the configuration of a run.
+
+    The length before is kept beside it, since checkpoints of it are there.
+
+    Args:
+        run: whose ``config`` has ``training`` with ``epochs`` and ``steps``; locked by the caller.
+        epochs: passes over the examples.
+        steps: in all, instead of epochs; 0 leaves it to the epochs.
+
+    Raises:
+        DataError: if the configuration cannot be written; the old one is untouched.
+    """
+    training = dict(run.config["training"])
+    lengths = [*run.lengths, {name: training[name] for name in ("epochs", "steps")}]
+    config = {**run.config, "training": {**training, "epochs": epochs, "steps": steps}}
+    content = {"problem": run.problem, "config": config, "facts": run.facts, "code": run.code, LENGTHS: lengths}
+    write_atomically(run.folder / CONFIG, json.dumps(content, indent=2).encode())
+    return open_run(run.folder)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == {"epochs", "steps"} and all(type(number) is int for number in value.values())
 
 
 @contextlib.contextmanager

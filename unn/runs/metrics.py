@@ -19,6 +19,8 @@ METRICS = "metrics.jsonl"
 class MetricsFile:
     """Appends entries to a file, one line each.
 
+    Lines have no checksum: a changed digit is not noticed, and changes no weights. A line that is no longer JSON is named.
+
     What cannot be written, because the disk is full, is kept and written with a later entry; a line is in the file whole or, after a
     crash, as a last line without an end, which readers leave out.
 

@@ -58,11 +58,16 @@ def _apart(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{where} is of type {type(state).__name__}, which no checkpoint holds; use tensors, numbers, texts, lists and dictionaries.")
 
 
-def to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """As safetensors; each tensor is copied, so that none share memory."""
+def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """As safetensors; each tensor is copied, so that none share memory.
+
+    Args:
+        tensors: by name.
+        metadata: texts for the header of the file; none by default.
+    """
     from safetensors.torch import save
 
-    return save({name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()})
+    return save({name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}, metadata)
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:

@@ -1,7 +1,9 @@
-"""The weights of a module as safetensors."""
+"""The weights of a module as safetensors, with a checksum in the metadata of the file."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 WEIGHTS = "model.safetensors"
+CHECKSUM = "sha256"
+"""Key of the checksum in the metadata of the file; older files have no metadata at all."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -30,14 +34,15 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def save_weights(folder: Path, module: nn.Module) -> None:
-    """Save all parameters and buffers as safetensors, atomically.
+    """Save all parameters and buffers as safetensors, atomically, with a SHA-256 checksum in the same file.
 
     Raises:
         DataError: if the file cannot be written.
     """
     from .tree import to_bytes
 
-    write_atomically(folder / WEIGHTS, to_bytes(named_tensors(module)))
+    tensors = named_tensors(module)
+    write_atomically(folder / WEIGHTS, to_bytes(tensors, {CHECKSUM: _checksum(to_bytes(tensors))}))
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
@@ -48,7 +53,8 @@ def load_weights(path: Path, module: nn.Module) -> None:
         module: changed only if everything fits.
 
     Raises:
-        DataError: if the file is missing, truncated or corrupt, or its names and shapes are not those of the module.
+        DataError: if the file is missing, truncated, corrupt or not what was written (its checksum differs), or its names and shapes
+            are not those of the module. Files of versions that wrote no checksum are read without this check.
     """
     from .tree import from_bytes
 
@@ -57,10 +63,38 @@ def load_weights(path: Path, module: nn.Module) -> None:
     if not path.is_file():
         raise DataError(f"{path.parent} has no {path.name}; the run has not finished.")
     try:
-        tensors = from_bytes(path.read_bytes())
+        content = path.read_bytes()
+        tensors = from_bytes(content)
+        metadata = _metadata(content)
+        intact = metadata is None or metadata == {CHECKSUM: _checksum(content)}
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is truncated or corrupt ({error}).") from None
+    if not intact:
+        raise DataError(
+            f"{path} is corrupt: its content does not match its SHA-256 checksum. Delete it, then unn resume {path.parent} writes it "
+            "again from the last checkpoint; or copy it anew from where it came."
+        )
     copy_weights(tensors, module, str(path))
+
+
+def _header(content: bytes) -> tuple[dict[str, object], bytes]:
+    """The header of a safetensors file (a length of 8 bytes, then JSON), and the numbers after it."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:end]), content[end:]
+
+
+def _metadata(content: bytes) -> object:
+    """What the file says of itself; None if nothing."""
+    return _header(content)[0].get("__metadata__")
+
+
+def _checksum(content: bytes) -> str:
+    """The SHA-256 of names, types, shapes and numbers, whatever the metadata say."""
+    header, numbers = _header(content)
+    header.pop("__metadata__", None)
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(numbers)
+    return digest.hexdigest()
 
 
 def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -> None:

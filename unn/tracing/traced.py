@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, UnnError
 from ..graph import FactorGraph
+from ..seeds import generator_for
 from .build import build
 from .kinds import Array
 from .program import Tracer
@@ -48,7 +49,9 @@ class Traced:
         drawn = {int(node) for s in self.tape.statements if s.what == "sample" for node in s.nodes.ravel()}
         return tuple(name for name, recorded in self.tape.variables.items() if drawn.issuperset(recorded.nodes.ravel().tolist()))
 
-    def draw(self, count: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    def draw(
+        self, count: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None, *, seed: int | None = None
+    ) -> dict[str, Tensor]:
         """Draw all variables from the program, each after its parents: training data for the graph.
 
         Every variable is rounded to ``dtype`` when it is drawn, and what depends on it is computed from the rounded value in double precision; so
@@ -58,12 +61,13 @@ class Traced:
             count: how many draws, at least 1.
             generator: of random numbers; torch's own by default. The same seed gives the same draws.
             dtype: of the result; torch's default if left out.
+            seed: instead of a generator.
 
         Returns:
             Values by variable, shape ``(count, *shape)``. Binary ones are 0 or 1, categories one-hot along a last axis, ``(count, *shape, options)``.
 
         Raises:
-            ObservationError: for a count or a dtype that is none.
+            ObservationError: for a count, a dtype or a seed that is none, or a generator and a seed.
             DeclarationError: for a draw in which parameters of a distribution are out of range, a random index is, or a value is not finite.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -71,6 +75,7 @@ class Traced:
             raise ObservationError(f"program: draw takes a number of draws that is a whole number >= 1, got {count!r}.")
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ObservationError(f"program: draw gives values of a floating dtype such as torch.float32, got {dtype!r}.")
+        generator = generator_for("program: draw", generator, seed)
         device = generator.device if generator is not None else torch.device("cpu")
 
         def normal(shape: Shape) -> Array:

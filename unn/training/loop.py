@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..runs.checkpoint import Checkpoint, newest_checkpoint
 from ..runs.tree import first_not_finite
 from ..runs.weights import named_tensors
 from ..signature import network_signature
-from .batches import Part, load_parts, seed_of, steps_in_epoch
+from .batches import Examples, Part, load_parts, seed_of, steps_in_epoch
 from .files import RunFiles
 from .interrupt import Interrupt
 from .options import TrainingConfig, option_signature
@@ -42,12 +42,16 @@ class Fit:
         history: the entries of metrics, in order.
         step: how many steps were taken.
         interrupted: did Ctrl-C or a request to end stop it?
+        begun: the step from which this call went on; ``step`` if the training had finished before.
+        stopped_early: why training ended before its last step, in words; empty if it did not.
     """
 
     network: nn.Module
     history: list[Entry] = field(default_factory=list)
     step: int = 0
     interrupted: bool = False
+    begun: int = 0
+    stopped_early: str = ""
 
 
 def fit(
@@ -59,6 +63,8 @@ def fit(
     report: Callable[[Entry], None] | None = None,
     processes: Processes | None = None,
     warn: Callable[[str], None] | None = None,
+    problem_options: Sequence[str] = (),
+    earlier: Sequence[TrainingConfig] = (),
 ) -> Fit:
     """Train a network; on CPU the result depends on its weights, the task and the configuration alone.
 
@@ -73,10 +79,13 @@ def fit(
         report: called with each entry of metrics.
         processes: that train together; those that ``torchrun`` started by default.
         warn: called with what went wrong without ending the training, such as a checkpoint on a full disk; prints to standard error by default.
+        problem_options: further options that a checkpoint must have been trained with, from ``problem_signature``.
+        earlier: configurations, different in ``epochs`` and ``steps`` alone, that the run had before it was extended.
 
     Raises:
         DivergenceError: if the loss or the weights become NaN or infinite.
-        DataError: if the folder's checkpoint belongs to another graph, or the last checkpoint or the weights cannot be written.
+        DataError: if the folder's checkpoint belongs to another graph or was trained with other options, or the last checkpoint or the
+            weights cannot be written.
     """
     config.check()
     with ExitStack() as stack:
@@ -87,31 +96,53 @@ def fit(
         stack.enter_context(torch.random.fork_rng([group.device] if group.device.type == "cuda" else []))
         files = stack.enter_context(RunFiles(folder if group.main else None, warn or _to_stderr))
         interrupt = stack.enter_context(Interrupt())
-        return _Training(network, task, config, group, files, folder).run(progress, report, interrupt)
+        training = _Training(network, task, config, group, files, folder, problem_options, earlier)
+        return training.run(progress, report, interrupt)
+
+
+def total_steps(config: TrainingConfig, examples: Examples) -> int:
+    """How many steps a training takes in all.
+
+    Raises:
+        DeclarationError: for a stream without an end whose configuration has epochs alone.
+    """
+    total = config.steps or config.epochs * steps_in_epoch(len(examples), config.batch)
+    if not total:
+        raise DeclarationError("training: the examples are a stream without an end; say how many --steps to take.")
+    return total
 
 
 class _Training:
     """One call of ``fit``."""
 
-    def __init__(self, network: nn.Module, task: Task, config: TrainingConfig, group: Processes, files: RunFiles, folder: Path | None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        task: Task,
+        config: TrainingConfig,
+        group: Processes,
+        files: RunFiles,
+        folder: Path | None,
+        problem_options: Sequence[str],
+        earlier: Sequence[TrainingConfig],
+    ) -> None:
         self.task, self.config, self.group, self.files = task, config, group, files
         self.examples = task.examples()
         self.epoch = steps_in_epoch(len(self.examples), config.batch)
-        self.total = config.steps or config.epochs * self.epoch
-        if not self.total:
-            raise DeclarationError("training: the examples are a stream without an end; say how many --steps to take.")
+        self.total = total_steps(config, self.examples)
         if not any(p.requires_grad for p in network.parameters()):
             raise DeclarationError("training: the network has no parameters that can be trained.")
         self.network = network.to(group.device)
         self.state = TrainingState(self.network, config, self.total)
-        self.signature = (*network_signature(self.network), *option_signature(config))
+        self.signature, *others = signatures(self.network, (config, *earlier), problem_options)
         if folder is not None:
-            checkpoint, warnings = newest_checkpoint(folder, self.signature)
+            checkpoint, warnings = newest_checkpoint(folder, self.signature, others)
             for text in warnings:
                 files.warn(text)
             if checkpoint is not None:
                 self.state.load_state_dict(checkpoint.state, f"{folder}, checkpoint of step {checkpoint.step}")
         progress = self.state.progress
+        self.begun = progress.step
         self.history = files.begin(progress.step, progress.entries, over=progress.finished or progress.step >= self.total)
         self.step_module = _wrapped(_Loss(self.network, task), config, group)
 
@@ -144,13 +175,28 @@ class _Training:
         finished = progress.finished or progress.step >= self.total
         if not finished:
             self.files.require_saved()
-            return Fit(self.state.best_network, self.history, progress.step, interrupted=True)
+            return Fit(self.state.best_network, self.history, progress.step, interrupted=True, begun=self.begun)
         self.require_finite()
-        if config.patience:
+        if config.patience and progress.best is not None:
             self.state.restore_best()
         best = self.state.best_network.eval()
         self.files.finish(best)
-        return Fit(best, self.history, progress.step)
+        return Fit(best, self.history, progress.step, begun=self.begun, stopped_early=self.reason_of_early_stop())
+
+    def reason_of_early_stop(self) -> str:
+        """Why training ended before its last step, and which weights remain; empty if it did not."""
+        progress, monitor = self.state.progress, self.task.monitor
+        if not progress.finished:
+            return ""
+        start = f"stopped early after step {progress.step} of {self.total}: {monitor}"
+        if progress.best is None:
+            return f"{start} was NaN in all of {progress.waited} evaluations; the weights are those of the last step"
+        last = next((entry[monitor] for entry in reversed(self.history) if monitor in entry), None)
+        now = " and is NaN now" if last is not None and math.isnan(last) else ""
+        return (
+            f"{start} has not improved in {progress.waited} evaluations{now}; "
+            f"the weights are those of step {progress.best_step}, where it was {progress.best:.4g}"
+        )
 
     def take_step(self, parts: list[Part], stop: bool) -> bool:
         """Compute gradients over all parts and processes, and update the weights; return whether any process was asked to stop."""
@@ -238,8 +284,11 @@ class _Training:
         if monitor != "loss" and monitor not in found:
             raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(found) or 'nothing'}.")
         value = found.get(monitor, loss)
-        known = progress.best is not None and not math.isnan(progress.best)
-        better = progress.best is None or (value > progress.best if self.task.larger_is_better else value < progress.best) or not known
+        if progress.best is None:
+            better = not math.isnan(value)
+        else:
+            # a comparison with NaN is never true, so that NaN counts as no improvement
+            better = value > progress.best if self.task.larger_is_better else value < progress.best
         if better:
             progress.best, progress.best_step, progress.waited = value, progress.step, 0
             if self.config.patience:
@@ -284,6 +333,14 @@ class _Training:
                 f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; {self.files.last_good()}. "
                 "Try a lower --rate or --clip 1."
             )
+
+
+def signatures(
+    network: nn.Module, configs: Sequence[TrainingConfig], problem_options: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """What the checkpoints of a network that is trained with each of some configurations belong to: graphs, sizes, options."""
+    shared = network_signature(network)
+    return [(*shared, *option_signature(config), *problem_options) for config in configs]
 
 
 class _Loss(nn.Module):

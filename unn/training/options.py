@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import DeclarationError
 
@@ -13,28 +14,29 @@ class TrainingConfig:
     """How a network is trained.
 
     Attributes:
-        epochs: passes over the examples.
-        steps: of the optimizer in all, instead of epochs; 0 leaves it to the epochs. Streams of examples, which have no end, need it.
-        batch: examples in a step, over all processes and parts.
-        accumulate: parts in which each process computes its share of a batch, one after another, to save memory.
-        optimizer: "adam", "adamw" or "sgd" (with momentum 0.9).
-        rate: learning rate.
-        weight_decay: of the optimizer.
-        schedule: of the learning rate: "constant", or down to 0 over all steps by "cosine" or "linear".
-        warmup: share of the steps in which the rate is ramped up to that of the schedule; 0 for none.
-        clip: largest norm of the gradient; 0 does not clip.
-        ema: decay of the exponential moving average of the weights, which is then what is evaluated and kept; 0 for none.
-        precision: of arithmetic, by autocast; weights stay in float32.
-        compile: run the loss through torch.compile.
-        log_every: steps between entries of the loss; 0 for those of evaluations alone.
-        evaluate_every: steps between evaluations; 0 for one at the end of each epoch (with steps: ten in all).
-        checkpoint_every: steps between checkpoints; 0 for one at each evaluation.
-        keep: how many checkpoints stay.
-        patience: evaluations without improvement after which training stops and goes back to the best weights; 0 never stops early.
-        seed: of weights and everything random in training.
-        threads: CPU threads of torch; 0 leaves its default.
-        workers: processes that prepare batches; 0 for none.
-        device: "auto" takes an accelerator if there is one; else "cpu", "cuda", "cuda:1", ...
+        epochs: Number of passes over the examples.
+        steps: Number of optimizer steps, instead of epochs; 0 uses the epochs. Infinite streams of examples need it.
+        batch: Number of examples per step, over all processes and parts.
+        accumulate: Number of parts in which each process computes its share of a batch, one after another, to save memory.
+        optimizer: Optimization algorithm: "adam", "adamw" or "sgd" (with momentum 0.9).
+        rate: Learning rate.
+        weight_decay: Weight decay of the optimizer.
+        schedule: Schedule of the learning rate: "constant", or a decay to 0 over all steps ("cosine", "linear").
+        warmup: Share of the steps during which the learning rate is ramped up; 0 for none.
+        clip: Largest norm of the gradient; 0 does not clip.
+        ema: Decay of the exponential moving average of the weights, which is then evaluated and saved; 0 for none.
+        precision: Precision of arithmetic, by autocast; weights stay in float32.
+        compile: Compile the loss with torch.compile.
+        log_every: Number of steps between entries of the loss; 0 writes them at evaluations only.
+        evaluate_every: Number of steps between evaluations; 0 evaluates after each epoch (with steps: ten times in all).
+        checkpoint_every: Number of steps between checkpoints; 0 writes one at each evaluation.
+        keep: Number of checkpoints that are kept.
+        patience: Number of evaluations without improvement (NaN counts as none) after which training stops and the best weights are
+            restored; 0 never stops early.
+        seed: Seed of the weights and of everything random in training.
+        threads: Number of CPU threads of torch; 0 leaves its default.
+        workers: Number of processes that prepare batches; 0 for none.
+        device: Device of the computation: "auto" takes an accelerator if there is one; else "cpu", "cuda", "cuda:1", ...
     """
 
     epochs: int = 10
@@ -99,6 +101,22 @@ FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device",
 def option_signature(config: TrainingConfig) -> tuple[str, ...]:
     """The options on which the numbers of a training depend, a line each, so that a difference can be named."""
     return tuple(f"option {name}: {value}" for name, value in asdict(config).items() if name not in FREE)
+
+
+def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
+    """The options of a problem beside those of training, a line each; options of options have dotted names.
+
+    Args:
+        config: the resolved configuration of a run, as JSON; what is under ``training`` is left to ``option_signature``.
+        prefix: of the names.
+    """
+    lines: list[str] = []
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            lines += [] if name == "training" else problem_signature(value, f"{prefix}{name}.")
+        else:
+            lines.append(f"option {prefix}{name}: {value}")
+    return tuple(lines)
 
 
 def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:

@@ -57,7 +57,8 @@ class TrainingState:
     def __init__(self, network: nn.Module, config: TrainingConfig, total: int) -> None:
         self.network = network
         self.optimizer = make_optimizer(network, config)
-        self.schedule = LambdaLR(self.optimizer, rate_factor(config, total))
+        self.rate_factor = rate_factor(config, total)
+        self.schedule = LambdaLR(self.optimizer, self.rate_factor)
         device = next((p.device.type for p in network.parameters()), "cpu")
         self.scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True) if config.ema else None
@@ -118,8 +119,14 @@ class TrainingState:
         groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.schedule.load_state_dict(state["schedule"])
+        # the next step of a run that was extended has the rate of the new length, not the one that was left from the old
+        for group, base in zip(self.optimizer.param_groups, self.schedule.base_lrs, strict=True):
+            group["lr"] = base * self.rate_factor(self.schedule.last_epoch)
         self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
+        if self.progress.best is not None and math.isnan(self.progress.best):
+            # written before NaN counted as no improvement
+            self.progress.best = None
         self._best = dict(state["best"])
         if self.average is not None:
             average: dict[str, Tensor] = dict(state["average"])

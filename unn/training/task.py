@@ -18,7 +18,8 @@ class Task(ABC):
     """Examples, a loss and a measure: all that training needs beside a network.
 
     Attributes:
-        facts: sizes found in the data that a network is built from, as JSON; they are saved with the run.
+        facts: sizes found in the data that a network is built from, as JSON; they are saved with the run. Under ``data``, SHA-256 checksums
+            of the training data by the name of the file or part, so that a resumed run notices changed data.
         monitor: the metric of ``evaluate`` that says which weights are best, or "loss".
         larger_is_better: whether the best is its largest value.
     """

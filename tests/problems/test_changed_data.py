@@ -1,0 +1,215 @@
+"""Runs whose training data have changed are not resumed; the message says which file."""
+
+import gzip
+import json
+import math
+import re
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from problems.conllu import read_conllu
+from problems.parsing_toy import generated_treebank
+from unn import runs
+from unn.cli import main
+
+PARSER = [
+    "--iterations", "1", "--encoder", "transformer", "--no-characters", "--hidden", "8", "--width", "8", "--epochs", "1", "--batch", "64",
+]  # fmt: skip
+
+
+def write(path, sentences):
+    path.write_text("".join("\n".join(sentence.lines) + "\n\n" for sentence in sentences))
+
+
+NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+def mnist(folder, compressed=False):
+    """Four small files in the format of MNIST."""
+    for name, shape in zip(NAMES, ((3, 5, 6), (3,), (2, 5, 6), (2,)), strict=True):
+        raw = (
+            bytes([0, 0, 8, len(shape)])
+            + struct.pack(f">{len(shape)}I", *shape)
+            + bytes(k % 7 for k in range(math.prod(shape)))
+        )
+        (folder / (f"{name}.gz" if compressed else name)).write_bytes(
+            gzip.compress(raw) if compressed else raw
+        )
+
+
+def refused(capsys, folder):
+    capsys.readouterr()
+    assert main(["resume", str(folder), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "training data have changed" in message
+    return message
+
+
+@pytest.fixture(scope="module")
+def parser(tmp_path_factory):
+    """A treebank in files, and a parser trained on it."""
+    root = tmp_path_factory.mktemp("parser")
+    for part, count, seed in (("train", 12, 0), ("dev", 6, 1), ("test", 6, 2)):
+        write(root / f"toy-{part}.conllu", generated_treebank(count, seed).sentences)
+    assert (
+        main(
+            [
+                "train",
+                "parsing",
+                "--data",
+                str(root / "toy-train.conllu"),
+                *PARSER,
+                "--quiet",
+                "--folder",
+                str(root / "run"),
+            ]
+        )
+        == 0
+    )
+    return root
+
+
+def other_tree(sentence):
+    """The same words with the first and the last word's heads changed, still a tree."""
+    root = 1 + sentence.heads.index(0)
+    heads = [root if k != root else 0 for k in range(1, len(sentence.heads) + 1)]
+    assert heads != list(sentence.heads)
+    return sentence.with_heads(heads)
+
+
+CHANGES = {
+    "reversed": ("train", lambda sentences: sentences[::-1]),
+    "a tree with the same words": ("train", lambda sentences: (other_tree(sentences[0]), *sentences[1:])),
+    "a sentence twice": ("train", lambda sentences: (*sentences, sentences[0])),
+    "a tree to choose the best epoch on": (
+        "dev",
+        lambda sentences: (other_tree(sentences[0]), *sentences[1:]),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_parser_is_not_resumed_on_changed_sentences(capsys, parser, change):
+    part, changed = CHANGES[change]
+    path = parser / f"toy-{part}.conllu"
+    content = path.read_bytes()
+    try:
+        write(path, changed(read_conllu(path, trees=True).sentences))
+        message = refused(capsys, parser / "run")
+    finally:
+        path.write_bytes(content)
+    other = "dev" if part == "train" else "train"
+    assert str(path) in message and f"toy-{other}" not in message
+
+
+def test_a_parser_is_resumed_on_the_same_sentences_and_other_test_sentences(parser):
+    write(parser / "toy-test.conllu", generated_treebank(3, 9).sentences)
+    assert main(["resume", str(parser / "run"), "--quiet"]) == 0
+
+
+def test_a_run_from_before_data_had_checksums_is_resumed(parser, tmp_path):
+    shutil.copytree(parser / "run", tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    content = json.loads(path.read_text())
+    assert set(content["facts"].pop("data")) == {
+        str(parser / "toy-train.conllu"),
+        f"{parser / 'toy-dev.conllu'} (development part)",
+    }
+    path.write_text(json.dumps(content))
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_digits_are_not_resumed_on_changed_files_of_mnist(capsys, tmp_path, monkeypatch, number):
+    def files(compressed=False):
+        shutil.rmtree(tmp_path / "mnist", ignore_errors=True)
+        (tmp_path / "mnist").mkdir()
+        mnist(tmp_path / "mnist", compressed)
+
+    monkeypatch.setenv("UNN_DATA", str(tmp_path))
+    files()
+    options = ["--data", "mnist", "--epochs", "1", "--channels", "1", "--iterations", "1", "--quiet"]
+    assert main(["train", "digits", *options, "--folder", str(tmp_path / "run")]) == 0
+    files(compressed=True)
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    path = tmp_path / "mnist" / NAMES[number]
+    files()
+    raw = bytearray(path.read_bytes())
+    raw[-1] = 9
+    path.write_bytes(raw)
+    message = refused(capsys, tmp_path / "run")
+    assert [name for name in NAMES if name in message] == [NAMES[number]]
+
+
+def test_digits_are_not_resumed_where_scikit_learn_has_other_images(capsys, tmp_path, monkeypatch):
+    from sklearn import datasets
+
+    original = datasets.load_digits
+    options = ["--epochs", "1", "--channels", "1", "--iterations", "1", "--batch", "1440", "--quiet"]
+    assert main(["train", "digits", *options, "--folder", str(tmp_path / "run")]) == 0
+
+    def others():
+        bunch = original()
+        bunch.images = bunch.images[::-1]
+        return bunch
+
+    monkeypatch.setattr(datasets, "load_digits", others)
+    message = refused(capsys, tmp_path / "run")
+    assert "training images" in message and "test images" in message and "labels" not in message
+
+
+def test_sudoku_is_not_resumed_where_other_grids_are_generated(capsys, tmp_path, monkeypatch):
+    options = [
+        "--steps",
+        "1",
+        "--width",
+        "8",
+        "--depth",
+        "1",
+        "--heads",
+        "2",
+        "--sampling-steps",
+        "1",
+        "--batch",
+        "2",
+        "--quiet",
+    ]
+    assert main(["train", "sudoku", *options, "--folder", str(tmp_path / "run")]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    from problems import sudoku
+
+    original = sudoku.draw_grids
+    monkeypatch.setattr(sudoku, "draw_grids", lambda *arguments: original(*arguments).flip(1))
+    assert "generated grids" in refused(capsys, tmp_path / "run")
+
+
+def test_checksums_tell_types_shapes_numbers_and_order_apart():
+    x = torch.arange(6.0)
+    tensors = [
+        x,
+        x.double(),
+        x.view(2, 3),
+        x.view(3, 2),
+        x.flip(0),
+        x + torch.tensor([0.0] * 5 + [1e-6]),
+        x[:0],
+        torch.tensor(1.0),
+    ]
+    digests = [runs.tensor_digest(each) for each in tensors]
+    assert len(set(digests)) == len(digests) and all(
+        re.fullmatch("[0-9a-f]{64}", digest) for digest in digests
+    )
+    assert runs.tensor_digest(x.view(2, 3).T) == runs.tensor_digest(
+        torch.from_numpy(np.ascontiguousarray(x.view(2, 3).T.numpy()))
+    )
+    texts = [["a", "b"], ["b", "a"], ["ab"], ["a"], []]
+    assert len({runs.text_digest(lines) for lines in texts}) == len(texts)

@@ -1,0 +1,53 @@
+"""Checksums of training data, by which a resumed run notices that they have changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DATA = "data"
+"""Key of the checksums in the facts of a task, ``{file or part of the data: SHA-256}``."""
+
+
+def tensor_digest(x: Tensor) -> str:
+    """The SHA-256 of a tensor: its type, shape and numbers."""
+    digest = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
+    digest.update(x.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def text_digest(lines: Iterable[str]) -> str:
+    """The SHA-256 of lines of text, whatever their line ends."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
+
+
+def require_same_data(folder: Path, before: object, now: object) -> None:
+    """Check that the data of a run are those that it was begun with.
+
+    Args:
+        folder: of the run.
+        before: checksums when it was begun, by name; None for runs of versions that wrote none, which pass.
+        now: checksums of the data that were loaded now.
+
+    Raises:
+        DataError: names the files that have changed.
+    """
+    if before is None or not isinstance(now, Mapping):
+        return
+    earlier = before if isinstance(before, Mapping) else {}
+    changed = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
+    if changed:
+        raise DataError(
+            f"{folder}: the training data have changed since the run was begun: {', '.join(changed)} "
+            f"({'has' if len(changed) == 1 else 'have'} another SHA-256). Restore them, or begin a new run."
+        )

@@ -1,0 +1,245 @@
+"""Training in one call from Python, by the loop behind ``unn train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DataError, DeclarationError, suggest
+from ..models.conditional import ConditionalModel
+from ..runs.weights import copy_weights, named_tensors
+from .batches import Examples, seed_of
+from .loop import fit as run_loop
+from .options import TrainingConfig
+from .task import Task
+
+if TYPE_CHECKING:
+    from ..tracing.traced import Traced
+
+Values = Mapping[str, Tensor]
+Generated = Callable[[int, torch.Generator], Values]
+Observed = Literal["any"] | Sequence[str] | Callable[[int, torch.Generator], Tensor | Mapping[str, Tensor]]
+Batch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
+"""Values by variable, and which nodes the model is given."""
+
+STANDARDISING = 1024
+"""Number of examples from which the means and deviations of continuous variables are estimated."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The result of ``unn.fit``.
+
+    Attributes:
+        losses: of each step, shape ``(steps,)``, float64.
+        seconds: spent in steps.
+        interrupted: did Ctrl-C end the training before its last step?
+    """
+
+    losses: Tensor
+    seconds: float
+    interrupted: bool = False
+
+
+def fit(
+    model: nn.Module,
+    examples: Values | Generated | Traced,
+    *,
+    steps: int,
+    loss: Callable[[Any, dict[str, Tensor]], Tensor] | None = None,
+    observed: Observed = "any",
+    sizes: Mapping[str, int] | None = None,
+    rate: float = 1e-3,
+    batch: int = 64,
+    seed: int = 0,
+    schedule: Literal["constant", "cosine", "linear"] = "cosine",
+    warmup: float = 0.05,
+    clip: float = 1.0,
+    ema: float = 0.0,
+    progress: bool = False,
+) -> Fitted:
+    """Train a model in place, on the device where it is.
+
+    This is the loop of ``unn train`` without a run folder: Adam, a schedule of the learning rate, clipping, an
+    average of the weights. On the CPU the result depends on the weights that the model has, the examples and the
+    options alone; torch's global generator is as it was afterwards. ``unn.training.fit`` has evaluations,
+    checkpoints, several processes and all other options.
+
+    Args:
+        model: with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``; or any module, with
+            ``loss``. A diffusion model that was never standardised is first standardised by examples.
+        examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
+            ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
+        steps: of the optimizer.
+        loss: for models without a loss of their own: ``(model, values) -> scalar``, the mean over the batch.
+        observed: what a model with a loss of its own is given in training: "any" (any subset of the nodes, its
+            size uniform), names of variables, or a function ``(count, generator) -> observed`` with what the
+            loss of the model takes.
+        sizes: of the axes without a static one.
+        rate: learning rate.
+        batch: examples per step.
+        seed: of the order of examples and all that is drawn in training, not of the weights.
+        schedule: of the learning rate: "constant", or a decay to 0 by "cosine" or "linear".
+        warmup: share of the steps during which the learning rate is ramped up.
+        clip: largest norm of the gradient; 0 does not clip.
+        ema: decay of an exponential moving average of the weights, which the model holds afterwards; 0 for none.
+        progress: show a bar.
+
+    Raises:
+        DeclarationError: for options out of range, a model without a loss, or an unknown observed variable.
+        DataError: for examples that are none of the above, or differ in number.
+        DivergenceError: if the loss or the weights become NaN or infinite.
+
+    Example:
+        >>> import torch, unn
+        >>> line = torch.nn.Linear(1, 1)
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> result = unn.fit(line, {"x": x, "y": 2 * x + 1}, steps=300, rate=0.05,
+        ...                  loss=lambda net, v: ((net(v["x"]) - v["y"]) ** 2).mean())
+        >>> round(line.weight.item(), 2), round(line.bias.item(), 2), len(result.losses)
+        (2.0, 1.0, 300)
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise DeclarationError(f"fit: steps must be a whole number >= 1, got {steps!r}.")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    config = TrainingConfig(
+        steps=steps, batch=batch, rate=rate, schedule=schedule, warmup=warmup, clip=clip, ema=ema, seed=seed, log_every=1,
+        evaluate_every=steps, device=str(device),
+    )  # fmt: skip
+    config.check()
+    extents = dict(sizes or {})
+    source = _Source(examples, _observer(model, observed, extents) if loss is None else None)
+    if isinstance(model, ConditionalModel) and loss is None:
+        _standardise(model, source, seed, extents)
+    training = model.training
+    result = run_loop(model, _Loss(source, loss, extents), config, progress=progress)
+    if result.network is not model:
+        copy_weights(named_tensors(result.network), model, "the average of the weights")
+    model.train(training)
+    losses = torch.tensor([entry["loss"] for entry in result.history], dtype=torch.float64)
+    return Fitted(losses, result.history[-1]["seconds"] if result.history else 0.0, result.interrupted)
+
+
+class _Source(Examples):
+    """Examples from tensors, a function or a program, with what is observed of each."""
+
+    def __init__(self, examples: Any, observed: Callable[[int, torch.Generator], Any] | None) -> None:
+        from ..tracing.traced import Traced
+
+        self.observed = observed
+        self.tensors: dict[str, Tensor] | None = None
+        self.draw: Generated | None = None
+        if isinstance(examples, Traced):
+            self.draw = examples.draw
+        elif isinstance(examples, Mapping):
+            self.tensors = dict(examples)
+            if not self.tensors or not all(isinstance(x, Tensor) and x.ndim for x in self.tensors.values()):
+                raise DataError(
+                    "fit: examples need at least one variable, and a tensor with a first axis for each, "
+                    f"got {examples!r}."
+                )
+            counts = {name: len(x) for name, x in self.tensors.items()}
+            if len(set(counts.values())) > 1 or not min(counts.values()):
+                raise DataError(f"fit: all variables need one common number of examples, got {counts}.")
+        elif callable(examples):
+            self.draw = examples
+        else:
+            raise DataError(
+                "fit: examples are tensors by name, a function (count, generator) -> values, or a traced program, "
+                f"got {type(examples).__name__}."
+            )
+
+    def __len__(self) -> int:
+        return 0 if self.tensors is None else len(next(iter(self.tensors.values())))
+
+    def values(self, indices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """As many examples as there are indices."""
+        if self.tensors is not None:
+            return {name: x[indices.to(x.device)] for name, x in self.tensors.items()}
+        assert self.draw is not None
+        drawn = self.draw(len(indices), generator)
+        if not isinstance(drawn, Mapping):
+            raise DataError(
+                "fit: the function that draws examples must return tensors by variable, "
+                f"got {type(drawn).__name__}."
+            )
+        return dict(drawn)
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Values, and which nodes are observed."""
+        values = self.values(indices, generator)
+        return values, None if self.observed is None else self.observed(len(indices), generator)
+
+
+class _Loss(Task):
+    """The loss of a model, or a function of it."""
+
+    def __init__(
+        self, source: _Source, loss: Callable[[Any, dict[str, Tensor]], Tensor] | None, sizes: dict[str, int]
+    ) -> None:
+        self.source, self.function, self.sizes = source, loss, sizes
+
+    def examples(self) -> Examples:
+        return self.source
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        values, observed = batch
+        if self.function is not None:
+            return self.function(network, values)
+        mean: Tensor = network.loss(values, observed, **self.sizes)  # type: ignore[operator]
+        return mean
+
+
+def _observer(
+    model: nn.Module, observed: Observed, sizes: dict[str, int]
+) -> Callable[[int, torch.Generator], Any]:
+    """A function that draws which nodes of some examples are observed.
+
+    Raises:
+        DeclarationError: if the model has no loss or no graph, or a name is unknown.
+    """
+    if not callable(getattr(model, "loss", None)):
+        raise DeclarationError(
+            f"fit: {type(model).__name__} has no method loss(values, observed); "
+            "pass loss=, a function (model, values) -> scalar."
+        )
+    if callable(observed):
+        return observed
+    if not isinstance(model, ConditionalModel):
+        raise DeclarationError(
+            f"fit: which nodes {type(model).__name__} can be given is not known; "
+            "pass observed=, a function (count, generator) -> observed."
+        )
+    frame = model.frames.at(**sizes)
+    if observed == "any":
+
+        def any_nodes(count: int, generator: torch.Generator) -> Tensor:
+            rank = torch.rand(count, frame.nodes, generator=generator).argsort(1).argsort(1)
+            return rank < torch.randint(frame.nodes, (count, 1), generator=generator)
+
+        return any_nodes
+    names = [observed] if isinstance(observed, str) else list(observed)
+    for name in names:
+        if name not in frame.slots:
+            raise DeclarationError(
+                f"fit: observed names {name!r}, which is no variable of the graph.{suggest(name, frame.slots)}"
+            )
+    nodes = torch.zeros(1, frame.nodes, dtype=torch.bool)
+    for name in names:
+        nodes[:, frame.slots[name].nodes] = True
+    return lambda count, generator: nodes.expand(count, -1)
+
+
+def _standardise(model: ConditionalModel, source: _Source, seed: int, sizes: dict[str, int]) -> None:
+    """Standardise a model by examples, unless it was before."""
+    real = torch.tensor([kind == "real" for kind in model.frames.kinds.values()], device=model.offsets.device)
+    if bool((model.offsets[real] != 0).any()) or bool((model.scales[real] != 1).any()):
+        return
+    count = min(STANDARDISING, len(source) or STANDARDISING)
+    model.standardise(
+        source.values(torch.arange(count), torch.Generator().manual_seed(seed_of(seed, 7))), **sizes
+    )
