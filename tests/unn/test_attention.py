@@ -548,9 +548,11 @@ def test_without_gradients_nothing_is_kept(kernel):
     with torch.no_grad():
         out = attention(*given, mask, kernel)
         assert saved_bytes(lambda: attention(*given, mask, kernel)) == 0
-    assert not out.requires_grad and torch.equal(out, expected)
+    assert not out.requires_grad
+    # torch may take another kernel where no gradients are needed
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
     with torch.inference_mode():
-        assert torch.equal(attention(*given, mask, kernel), expected)
+        torch.testing.assert_close(attention(*given, mask, kernel), expected, atol=1e-12, rtol=0)
 
 
 # -- odd sizes -------------------------------------------------------------------------------------------------------
