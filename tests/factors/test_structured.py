@@ -56,6 +56,7 @@ class TestAlignment(StructuredContract):
         return box(self.shape, {2: 2, 3: 2})
 
 
+@pytest.mark.slow
 class TestProjective(StructuredContract):
     shape = (3, 2, 3, 3)
     value_derivatives = 1
@@ -69,6 +70,7 @@ class TestProjective(StructuredContract):
         return box(self.shape, {2: 2, 3: 2})
 
 
+@pytest.mark.slow
 class TestProjectiveWithOneRoot(TestProjective):
     def regularizer(self):
         return ONE_ROOT

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,10 +31,8 @@ def test_none_is_an_entry_like_any_other():
 def test_a_failure_leaves_no_entry():
     cache = BoundedCache(2)
     for _ in range(2):
-        try:
+        with pytest.raises(ZeroDivisionError):
             cache.get_or_make("key", lambda: 1 / 0)
-        except ZeroDivisionError:
-            pass
     assert len(cache) == 0 and cache.get_or_make("key", lambda: 5) == 5
 
 

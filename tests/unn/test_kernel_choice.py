@@ -12,8 +12,8 @@ from helpers import says
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import sudoku
-from toy import same_tensors, tensors_of
 from torch.utils.checkpoint import checkpoint
+from toy import same_tensors, tensors_of
 
 import unn
 from unn.attention import AttentionMask, attention, choose_kernel, measure
