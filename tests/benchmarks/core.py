@@ -289,6 +289,8 @@ def report(
     figures = [figure for name, group in groups.items() if options.only in name for figure in group(pairs)]
     if figures:
         print(bench.figure_table(figures))
+    if not results and not figures:
+        print(f"no case or group of figures has {options.only!r} in its name")
 
 
 def _measured(chosen: Sequence[Case], pairs: int, relative: Callable[[Case], float]) -> list[Result]:
