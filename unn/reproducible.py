@@ -10,13 +10,16 @@ _REQUIRED: ContextVar[bool] = ContextVar("reproducible", default=False)
 
 
 @contextmanager
-def reproducible() -> Iterator[None]:
+def reproducible(required: bool = True) -> Iterator[None]:
     """Take no decision by measured times inside: the same inputs give the same bits in each process on one machine.
 
-    ``fit`` trains inside it, so that a run that was stopped and resumed ends with the bits of one that was not. A training
-    loop of one's own can do the same.
+    ``fit`` trains inside it, so that a run that was stopped and resumed ends with the bits of one that was not, and denoisers
+    sample inside it if they are given a seed. A training loop of one's own can do the same.
+
+    Args:
+        required: False changes nothing.
     """
-    token = _REQUIRED.set(True)
+    token = _REQUIRED.set(required or _REQUIRED.get())
     try:
         yield
     finally:

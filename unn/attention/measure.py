@@ -7,6 +7,8 @@ time must not reach what has to be the same bit for bit:
   seed gives the same weights in another process. Choices stored in the checkpoint would keep neither promise: the run that was
   not stopped is another process, with measurements of its own. So ``fit`` runs inside ``unn.reproducible.reproducible``, where
   the kernel is a function of the graph and the sizes alone (the model of costs), in training and in the evaluations between.
+- Samples drawn with a seed are the same in each process for the same reason: many steps of sampling can turn a difference in
+  rounding into another sample.
 - ``torch.use_deterministic_algorithms(True)`` has the same effect.
 - Inside one process a size is measured once, and its choice is reused: the same call gives the same bits again (unless more
   than ``CAPACITY`` other sizes of the same graph come between).
