@@ -124,12 +124,8 @@ def _cost(term: Term, batch: int, width: int) -> float:
     return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
 
 
-_COLD = 1.1
-"""How much longer kernels of many operations take between other work, with cold caches.
-
-On grids of 256 nodes the dense kernel is the fastest on one processor and 1.4 times as slow as the sparse one on another; this
-value takes the sparse one from a few batch elements on, which is at most 1.15 times as slow as the best on either.
-"""
+_COLD = 1.4
+"""How much longer the other kernels take, measured one after another with warm caches, between other work."""
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
