@@ -211,6 +211,11 @@ MUTANTS = (
         "spoiled = np.bincount(gold_at[wrong], minlength=n + 1)",
         "tests/problems/test_attachment.py",
     ),
+    Mutant(
+        "a clock chooses kernels of attention in training", "unn/training/loop.py",
+        "stack.enter_context(reproducible())", "stack.enter_context(reproducible(False))",
+        "tests/unn/test_kernel_choice.py",
+    ),
 )  # fmt: skip
 
 
