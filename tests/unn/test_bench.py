@@ -277,6 +277,7 @@ def test_without_a_gpu_its_section_is_left_out(monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().out == "no GPU: its section was left out\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_models")
 def test_the_section_of_a_gpu_has_a_table_for_each_way_to_run() -> None:
     parts = list(gpu.section("cpu", pairs=1, only="mlp", rounds=(1, 2), backend="eager"))
