@@ -2,13 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs package mutants bench clean
+.PHONY: demo test test-slow coverage lint docs package mutants bench clean
 
 demo: .venv/runtime
 	$(BIN)/unn demo
 
 test: .venv/development
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+
+test-slow: .venv/development
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m slow
+
+# both together, and how much of the package they run
+coverage: .venv/development
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not package" --cov --cov-report=term:skip-covered
 
 lint: .venv/development
 	$(BIN)/ruff check .

@@ -258,11 +258,13 @@ def test_a_mask_from_an_adjacency_is_the_mask_of_its_matrix():
     for mask in (BAND, BAND[None], adjacency, AttentionMask(adjacency), AttentionMask.of(BAND)):
         g, attention = declared(mask=mask)
         found.append(unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"])
-    assert all(torch.equal(other, found[0]) for other in found)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], **EXACT)
     x = random(2, N, WIDTH)
     heads = [declared(mask=mask, heads=2) for mask in (BAND, adjacency, BAND.expand(2, N, N))]
     found = [unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"] for g, attention in heads]
-    assert all(torch.equal(other, found[0]) for other in found)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], **EXACT)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -718,7 +720,7 @@ def test_fused_compiles_without_graph_breaks():
     torch._dynamo.reset()
     _, attention = declared(True, init=0.2, heads=2, mask=BAND)
     net = UnrolledAttention(attention, ["X", "P"], "H", attention.order, 2)
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(net, fullgraph=True, backend="eager")
     x, p = random(2, N, WIDTH), random(N, WIDTH, seed=1)
     torch.testing.assert_close(compiled(x, p), net(x, p))
 

@@ -56,6 +56,7 @@ class TestAlignment(StructuredContract):
         return box(self.shape, {2: 2, 3: 2})
 
 
+@pytest.mark.slow
 class TestProjective(StructuredContract):
     shape = (3, 2, 3, 3)
     value_derivatives = 1
@@ -69,6 +70,7 @@ class TestProjective(StructuredContract):
         return box(self.shape, {2: 2, 3: 2})
 
 
+@pytest.mark.slow
 class TestProjectiveWithOneRoot(TestProjective):
     def regularizer(self):
         return ONE_ROOT
@@ -348,9 +350,9 @@ def test_widths_of_segments_begin_at_one():
         (CHAIN, "step after before", "i a b", {"after": 2, "before": 2}, ["step"]),
         (SEGMENTS, "start width after before", "i w a b", {"width": 3, "after": 2, "before": 2}, ["start"]),
         (PROJECTIVE, "head word", "h m", {}, ["head", "word"]),
-        (ONE_ROOT, "head word", "h m", {}, ["head", "word"]),
+        pytest.param(ONE_ROOT, "head word", "h m", {}, ["head", "word"], marks=pytest.mark.slow),
         (ALIGNMENT, "left right way", "i j o", {"way": 3}, ["left", "right"]),
-        (SPANS, "first last label", "i j l", {"label": 2}, ["first", "last"]),
+        pytest.param(SPANS, "first last label", "i j l", {"label": 2}, ["first", "last"], marks=pytest.mark.slow),
     ],
     ids=repr,
 )

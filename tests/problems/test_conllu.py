@@ -471,6 +471,7 @@ def treebanks():
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_treebanks_are_read_whole_and_come_back(name):

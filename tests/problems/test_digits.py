@@ -145,6 +145,7 @@ def test_the_weights_of_one_network_are_refused_by_another(tmp_path):
         load_weights(tmp_path, build(replace(SMALL, channels=4), (8, 8)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir(os.path.join(os.environ.get("UNN_DATA", ""), "mnist")), reason="no MNIST under $UNN_DATA")
 def test_mnist_is_read_whole_and_learned_from():
     digits = load_digits("mnist")

@@ -497,6 +497,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(run, capsysbinary, good
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_energy_that_falls_for_ever_is_an_error_for_people_or_gives_a_tree(unlabelled, capsysbinary, tmp_path):
     def grow(tensors):
         tensors["graph.V"].fill_(1e3)
@@ -563,6 +564,7 @@ def test_a_full_disk_is_an_error_of_one_line(run, capsysbinary, good, monkeypatc
     assert "No space left" in err and "closed" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 def test_a_reader_that_has_had_enough_ends_the_command_quietly(run, tmp_path, unbuffered):
     # more than any pipe holds
@@ -606,6 +608,7 @@ def test_words_and_trees_are_given_to_unn_infer_as_text(run, capsysbinary):
 # -- real data ----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_a_real_treebank_is_trained_on_measured_and_parsed(capsysbinary, tmp_path):
     folder = Path(os.environ.get("UNN_DATA", "absent")) / "ud"

@@ -442,7 +442,8 @@ def test_the_way_to_convert_pickled_weights_works(copied):
     transformers.AutoModel.from_pretrained(str(copied)).save_pretrained(str(copied))
     again = encoder_of(copied)
     words = Pieces(copied).batch(TREEBANK[:2])
-    assert torch.equal(again(words), encoder(words))
+    # weights of a mapped file lie elsewhere in memory, which decides how products are summed
+    torch.testing.assert_close(again(words), encoder(words))
 
 
 def test_a_folder_without_weights_warns_that_they_are_random(copied):

@@ -22,7 +22,7 @@ from unn.attention.terms import Aligned, Grouped, Listed, terms_of
 from unn.bench import peak_memory
 
 CPU = torch.device("cpu")
-KERNELS = ["dense", "packed", "relational", "sparse", "auto"]
+KERNELS = ["dense", "packed", "relational", "sparse", "estimated", "auto"]
 EVERY = pytest.mark.parametrize("kernel", KERNELS)
 
 
@@ -408,10 +408,10 @@ def hub(spokes):
     return g.adjacency(one=1)
 
 
-@pytest.mark.parametrize("kernel", ["relational", "sparse"])
+@pytest.mark.parametrize(("kernel", "spokes"), [("relational", 4000), ("sparse", 4000), ("packed", 1000)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_sums_over_many_neighbours_are_not_taken_in_half_precision(kernel, dtype):
-    mask = AttentionMask(hub(4000))
+def test_sums_over_many_neighbours_are_not_taken_in_half_precision(kernel, spokes, dtype):
+    mask = AttentionMask(hub(spokes))
     query, key, value = inputs(mask.count, batch=1, heads=1, width=2, dtype=dtype)
     with torch.no_grad():
         query.zero_(), value.fill_(30.0)
@@ -499,7 +499,7 @@ def test_pairs_of_several_copies_are_made_once_and_the_first_of_them_are_those_o
         assert x == rest.copies if name == "copies" else torch.equal(x, getattr(rest, name))
 
 
-@pytest.mark.parametrize("kernel", ["relational", "sparse"])
+@pytest.mark.parametrize("kernel", ["relational", "sparse", "packed"])
 @pytest.mark.parametrize("width", [3, 24, 32])
 def test_queries_in_half_precision_are_not_rounded_before_their_products(kernel, width):
     mask = all_kinds()[0]
@@ -548,9 +548,11 @@ def test_without_gradients_nothing_is_kept(kernel):
     with torch.no_grad():
         out = attention(*given, mask, kernel)
         assert saved_bytes(lambda: attention(*given, mask, kernel)) == 0
-    assert not out.requires_grad and torch.equal(out, expected)
+    assert not out.requires_grad
+    # torch may take another kernel where no gradients are needed
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
     with torch.inference_mode():
-        assert torch.equal(attention(*given, mask, kernel), expected)
+        torch.testing.assert_close(attention(*given, mask, kernel), expected, atol=1e-12, rtol=0)
 
 
 # -- odd sizes -------------------------------------------------------------------------------------------------------
@@ -714,4 +716,4 @@ def test_what_is_chosen_is_what_runs():
     given = [x.detach() for x in inputs(81)]
     for kernel in ("dense", "relational", "sparse"):
         with patch("unn.attention.kernels.choose_kernel", lambda *_, kernel=kernel: kernel):
-            assert torch.equal(attention(*given, mask), attention(*given, mask, kernel))
+            assert torch.equal(attention(*given, mask, "estimated"), attention(*given, mask, kernel))

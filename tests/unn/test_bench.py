@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.benchmarks import core, gpu
+from problems import sudoku
+from tests.benchmarks import attention, core, gpu
+from unn import bench
+from unn.attention import AttentionMask
 from unn.bench import Case, Figure, Result, figure_table, measure, median_seconds, one_thread, peak_memory, require_equal, table
 
 MEGABYTE = 2**20
@@ -234,6 +237,25 @@ def test_table_of_figures() -> None:
     assert cells[2:] == [["update", "12.3 us", "30.00", "passes"], ["build", "80 ms", "50.00", "fails"], ["free", "1 s", "-", "-"]]
 
 
+def test_a_name_that_no_case_has_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "keep_memory", lambda: None)
+    cases = [case(ours=lambda: torch.ones(1), other=lambda: torch.ones(1))]
+    core.report("About.", lambda: cases, {}, ["--only", "nothing like it"])
+    assert "nothing like it" in capsys.readouterr().out.splitlines()[-1]
+    core.report("About.", lambda: cases, {}, ["--quick", "--only", "a case"])
+    assert "nothing" not in capsys.readouterr().out
+
+
+def test_the_choice_of_a_kernel_is_compared_with_the_fastest_in_several_batches() -> None:
+    setting = attention.Setting("small", lambda: sudoku.declare(2, 2), {}, heads=2, width=4, batch=2, choice=1.2)
+    cases = attention.choice_cases(setting, AttentionMask(setting.graph().adjacency()))
+    assert [c.name.split(":")[0] for c in cases] == [f"attention small, batch {batch}" for batch in (1, 2, 4, 8)]
+    for c in cases:
+        require_equal(c, 1e-3)
+    # all graphs of one size have a limit
+    assert [s.choice for s in attention.settings()] == [1.2] * 5 + [None]
+
+
 # -- the section of a GPU --------------------------------------------------------------------------------------------
 
 
@@ -255,9 +277,10 @@ def test_without_a_gpu_its_section_is_left_out(monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().out == "no GPU: its section was left out\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_models")
 def test_the_section_of_a_gpu_has_a_table_for_each_way_to_run() -> None:
-    parts = list(gpu.section("cpu", pairs=1, only="mlp", rounds=(1, 2), backend="aot_eager"))
+    parts = list(gpu.section("cpu", pairs=1, only="mlp", rounds=(1, 2), backend="eager"))
     assert [part.splitlines()[0] for part in parts] == [
         "eager, float32", "eager, bfloat16 by autocast", "compiled, float32", "compiled, bfloat16 by autocast",
     ]  # fmt: skip

@@ -225,12 +225,14 @@ def test_a_broken_problem_of_somebody_else_is_named_by_the_doctor_and_spares_the
 QUICK = ["--epochs", "2", "--channels", "2", "--iterations", "1"]
 
 
+@pytest.mark.slow
 def test_training_is_quiet_when_its_output_is_no_terminal(tmp_path):
     process = unn_process("train", "digits", *QUICK, folder=tmp_path)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and not err and "run folder runs/digits-001" in out
 
 
+@pytest.mark.slow
 def test_training_shows_a_bar_on_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
@@ -250,6 +252,7 @@ def test_training_shows_a_bar_on_a_terminal(tmp_path):
     assert b"training" in shown and b"step" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_resuming_gives_the_numbers_of_one_that_was_not(number, tmp_path):
     options = ["train", "digits", "--epochs", "40", "--channels", "2", "--iterations", "1", "--threads", "1", "--checkpoint-every", "1000000"]
@@ -293,6 +296,7 @@ def installed(tmp_path_factory):
     return target
 
 
+@pytest.mark.slow
 def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tmp_path):
     def data(*arguments):
         return json.loads(finished(unn_process(*arguments, "--json", folder=tmp_path, path=[installed])))

@@ -786,3 +786,13 @@ def test_positions_are_finite_for_long_axes():
     place = net._place(net.frame())
     apart = torch.cdist(place, place).detach().fill_diagonal_(1)
     assert place.isfinite().all() and apart.min() > 1e-6
+
+
+def test_sizes_that_were_not_used_for_long_are_dropped_and_made_again_with_the_same_numbers():
+    with patch("unn.models.frame.MOST_SIZES", 2), patch("unn.models.denoiser.MOST_SIZES", 2):
+        net = network(factorisation.declare("binary", True))
+    every = [{"i": i, "j": 2, "k": 2} for i in (1, 2, 3)]
+    first = [net(*inputs(net.frame(**sizes)), net.frame(**sizes)) for sizes in every]
+    assert len(net.frames._made) == len(net._places) == 2
+    for sizes, expected in zip(every, first, strict=True):
+        assert torch.equal(net(*inputs(net.frame(**sizes)), net.frame(**sizes)), expected)

@@ -204,6 +204,7 @@ def test_importing_loads_neither_torch_nor_matplotlib_and_metrics_never_need_tor
 
 
 # a smaller graph would say no more, and shrinking takes minutes
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 @given(st.integers(3, 30), st.integers(0, 10**6), st.booleans())
 def test_nothing_in_a_graph_meets_what_it_does_not_belong_to(count, seed, dark):

@@ -13,6 +13,8 @@ from toy import same_tensors
 
 from unn import runs
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys

@@ -184,6 +184,7 @@ def run(processes, target, *arguments):
     return process.exitcode
 
 
+@pytest.mark.slow
 def test_a_run_killed_25_times_at_random_moments_loses_nothing_but_the_steps_since_its_last_checkpoint(processes, whole, tmp_path):
     generator = random.Random(0)
     kills, newest, tries = 0, 0, 0
@@ -217,6 +218,7 @@ def test_a_run_killed_25_times_at_random_moments_loses_nothing_but_the_steps_sin
     check_same(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_every_single_write_in_turn_loses_no_checkpoint(processes, whole, tmp_path):
     at, deaths = 0, 0
     while True:

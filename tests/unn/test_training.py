@@ -159,7 +159,8 @@ def test_the_step_is_that_of_the_optimizer_written_by_hand():
     task, ours, theirs = ToyTask(), toy_network(dropout=0), toy_network(dropout=0)
     config = TrainingConfig(steps=6, batch=9, optimizer="adamw", rate=0.01, weight_decay=0.1, schedule="linear", warmup=0.5, clip=0.5, seed=3)
     fit(ours, task, config)
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.1)
+    # fused as in training; how a processor multiplies and adds is no part of the optimizer
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.1, fused=True)
     for step in range(6):
         optimizer.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 3) * (1 - step / 6)
         rows = indices_of(step, 50, 9, 3)
@@ -167,7 +168,9 @@ def test_the_step_is_that_of_the_optimizer_written_by_hand():
         task.loss(theirs, (task.inputs[rows], task.labels[rows])).backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
         optimizer.step()
-    assert same_tensors(tensors_of(ours), tensors_of(theirs))
+    expected = tensors_of(theirs)
+    for name, weights in tensors_of(ours).items():
+        torch.testing.assert_close(weights, expected[name], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])

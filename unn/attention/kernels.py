@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..errors import ObservationError, suggest
 from .mask import AttentionMask
+from .measure import Size, can_be_measured, candidates_of, fastest_kernel
 from .relational import by_terms
 from .sparse import by_pairs, copies_at_once
 from .terms import Aligned, Listed, Term
@@ -27,10 +28,13 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
     Args:
         query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
         mask: who attends to whom.
-        kernel: "auto" by the cost model; "dense" (PyTorch's scaled_dot_product_attention), "relational" (dense products along the axes of the
-            declaration), "packed" (the neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse" (products of
-            sparse matrices), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours together; on a
-            GPU).
+        kernel: "auto", the fastest on this machine: on a processor measured once for each size of problem, unless the problem is
+            tiny or the result has to be reproducible to the bit, as in training by ``fit`` (``unn.attention.measure`` says why);
+            "estimated" by the cost model, a function of the graph and the sizes alone; "dense" (PyTorch's
+            scaled_dot_product_attention), "relational" (dense products along the axes of the declaration), "packed" (the
+            neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse" (products of sparse
+            matrices), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours
+            together; on a GPU).
 
     Returns:
         Shape ``(batch, heads, nodes, width of values)``.
@@ -39,23 +43,25 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
         ObservationError: for shapes that do not fit, or an unknown kernel.
     """
     _check(query, key, value, mask)
-    if kernel == "auto":
-        kernel = choose_kernel(mask, query.shape[0] * query.shape[1], query.shape[3], query.device)
-    if kernel not in _KERNELS:
-        raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, kernel_names())}")
+    if kernel not in _KERNELS and kernel not in _CHOICES:
+        raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, [*kernel_names(), *_CHOICES])}")
     if not value.numel():
         # part of the autograd graph all the same
         return value + 0 * (query.sum() + key.sum())
+    if kernel == "auto":
+        kernel = _measured(query, key, value, mask)
+    elif kernel == "estimated":
+        kernel = choose_kernel(mask, query.shape[0] * query.shape[1], query.shape[3], query.device)
     return _KERNELS[kernel](query, key, value, mask)
 
 
 def kernel_names() -> list[str]:
-    """The kernels that can be asked for, beside "auto"."""
+    """The kernels that can be asked for, beside "auto" and "estimated"."""
     return list(_KERNELS)
 
 
 def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.device) -> str:
-    """The kernel that should be fastest, by a model of its cost.
+    """The kernel that should be fastest, by a model of its cost; the same on every machine of a kind.
 
     Args:
         mask: who attends to whom.
@@ -63,23 +69,50 @@ def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.dev
         width: of a head.
         device: on which it runs.
     """
-    n = mask.count
     if device.type != "cpu":
         # launching many small kernels costs more than what a dense mask wastes
+        n = mask.count
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
-    # nanoseconds, forward and backward, on one thread of an Intel Xeon
+    costs = _estimates(mask, batch, width)
+    return min(costs, key=costs.__getitem__)
+
+
+def _measured(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
+    """The fastest kernel of a call on this machine; by the model of costs where that must not be measured or does not pay."""
+    batch, width = query.shape[0] * query.shape[1], query.shape[3]
+    if not can_be_measured(query):
+        return choose_kernel(mask, batch, width, query.device)
+    size = Size.of(query, key, value)
+
+    def choose() -> str:
+        estimates = {name: 1e-9 * cost for name, cost in _estimates(mask, batch, width).items()}
+        names = candidates_of(estimates)
+        if len(names) == 1:
+            return names[0]
+        return fastest_kernel({name: _over(mask, _KERNELS[name]) for name in names}, size, query, key, value)
+
+    return mask.measured.get_or_make(size, choose)
+
+
+def _over(mask: AttentionMask, kernel: Kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda query, key, value: kernel(query, key, value, mask)
+
+
+def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
+    """Nanoseconds by kernel, forward and backward, on one thread of an Intel Xeon."""
+    n = mask.count
     dense = 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width))
     costs = {
         # many operations lose more to cold caches than one
         "dense": dense / _COLD,
-        "relational": sum(_cost(term, batch, width) for term in mask.terms(device)),
+        "relational": sum(_cost(term, batch, width) for term in mask.terms(torch.device("cpu"))),
     }
     if torch.backends.mkl.is_available():
         # without it, products of sparse matrices are slow
         parts = math.ceil(batch / copies_at_once(mask.adjacency))
         pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
         costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
-    return min(costs, key=costs.__getitem__)
+    return costs
 
 
 def _cost(term: Term, batch: int, width: int) -> float:
@@ -115,13 +148,13 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Te
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    q, k, v = _wide(query, key, value)
     neighbours, padding = mask.neighbours(query.device)
-    scores = (query[:, :, :, None] * max(1, query.shape[3]) ** -0.5 * key[:, :, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
+    scores = (q[:, :, None] * k[:, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
     if mask.has_empty_rows:
         scores = scores.masked_fill(padding.all(1, keepdim=True), 0)
     weights = scores.softmax(-1).masked_fill(padding, 0)
-    out: Tensor = (weights[..., None] * value[:, :, neighbours]).sum(3)
-    return out
+    return (weights[..., None] * v[:, neighbours]).sum(2).view(value.shape).to(value.dtype)
 
 
 def _relational(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
@@ -159,4 +192,5 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
     return out.index_select(2, back)
 
 
+_CHOICES = ("auto", "estimated")
 _KERNELS: dict[str, Kernel] = {"dense": _dense, "relational": _relational, "packed": _packed, "sparse": _sparse, "blocks": _blocks}

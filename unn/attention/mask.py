@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..errors import ObservationError
+from .measure import MeasuredKernels
 from .sparse import Pairs, copies_at_once, pairs_of
 from .terms import Term, terms_of, to_device
 
@@ -24,10 +25,14 @@ class AttentionMask:
 
     Args:
         adjacency: of the graph; node i attends to the columns of row i.
+
+    Attributes:
+        measured: fastest kernels by size of problem, see ``unn.attention.measure``.
     """
 
     def __init__(self, adjacency: Adjacency) -> None:
         self.adjacency = adjacency
+        self.measured = MeasuredKernels()
         self._on_device: dict[tuple[str, torch.device], Any] = {}
 
     @classmethod

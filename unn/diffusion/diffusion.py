@@ -14,6 +14,7 @@ from ..graph import FactorGraph
 from ..models.conditional import Condition, ConditionalModel, Samples
 from ..models.denoiser import Denoiser
 from ..models.frame import Frame, Given
+from ..reproducible import reproducible
 from .samplers import SAMPLERS, restarted
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
 
@@ -321,7 +322,10 @@ def tried_again(
 
     def fill(places: Tensor) -> None:
         for chosen in places.split(at_once):
-            rows[chosen] = draw(condition.some(chosen), [generators[int(k)] for k in chosen] if generators else None)
+            own = [generators[int(k)] for k in chosen] if generators else None
+            # with a seed, not even rounding may depend on the process
+            with reproducible(own is not None):
+                rows[chosen] = draw(condition.some(chosen), own)
 
     fill(torch.arange(count, device=rows.device))
     values = model.values_of(rows, condition, given)

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ..attention import AttentionMask, attention
+from ..cache import BoundedCache
 from ..errors import DeclarationError, suggest
 from ..graph import FactorGraph
 from ..interactions import node_axis_count
 from ..symmetries import shared_index
-from .frame import STRUCTURES, Frame, Frames, Structure
+from .frame import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
 
 Embedding = Literal["exchangeable", "array", "independent"]
 EMBEDDINGS = ("exchangeable", "array", "independent")
@@ -75,7 +76,7 @@ class Denoiser(nn.Module):
         self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
         self.shared = None if shared is None else tuple(shared)
         self.frames = Frames(graph)
-        self._places: dict[tuple[object, ...], Tensor] = {}
+        self._places: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
         channels = self.frames.channels
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
@@ -101,7 +102,7 @@ class Denoiser(nn.Module):
                 nn.init.zeros_(weight)
 
     def frame(self, **sizes: int) -> Frame:
-        """The graph at given sizes; kept, so that asking again costs nothing.
+        """The graph at given sizes; those that were asked for last are kept, so that asking again costs nothing.
 
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
@@ -172,9 +173,8 @@ class Denoiser(nn.Module):
         assert self.arrays is not None
         device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
-        if key not in self._places:
-            self._places[key] = self._positions(frame).to(device)
-        found: Tensor = self.arrays(self._places[key], frame)
+        positions = self._places.get_or_make(key, lambda: self._positions(frame).to(device))
+        found: Tensor = self.arrays(positions, frame)
         return found
 
     def _positions(self, frame: Frame) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionMask
+from ..cache import BoundedCache
 from ..engine.observe import Partial
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph import FactorGraph
@@ -23,6 +24,8 @@ from ..symmetries import Symmetry, candidates, symmetries
 Kind = Literal["real", "binary", "category"]
 Structure = Literal["graph", "dense", "directed", "random"]
 STRUCTURES = ("graph", "dense", "directed", "random")
+MOST_SIZES = 64
+"""Sizes of a graph whose frames, with their attention masks, are kept; made again, a frame costs time but changes nothing."""
 Given = Mapping[str, Tensor | Partial]
 
 
@@ -237,7 +240,7 @@ class Frame:
 
 
 class Frames:
-    """A graph at any sizes; each frame is made once.
+    """A graph at any sizes; the frames that were used last are kept.
 
     Args:
         graph: the declaration.
@@ -254,7 +257,7 @@ class Frames:
         self.graph = graph
         self.kinds = kinds(graph)
         self.channels = _channels(graph, self.kinds)
-        self._made: dict[tuple[tuple[str, int], ...], Frame] = {}
+        self._made: BoundedCache[tuple[tuple[str, int], ...], Frame] = BoundedCache(MOST_SIZES)
 
     def at(self, **sizes: int) -> Frame:
         """The graph at given sizes.
@@ -262,10 +265,7 @@ class Frames:
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        key = tuple(sorted(sizes.items()))
-        if key not in self._made:
-            self._made[key] = Frame(self.graph, sizes)
-        return self._made[key]
+        return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: Frame(self.graph, sizes))
 
 
 def kinds(graph: FactorGraph) -> dict[str, Kind]:

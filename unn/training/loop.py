@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import DataError, DeclarationError, DivergenceError
+from ..reproducible import reproducible
 from ..runs.checkpoint import Checkpoint, newest_checkpoint
 from ..runs.tree import first_not_finite
 from ..runs.weights import named_tensors
@@ -89,6 +90,7 @@ def fit(
     """
     config.check()
     with ExitStack() as stack:
+        stack.enter_context(reproducible())
         group = processes or stack.enter_context(several_processes(config.device))
         if config.threads:
             stack.enter_context(_threads(config.threads))
