@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unn import Factor
@@ -39,7 +40,7 @@ class Depends(Factor):
         return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
-        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}"
+        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}{_shown(self.ordered)}"
 
 
 class Clique(Factor):
@@ -68,7 +69,11 @@ class Clique(Factor):
         return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
-        return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "")
+        return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "") + _shown(self.ordered)
+
+
+def _shown(ordered: Sequence[str]) -> str:
+    return f" ({', '.join(ordered)} ordered)" if ordered else ""
 
 
 def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
