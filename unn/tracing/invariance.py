@@ -1,14 +1,16 @@
 """Permutations of the nodes of a program under which its joint law is invariant.
 
-The joint law of a program is the product of the laws of its nodes, each given the values of its parents.
-It is invariant under a permutation pi of the nodes if, for all values x that the program can draw, the law of
-node pi(n) given pi x is that of node n given x. This is compared node by node: the tape is replayed with given
-values x in place of all draws, and the parameters of each distribution and the value of each deterministic node
-are recorded; then the same with pi x. Generic real values make an accidental agreement improbable; binary values
-and categories are drawn many times, half of the time with probabilities that make rare ones frequent.
+The joint law of a program is the product of the laws of its nodes, each given the values of its
+parents. It is invariant under a permutation pi of the nodes if, for all values x that the program
+can draw, the law of node pi(n) given pi x is that of node n given x. This is compared node by node:
+the tape is replayed with given values x in place of all draws, and the parameters of each
+distribution and the value of each deterministic node are recorded; then the same with pi x. Generic
+real values make an accidental agreement improbable; binary values and categories are drawn many
+times, half of the time with probabilities that make rare ones frequent.
 
-The comparison errs on the side of refusal: a symmetry that shows only after two statements are combined, or one
-of a threshold that is met exactly and whose rounding depends on the order of a sum, counts as none.
+The comparison errs on the side of refusal: a symmetry that shows only after two statements are
+combined, or one of a threshold that is met exactly and whose rounding depends on the order of a
+sum, counts as none.
 """
 
 from __future__ import annotations
@@ -60,28 +62,38 @@ def altered_variables(tape: Tape, permutations: Sequence[Nodes]) -> list[frozens
         permutations: where each node goes, nodes numbered as in the adjacency, shape ``(nodes,)`` each.
 
     Returns:
-        A set for each permutation, empty if the joint law is invariant; all variables it moves where the program cannot be drawn from.
+        A set for each permutation, empty if the joint law is invariant;
+        all variables it moves where the program cannot be drawn from.
     """
     layout = _Layout.of(tape)
     altered = [layout.structurally_altered(moved) for moved in permutations]
     trials = [number for number, names in enumerate(altered) if not names]
-    rows = int(np.clip(_BUDGET // (layout.slots * (len(trials) + 1)), _FEWEST_ROWS, _MOST_ROWS))
-    try:
-        values = _draws(tape, layout, rows) if trials else np.zeros((0, len(layout.law)))
-        expected = _laws(tape, layout, values) if trials else np.zeros((0, layout.slots))
-    except _FAILURES:
-        for number in trials:
-            altered[number] = layout.moving(permutations[number])
-        return [frozenset(names) for names in altered]
-    for number, laws in zip(
-        trials, _moved_laws(tape, layout, values, [permutations[number] for number in trials])
-    ):
-        moved = permutations[number]
-        if laws is None:
-            altered[number] = layout.moving(moved)
-        else:
-            altered[number] = layout.differing(tape, values, expected, laws[:, layout.moved_slots(moved)])
+    for number, names in zip(trials, _numerically_altered(tape, layout, [permutations[k] for k in trials])):
+        altered[number] = names
     return [frozenset(names) for names in altered]
+
+
+def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) -> list[set[str]]:
+    """The same, by comparing parameters at drawn values, for permutations that keep distributions in place."""
+    if not moves:
+        return []
+    rows = int(np.clip(_BUDGET // (layout.slots * (len(moves) + 1)), _FEWEST_ROWS, _MOST_ROWS))
+    at_once = max(1, _BUDGET // (rows * layout.slots))
+    try:
+        values = _draws(tape, layout, rows)
+        expected = _laws(tape, layout, values)
+    except _FAILURES:
+        return [layout.moving(moved) for moved in moves]
+    altered = []
+    for start in range(0, len(moves), at_once):
+        group = moves[start : start + at_once]
+        for moved, laws in zip(group, _moved_laws(tape, layout, values, group)):
+            if laws is None:
+                altered.append(layout.moving(moved))
+            else:
+                same_order = laws[:, layout.moved_slots(moved)]
+                altered.append(layout.differing(tape, values, expected, same_order))
+    return altered
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,8 +313,6 @@ def _ancestral(
 
 def _moved_laws(tape: Tape, layout: _Layout, values: Array, moves: Sequence[Nodes]) -> list[Array | None]:
     """The laws at permuted values, all in one replay if possible; None where the program fails at them."""
-    if not moves:
-        return []
     permuted = []
     for moved in moves:
         rows = np.empty_like(values)

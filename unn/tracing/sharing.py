@@ -19,11 +19,12 @@ from .tape import Nodes, Tape
 def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, frozenset[str]]]:
     """Indices that only the mask calls exchangeable, each with the variables whose law shows it.
 
-    A network with shared embeddings is equivariant under every permutation of nodes that keeps the mask and the
-    embeddings, so the joint law must be invariant under each. These are more than the permutations of an index
-    everywhere at once: in ``y = (x[0] * x[1]).sum()`` of an array x of two rows the columns are exchangeable, but
-    the mask is also symmetric under exchanges within one row. Three kinds are checked: permutations of the index
-    everywhere, in one variable alone, and at the first or the last value of another index alone.
+    A network with shared embeddings is equivariant under every permutation of nodes that keeps the
+    mask and the embeddings, so the joint law must be invariant under each. These are more than the
+    permutations of an index everywhere at once: in ``y = (x[0] * x[1]).sum()`` of an array x of two
+    rows the columns are exchangeable, but the mask is also symmetric under exchanges within one
+    row. Three kinds are checked: permutations of the index everywhere, in one variable alone, and
+    at the first or the last value of another index alone.
 
     Args:
         tape: of a complete run.
