@@ -157,6 +157,38 @@ def letters_along(symmetry: Symmetry, factor: Factor, graph: FactorGraph) -> set
     return letters
 
 
+@dataclass(frozen=True, eq=False)
+class Assumption:
+    """Two shared indices all of whose values a factor relates, without a statement that they are exchangeable.
+
+    Attributes:
+        factor: that relates them.
+        letters: of the factor, one for each index.
+        shared: the two indices.
+    """
+
+    factor: Factor
+    letters: tuple[str, str]
+    shared: tuple[Symmetry, Symmetry]
+
+
+def assumptions(graph: FactorGraph, shared: Sequence[Symmetry]) -> list[Assumption]:
+    """What sharing embeddings along some indices assumes beyond the declaration.
+
+    Args:
+        graph: the declaration.
+        shared: symmetries of the graph along which embeddings are to be shared.
+    """
+    assumed = []
+    for factor in graph.factors.values():
+        pairs = factor.assumed_exchangeable()
+        along = [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
+        for letters in pairs:
+            ones, others = ([symmetry for symmetry, own in along if letter in own] for letter in letters)
+            assumed += [Assumption(factor, letters, (one, other)) for one in ones for other in others if one is not other]
+    return assumed
+
+
 def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
     """The indices that the patterns call exchangeable, not verified.
 
