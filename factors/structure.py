@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unn import Factor
 from unn.arrays import Reference, Variable
 from unn.errors import DeclarationError, suggest
-from unn.interactions import Relation, Shapes, clique_relations, term_relation, told_apart
+from unn.interactions import Relation, Shapes, clique_relations, node_axis_count, term_relation, told_apart
 
 from .views import refuse_shifted_splits
 
@@ -19,16 +20,20 @@ class Depends(Factor):
         child: a reference to a variable.
         parents: references to variables.
         name: unique in the graph.
-        ordered: letters whose values each have a meaning of their own (ranks, times), so that embeddings must not be shared along them.
+        ordered: letters whose values each have a meaning of their own (ranks, times, rows of a weight matrix), so that embeddings must not be
+            shared along them; ``""`` states that there are none. If it is left out, a denoiser takes the values of each letter for
+            interchangeable, and warns (``unn.errors.ExchangeabilityWarning``) where a letter of the child alone meets a letter of a parent
+            alone, as in ``Depends(y["j"], x["i"])``: with shared embeddings all y have the same law given x, which y = W x has not.
 
     Example:
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
     """
 
-    def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str = "") -> None:
+    def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str | None = None) -> None:
         super().__init__(child, *parents, name=name)
         variables_only(self)
-        self.ordered = parse_letters(self, "ordered", ordered)
+        self.states_order = ordered is not None
+        self.ordered = parse_letters(self, "ordered", "" if ordered is None else ordered)
         self.child = child
         self.parents = parents
 
@@ -38,8 +43,15 @@ class Depends(Factor):
     def ordered_letters(self) -> set[str]:
         return told_apart(self.references) | set(self.ordered)
 
+    def assumed_exchangeable(self) -> list[tuple[str, str]]:
+        if self.states_order:
+            return []
+        child = _node_letters(self.child)
+        parents = {letter for parent in self.parents for letter in _node_letters(parent)}
+        return [(one, other) for one in sorted(child - parents) for other in sorted(parents - child)]
+
     def formula(self) -> str:
-        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}"
+        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}{_shown(self.ordered)}"
 
 
 class Clique(Factor):
@@ -68,7 +80,18 @@ class Clique(Factor):
         return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
-        return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "")
+        return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "") + _shown(self.ordered)
+
+
+def _node_letters(reference: Reference) -> set[str]:
+    """The letters along axes that index nodes."""
+    assert isinstance(reference.array, Variable)
+    dimensions = reference.pattern.dimensions[: node_axis_count(reference.array)]
+    return {letter for dimension in dimensions for letter in dimension.letters}
+
+
+def _shown(ordered: Sequence[str]) -> str:
+    return f" ({', '.join(ordered)} ordered)" if ordered else ""
 
 
 def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:

@@ -34,10 +34,6 @@ class Puzzles:
     grids: Tensor
     given: Tensor
 
-    def digest(self) -> str:
-        """SHA-256 of puzzles and solutions."""
-        return hashlib.sha256(self.grids.numpy().tobytes() + self.given.numpy().tobytes()).hexdigest()
-
 
 @dataclass(frozen=True, eq=False)
 class Split:

@@ -73,7 +73,8 @@ class SudokuProblem(DenoisingProblem):
         first = self.generate(config, 64, torch.Generator().manual_seed(0), {})["X"]
         data = {"generated grids": tensor_digest(first)}
         if config.puzzles:
-            data["puzzles"] = self.puzzles(config).digest()
+            puzzles = self.puzzles(config)
+            data["puzzles"] = tensor_digest(torch.stack([puzzles.grids, puzzles.given.long()]))
         task.facts = {"data": data}
         return task
 

@@ -37,6 +37,10 @@ class DataError(UnnError, ValueError):
     """A data file is missing, truncated or corrupt."""
 
 
+class ExchangeabilityWarning(UserWarning):
+    """Embeddings are shared along indices of which the declaration does not say that their values are interchangeable."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the closest known name, or the list of known names."""
     options = sorted(known)

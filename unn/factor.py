@@ -172,6 +172,13 @@ class Factor:
         """The letters whose values the factor tells apart, so that permuting them changes its meaning; all, where it does not know better."""
         return {letter for reference in self.references for letter in reference.letters}
 
+    def assumed_exchangeable(self) -> list[tuple[str, str]]:
+        """Pairs of letters, each value of one related to each value of the other, that nothing in the declaration says to be exchangeable.
+
+        A denoiser that shares embeddings along both warns. None by default: a factor with an energy shows what it treats alike.
+        """
+        return []
+
     @property
     def is_constraint(self) -> bool:
         """Can it say whether values meet it?"""

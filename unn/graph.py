@@ -285,6 +285,10 @@ class FactorGraph(nn.Module):
     def symmetries(self, **sizes: int) -> list[Symmetry]:
         """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
 
+        This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
+        constants tell the values of their letters apart) and in graphs of ``unn.trace``, whose programs are checked; factors that only
+        say who interacts leave it to their option ``ordered``.
+
         Args:
             sizes: of the axes without a static one.
 

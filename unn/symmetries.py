@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,17 @@ class Symmetry:
             raise ObservationError(f"symmetry {self.name!r}: expected a permutation of {self.size} values, got {list(order)}.")
         return torch.from_numpy(_moved(self.parts, self.shapes, new))
 
+    def values(self) -> Nodes:
+        """The value of the index at each node, shape ``(nodes,)``; -1 at nodes that it does not index."""
+        columns = []
+        for name, shape in self.shapes.items():
+            along = np.full(shape, -1, dtype=np.int64)
+            for part in self.parts:
+                if part.variable == name:
+                    along = np.indices(shape)[part.axis] // part.after % self.size
+            columns.append(along.ravel())
+        return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+
     def __repr__(self) -> str:
         return f"Symmetry({self.name!r}, {self.size} values)"
 
@@ -112,8 +124,83 @@ def shared_index(variable: str, shape: tuple[int, ...], shared: Sequence[Symmetr
     return index
 
 
+def generators(size: int) -> list[Nodes]:
+    """Permutations that generate all others of so many values: the exchange of the first two, and the cycle."""
+    if size < 2:
+        return []
+    exchange = np.arange(size)
+    exchange[:2] = 1, 0
+    return [exchange, np.roll(np.arange(size), 1)][: size - 1]
+
+
+def letters_along(symmetry: Symmetry, factor: Factor, graph: FactorGraph) -> set[str]:
+    """The letters of a factor that run along an index, in any of the axes that it permutes.
+
+    Args:
+        symmetry: of the graph.
+        factor: of the graph.
+        graph: the declaration.
+    """
+    places = {(part.variable, part.axis, part.before, part.after) for part in symmetry.parts}
+    letters = set()
+    for reference in factor.references:
+        if not isinstance(reference.array, Variable):
+            continue
+        for axis, dimension in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
+            sizes = [1]
+            if len(dimension.letters) > 1:
+                extents = _letter_sizes(factor, graph, symmetry.shapes)
+                sizes = [extents[letter] for letter in dimension.letters]
+            for k, letter in enumerate(dimension.letters):
+                if (reference.array.name, axis, math.prod(sizes[:k]), math.prod(sizes[k + 1 :])) in places:
+                    letters.add(letter)
+    return letters
+
+
+@dataclass(frozen=True, eq=False)
+class Assumption:
+    """Two shared indices all of whose values a factor relates, without a statement that they are exchangeable.
+
+    Attributes:
+        factor: that relates them.
+        letters: of the factor, one for each index.
+        shared: the two indices.
+    """
+
+    factor: Factor
+    letters: tuple[str, str]
+    shared: tuple[Symmetry, Symmetry]
+
+
+def assumptions(graph: FactorGraph, shared: Sequence[Symmetry]) -> list[Assumption]:
+    """What sharing embeddings along some indices assumes beyond the declaration.
+
+    Args:
+        graph: the declaration.
+        shared: symmetries of the graph along which embeddings are to be shared.
+    """
+    assumed = []
+    for factor in graph.factors.values():
+        pairs = factor.assumed_exchangeable()
+        along = [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
+        for letters in pairs:
+            ones, others = ([symmetry for symmetry, own in along if letter in own] for letter in letters)
+            assumed += [Assumption(factor, letters, (one, other)) for one in ones for other in others if one is not other]
+    return assumed
+
+
 def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
     """The indices that the patterns call exchangeable, not verified.
+
+    Args:
+        graph: the declaration.
+        shapes: by variable, the sizes of the axes that index its nodes.
+    """
+    return [index for index, barred in indices(graph, shapes) if not barred]
+
+
+def indices(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Symmetry, bool]]:
+    """All indices of nodes that the patterns tie together, each with whether a factor tells its values apart.
 
     Args:
         graph: the declaration.
@@ -155,13 +242,11 @@ def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> lis
     wrong = {classes.find(place) for place in barred}
     found = []
     for root, members in classes.members().items():
-        if root in wrong:
-            continue
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
         if len(sizes) == 1:
             names = [f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "") for name, axis, k in members]
-            found.append(Symmetry(" ".join(names), sizes.pop(), parts, shapes))
+            found.append((Symmetry(" ".join(names), sizes.pop(), parts, shapes), root in wrong))
     return found
 
 
@@ -214,10 +299,7 @@ def _part(place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shape
 
 def _holds(symmetry: Symmetry, adjacency: Adjacency) -> bool:
     """Is the matrix the same after the two permutations, an exchange and a cycle, that generate all others?"""
-    exchange = np.arange(symmetry.size)
-    exchange[:2] = 1, 0
-    cycle = np.roll(np.arange(symmetry.size), 1)
-    return all(adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency) for order in (exchange, cycle))
+    return all(adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency) for order in generators(symmetry.size))
 
 
 def _moved(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:

@@ -14,11 +14,16 @@ from structures import circuit, declarations, factorisation, hierarchical, sorti
 
 import unn
 from factors import Clique, Depends, Multilinear
+from problems import boolean as boolean_problem
+from problems import factorisation as factorisation_problem
+from problems import sorting as sorting_problem
+from problems import sudoku as sudoku_problem
 from unn.adjacency import Adjacency
 from unn.depth import longest_shortest_path
+from unn.errors import ExchangeabilityWarning
 from unn.factor import Factor
 from unn.interactions import listed_relation
-from unn.symmetries import embedding_indices
+from unn.symmetries import assumptions, embedding_indices
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -217,6 +222,86 @@ def test_sizes_of_symmetries_are_given_and_checked():
     assert named(g.symmetries(q=2)) == {"X.n": 3, "X.q": 2}
     with pytest.raises(unn.DeclarationError, match=says("axis 'p'", "Known names")):
         g.symmetries(p=2)
+
+
+# -- what sharing assumes --------------------------------------------------------------------------------------------
+
+
+def product(ordered=None, shared=None, embedding="exchangeable", **sizes):
+    """A denoiser of y = W x, declared by what depends on what, and a batch of zeros."""
+    g = unn.FactorGraph("product", **({"n": 3, "m": 4} if not sizes else {}))
+    x, y = g.variable("x", "n", unn.SquaredNorm()), g.variable("y", "m", unn.SquaredNorm())
+    g.factor(Depends(y["j"], x["i"], ordered=ordered, name="product"))
+    net = unn.Denoiser(g, width=8, heads=2, depth=1, shared=shared, embedding=embedding)
+
+    def estimate(**sizes):
+        frame = net.frame(**sizes)
+        return net(torch.zeros(1, frame.numbers), torch.zeros(1), torch.zeros(1, frame.nodes, dtype=torch.bool), frame)
+
+    return estimate
+
+
+def test_sharing_along_a_matrix_product_that_states_nothing_is_warned_of_once_with_the_remedy():
+    estimate = product()
+    words = ["'x.n'", "'y.m'", "'product'", "y[j] depends on x[i]", 'ordered="i j"', 'ordered=""', "shared=[...]", 'embedding="array"']
+    with pytest.warns(ExchangeabilityWarning, match=says(*words)) as caught:
+        estimate()
+    assert len(caught) == 1
+    # warnings are errors here
+    estimate()
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [{"ordered": ""}, {"ordered": "i"}, {"ordered": "j"}, {"ordered": "i j"}, {"shared": ["x.n"]}, {"shared": []}, {"embedding": "array"}],
+    ids=str,
+)
+def test_sharing_that_is_stated_is_not_warned_of(stated):
+    product(**stated)()
+
+
+def test_sharing_is_warned_of_at_the_first_size_at_which_there_is_something_to_share():
+    estimate = product(dynamic=True)
+    estimate(n=1, m=4)
+    estimate(n=3, m=1)
+    with pytest.warns(ExchangeabilityWarning, match=says("'x.n'", "'y.m'")):
+        estimate(n=3, m=4)
+
+
+@pytest.mark.parametrize(
+    ("child", "parents"),
+    [
+        ("n", ["n"]), ("", ["n"]), ("n", [""]), ("n m", ["n k", "k m"]), ("n m", ["n m k"]), ("n m", ["n"]), ("n", ["n m"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_plates_sums_and_products_of_parents_assume_nothing(child, parents):
+    g = unn.FactorGraph("g", n=3, m=4, k=2)
+    references = [g.variable(f"X{k}", axes, unn.SquaredNorm())[axes] for k, axes in enumerate([child, *parents])]
+    g.factor(Depends(*references))
+    assert g.symmetries() and assumptions(g, g.symmetries()) == []
+
+
+FACTORS = {"i": 3, "j": 4}
+PACKAGED = {
+    "factorisation": (lambda: factorisation_problem.declare("binary", True), {**FACTORS, "k": 2}),
+    "factorisation without products": (lambda: factorisation_problem.declare("binary", False), {**FACTORS, "k": 2}),
+    "unknown rank": (lambda: factorisation_problem.declare("hierarchical", True, 3), FACTORS),
+    "unknown rank without products": (lambda: factorisation_problem.declare("hierarchical", False, 3), FACTORS),
+    "inversion": (lambda: factorisation_problem.declare("inversion", True), {"i": 3, "j": 3, "k": 3}),
+    "sudoku": (lambda: sudoku_problem.declare(2, 3), {}),
+    "sorting": (lambda: sorting_problem.declare(4, True, "chain"), {}),
+    "sorting without products": (lambda: sorting_problem.declare(4, False, "chain"), {}),
+    "circuit": (lambda: boolean_problem.declare(3, True), {}),
+    "circuit without gates": (lambda: boolean_problem.declare(3, False), {}),
+}
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_problems_of_the_package_state_what_they_share(name):
+    make, sizes = PACKAGED[name]
+    g = make()
+    assert assumptions(g, g.symmetries(**sizes)) == []
 
 
 # -- sharing embeddings ----------------------------------------------------------------------------------------------

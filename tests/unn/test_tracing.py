@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,8 @@ def test_the_product_of_matrices_has_the_mask_of_the_paper():
 
     traced = unn.trace(at_once)
     check_golden(traced.graph, "bcmf_m3_n3_k2_noint.npz")
-    assert formulas(traced) == ["E[l j] depends on A[i j], R[k l]"]
+    # which row of A meets which of R is in the program, but not in the mask, so that neither index is exchangeable by itself
+    assert formulas(traced) == ["E[l j] depends on A[i j], R[k l] (i, k ordered)"]
 
 
 def test_a_hierarchical_program_has_the_mask_of_the_paper():
@@ -124,7 +126,7 @@ def test_a_hierarchical_program_has_the_mask_of_the_paper():
 
     traced = unn.trace(program)
     check_golden(traced.graph, "hbcmf_m3_n3_k2_int.npz")
-    assert formulas(traced)[:3] == ["D[i] depends on K[v]", "A[i k] depends on D[i]", "R[i j] depends on D[i]"]
+    assert formulas(traced)[:3] == ["D[i] depends on K[v] (i ordered)", "A[i k] depends on D[i]", "R[i j] depends on D[i]"]
     drawn = traced.draw(200, seeded())
     assert torch.equal(drawn["D"], drawn["K"].flip(-1).cumsum(-1).flip(-1))
     assert not drawn["A"][drawn["D"] == 0].any() and not drawn["R"][drawn["D"] == 0].any()
@@ -202,7 +204,7 @@ def test_a_program_that_sorts_depends_on_all_that_is_sorted():
         t.deterministic(np.sum(C, axis=1), name="s")
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["P[i j] depends on u[k]", "C[i j] depends on u[j], P[i j]", "s[i] depends on C[i j]"]
+    assert formulas(traced) == ["P[i j] depends on u[k] (i ordered)", "C[i j] depends on u[j], P[i j]", "s[i] depends on C[i j]"]
     check_edges(traced)
     drawn = traced.draw(30, seeded())
     assert torch.equal(drawn["s"], drawn["u"].sort(-1).values)
@@ -387,7 +389,7 @@ def test_helper_functions_and_recursion_are_programs_too():
                 E[i, j] = dot(t, A[i], column)
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["E[i l] depends on A[i j], B[k l]"]
+    assert formulas(traced) == ["E[i l] depends on A[i j], B[k l] (j, k ordered)"]
     assert interacting(traced.graph) == {
         frozenset((f"E[{i},{j}]", other)) for i in range(3) for j in range(3) for k in range(2) for other in (f"A[{i},{k}]", f"B[{k},{j}]")
     }
@@ -641,6 +643,110 @@ class _Counting(np.ndarray):
         return np.asarray(self).__gt__(other).astype(int)
 
 
+# -- functions of torch ------------------------------------------------------------------------------------------
+
+MATRIX = torch.arange(12.0, dtype=torch.float64).reshape(4, 3) / 5
+OF_TORCH = {
+    "tanh": lambda x: torch.tanh(x),
+    "exp and log": lambda x: torch.log1p(torch.exp(x)) + torch.log(torch.abs(x)),
+    "sigmoid": lambda x: torch.sigmoid(x) + torch.special.expit(2 * x),
+    "relu": lambda x: torch.relu(x) + torch.nn.functional.relu(-x) + torch.nn.functional.softplus(x),
+    "clamp": lambda x: torch.clamp(x, -0.5, 1) + torch.clamp(x, min=0.1),
+    "choice": lambda x: torch.where(x > 0, torch.square(x), torch.neg(x)),
+    "two": lambda x: torch.maximum(x, x[0]) + torch.sub(x, 1) * torch.atan2(x, x[1]),
+    "powers": lambda x: torch.pow(torch.abs(x), 1.5) + torch.rsqrt(torch.abs(x)) + torch.reciprocal(x),
+    "rounded": lambda x: torch.round(x) + torch.floor(x) + torch.sign(x),
+    "tensors": lambda x: MATRIX[0] * x + (MATRIX[1] - x) / (1 + MATRIX[2]) + torch.add(x, MATRIX[3]),
+    "matrices": lambda x: MATRIX @ x + torch.matmul(MATRIX, x),
+    "weights": lambda x: torch.ones(3, dtype=torch.float64, requires_grad=True) * x,
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_functions_of_torch_of_single_entries_agree_with_torch(name):
+    traced = unn.trace(lambda t: t.deterministic(OF_TORCH[name](t.sample("x", Normal(), 3)), name="y"))
+    drawn = traced.draw(20, seeded(), torch.float64)
+    expected = torch.stack([OF_TORCH[name](x) for x in drawn["x"]]).detach()
+    torch.testing.assert_close(drawn["y"], expected, rtol=1e-12, atol=1e-12)
+    check_edges(traced)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: torch.sum(x), ["torch.sum", "'x[0]'", "np.sum"]),
+        (lambda x: torch.softmax(x, 0), ["torch.softmax", "'x[0]'"]),
+        (lambda x: torch.stack([x, x]), ["torch.stack", "np.stack"]),
+        (lambda x: torch.div(x, 2, rounding_mode="floor"), ["torch.div", "'rounding_mode'"]),
+        (lambda x: torch.nn.functional.softplus(x, 2.0), ["torch.softplus", "arguments"]),
+    ],
+)
+def test_other_functions_of_torch_are_refused_by_name(function, words):
+    with pytest.raises(unn.DeclarationError, match=says("program", *words)):
+        unn.trace(lambda t: function(t.sample("x", Normal(), 3)))
+
+
+# -- randomness of its own -----------------------------------------------------------------------------------------
+
+
+def branch_by(coin):
+    def program(t):
+        x = t.sample("x", Normal())
+        t.sample("y", Normal(x if coin() else -x, 1))
+
+    return program
+
+
+OWN_RANDOMNESS = {
+    "python": branch_by(lambda: random.random() < 0.5),
+    "numpy": branch_by(lambda: np.random.rand() < 0.5),
+    "torch": branch_by(lambda: torch.rand(()) < 0.5),
+    "unseeded constants": lambda t: t.sample("y", Normal(t.sample("x", Normal()) * np.random.default_rng().normal(), 1)),
+    "a loop": lambda t: t.sample("x", Normal(), 1 + np.random.poisson(5)),
+    "a function": lambda t: t.deterministic(random.choice([np.exp, np.tanh, np.sin, np.cos])(t.sample("x", Normal())), name="y"),
+    "a distribution": lambda t: t.sample("x", random.choice([Normal(0, 1), Uniform(0, 1), Normal(1, 1), Normal(0, 2)])),
+    "a name": lambda t: t.sample(f"x{random.randrange(1000)}", Normal()),
+    "an index": lambda t: t.deterministic(t.sample("x", Normal(), 100)[random.randrange(100)], name="y"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_RANDOMNESS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_program_that_decides_by_random_numbers_of_its_own_is_refused_with_its_line(name, seed):
+    program = OWN_RANDOMNESS[name]
+    line = program.__code__.co_firstlineno + (2 if "coin" in program.__code__.co_freevars else 0)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    with pytest.raises(unn.DeclarationError, match=says("program", "two runs", f"line {line} ", "t.sample", "default_rng")):
+        unn.trace(program)
+
+
+def test_a_program_may_use_random_numbers_with_a_fixed_seed_and_leaves_the_generators_as_one_run_does():
+    def program(t, weights):
+        np.random.seed(5)
+        noise = np.random.default_rng(0).normal(size=3)
+        t.sample("y", Normal(weights * noise * np.random.rand() * t.sample("x", Normal(), 3), 1))
+        random.random()
+        torch.rand(3)
+
+    def after(run):
+        random.seed(1)
+        torch.manual_seed(1)
+        run()
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    weights = np.random.default_rng(1).normal(size=3)
+    expected = after(lambda: (np.random.seed(5), np.random.rand(), random.random(), torch.rand(3)))
+    assert after(lambda: unn.trace(program, weights)) == expected
+
+
+def test_an_iterator_that_the_first_run_uses_up_is_refused():
+    numbers = iter([1.0, 2.0])
+    with pytest.raises(unn.DeclarationError, match=says("two runs", "iterator", "list")):
+        unn.trace(lambda t: t.sample("x", Normal(sum(numbers), 1)))
+
+
 # -- draws -----------------------------------------------------------------------------------------------------------------
 
 
@@ -722,8 +828,10 @@ def test_draws_are_made_in_steps_that_do_not_grow_with_the_batch():
         product_of_matrices(t)
 
     traced = unn.trace(program)
+    # a second run tells whether the program does the same again
+    assert len(calls) == 2
     assert len(traced.draw(5000, seeded())["E"]) == 5000
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 def test_a_traced_graph_trains_on_its_own_draws():
@@ -911,7 +1019,7 @@ def test_values_describe_themselves():
 
     def program(t):
         x, C = t.sample("x", Normal(), (2, 2)), t.empty("C", 2)
-        seen.extend(map(repr, (x, x[0, 1] * 2, x @ x, C, t.sample("y", Normal()))))
+        seen[:] = map(repr, (x, x[0, 1] * 2, x @ x, C, t.sample("y", Normal())))
         C[:] = t.sample(Normal(x[0], np.exp(x[1])))
         assert len(C) == 2 and C.ndim == 1 and C.size == 2 and x.T.shape == (2, 2) and x.transpose(1, 0).shape == (2, 2)
         with pytest.raises(TypeError):

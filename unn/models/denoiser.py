@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -12,10 +13,10 @@ from torch.nn.functional import silu
 
 from ..attention import AttentionMask, attention
 from ..cache import BoundedCache
-from ..errors import DeclarationError, suggest
+from ..errors import DeclarationError, ExchangeabilityWarning, suggest
 from ..graph import FactorGraph
 from ..interactions import node_axis_count
-from ..symmetries import shared_index
+from ..symmetries import Assumption, assumptions, shared_index
 from .frame import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
 
 Embedding = Literal["exchangeable", "array", "independent"]
@@ -37,7 +38,8 @@ class Denoiser(nn.Module):
         heads: of attention; divides the width.
         embedding: of nodes. "exchangeable": one for each variable, and positions along the indices that are not exchangeable; "array": one for each
             variable, and positions along all of its axes; "independent": one for each node, for one size of the graph.
-        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them.
+        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them, with an
+            ``ExchangeabilityWarning`` at the first use where a factor leaves open whether they are symmetries of the problem.
         dropout: probability in the residual blocks.
         global_token: let each block see the mean of all tokens as well; information then passes by the mask, which is open to see here.
         structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
@@ -77,6 +79,7 @@ class Denoiser(nn.Module):
         self.shared = None if shared is None else tuple(shared)
         self.frames = Frames(graph)
         self._places: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
+        self._warned = False
         channels = self.frames.channels
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
@@ -184,6 +187,10 @@ class Denoiser(nn.Module):
         for name in self.shared or ():
             if name not in known:
                 raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}")
+        if self.shared is None and not self._warned:
+            for assumption in assumptions(self.graph, shared):
+                self._warned = True
+                _warn(assumption)
         wide = _most_axes(self.graph)
         found = []
         for name, slot in frame.slots.items():
@@ -249,6 +256,20 @@ class _Block(nn.Module):
             found = attention(q, k, v, mask, kernel)
         out: Tensor = x + self.out(found.transpose(1, 2).flatten(2))
         return out
+
+
+def _warn(assumption: Assumption) -> None:
+    """Say that embeddings are shared along indices of which the declaration leaves open whether they are exchangeable."""
+    factor, (one, other) = assumption.factor, assumption.shared
+    warnings.warn(
+        f"denoiser: embeddings are shared along {one.name!r} and {other.name!r}, but factor {factor.name!r} ({factor.formula()}) "
+        "relates each value of one to each value of the other and does not state that they are exchangeable. A relation that treats "
+        "them unequally, such as a matrix product with fixed weights, cannot be learned with shared embeddings. State in the factor "
+        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do not; or give the denoiser '
+        'shared=[...] or embedding="array".',
+        ExchangeabilityWarning,
+        stacklevel=2,
+    )
 
 
 def _sinusoids(x: Tensor, width: int) -> Tensor:

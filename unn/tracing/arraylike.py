@@ -112,6 +112,14 @@ class Arraylike(NDArrayOperatorsMixin):
             )
         return RULES[function](self.tape, function, *args, **options)
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        from .torch_functions import call
+
+        return call(function, args, options or {})
+
     def origin(self) -> str:
         """The names of some nodes it was computed from."""
         nodes = sorted(frozenset[int]().union(*self.all_parents().ravel()))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..errors import DeclarationError
 from ..graph import FactorGraph
-from .letters import Link, Names
+from .letters import Link, Names, Written
 from .listed import Listed
 from .recognise import Template, recognise
+from .sharing import unequal_indices, with_ordered
 from .tape import Nodes, Recorded, Tape
 
 
@@ -18,14 +21,20 @@ def build(name: str, tape: Tape) -> FactorGraph:
     Raises:
         DeclarationError: for a program that samples nothing, or leaves statements without a name or entries without a value.
     """
-    # unn knows no particular factor. A traced program is the one place in it that declares factors instead of receiving them, so it asks the
-    # library for them when it does; what is imported here needs unn, which is loaded by now
-    from factors import Clique, Depends
-
     _check_complete(tape)
     links = [*_dependences(tape), *_cliques(tape)]
     names = Names.of(tape, links)
     written = [factor for child in tape.variables for factor in names.factors([link for link in links if link.one == child])]
+    graph = _declared(name, tape, names, written)
+    unequal = unequal_indices(tape, graph)
+    return _declared(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
+
+
+def _declared(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
+    # unn knows no particular factor. A traced program is the one place in it that declares factors instead of receiving them, so it asks the
+    # library for them when it does; what is imported here needs unn, which is loaded by now
+    from factors import Clique, Depends
+
     declared = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
     # letters that split axes, and options, have sizes of their own, which are known by now
     graph = FactorGraph(name, **names.sizes)
@@ -37,9 +46,9 @@ def build(name: str, tape: Tape) -> FactorGraph:
             one, other = references
             graph.factor(Listed(one, other, factor.pairs, directed=factor.directed))
         elif factor.directed:
-            graph.factor(Depends(*references))
+            graph.factor(Depends(*references, ordered=factor.ordered))
         else:
-            graph.factor(Clique(*references, each=factor.each))
+            graph.factor(Clique(*references, each=factor.each, ordered=factor.ordered))
     return graph
 
 

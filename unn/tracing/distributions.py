@@ -39,6 +39,10 @@ class Rule:
 class Distribution(ABC):
     """What ``t.sample`` draws from; entries of an array are drawn one by one unless the distribution has axes of its own.
 
+    The law of an entry follows from its parameters, whatever its place in the array. What else tells the laws of two distributions of one
+    class apart is a number or a text among their attributes; with other attributes, no two entries count as equal in law, so that a graph
+    shares nothing between them.
+
     Args:
         parameters: by name; numbers, arrays, or values of the program, which broadcast against one another.
 
@@ -48,6 +52,7 @@ class Distribution(ABC):
         event: the shape of one draw.
         parameter_axes: how many trailing axes of a parameter belong to one draw.
         cliques: which axes of one draw tell apart the cliques of entries that were drawn together.
+        exchangeable: axes of one draw along each of which its entries can be permuted without a change of the law.
 
     Raises:
         DeclarationError: for a parameter that is no number, not finite or out of its range. Parameters that a program computes are
@@ -58,6 +63,7 @@ class Distribution(ABC):
     event: tuple[int, ...] = ()
     parameter_axes: ClassVar[Mapping[str, int]] = {}
     cliques: ClassVar[tuple[int, ...]] = ()
+    exchangeable: ClassVar[tuple[int, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def __init__(self, **parameters: Recordable) -> None:
@@ -199,6 +205,7 @@ class Permutation(Distribution):
 
     kind = BINARY
     cliques = (0, 1)
+    exchangeable = (0, 1)
 
     def __init__(self, size: int) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .recognise import Place, Template
@@ -40,12 +40,14 @@ class Written:
         each: the letters that tell cliques apart.
         pairs: of nodes, for a list.
         directed: False for entries that were drawn together.
+        ordered: letters whose values the program treats unequally.
     """
 
     references: Sequence[tuple[str, str]]
     each: str = ""
     pairs: Pairs | None = None
     directed: bool = True
+    ordered: str = ""
 
 
 @dataclass
@@ -105,6 +107,13 @@ class Names:
             if len(link.rest[0]):
                 written.append(self._listed(link))
         return written
+
+    def alone(self, name: str, axes: Collection[int]) -> Written:
+        """A factor of one variable, which says that some of its axes are ordered."""
+        used: set[str] = set()
+        places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
+        text, letters = self._pattern(name, places, {}, None, used)
+        return Written([(name, text)], ordered=" ".join(letters[k] for k in sorted(axes)))
 
     def _depends(self, child: str, parents: Sequence[tuple[str, Template]]) -> Written:
         used: set[str] = set()

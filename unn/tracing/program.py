@@ -77,7 +77,8 @@ class Tracer:
         spread = as_objects(parents.reshape((*batch, *[1] * len(given.event))), whole)
         cliques = tuple((*range(len(batch)), len(batch) + axis) for axis in given.cliques)
         statement = self._statement("sample", line, given.kind, spread, cliques)
-        draw = Draw(given, statement, tuple(parameters), tuple(value.step for value in parameters.values()), whole)
+        widths = tuple(int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items())
+        draw = Draw(given, statement, tuple(parameters), widths, tuple(value.step for value in parameters.values()), whole)
         return self._settled(statement, self.tape.add(draw), called)
 
     def deterministic(self, value: Recordable, name: str | None = None, options: int | None = None) -> Value:

@@ -123,11 +123,21 @@ class Compute(Step):
 
 @dataclass(eq=False)
 class Draw(Step):
-    """Draws from a distribution whose parameters are the sources."""
+    """Draws from a distribution whose parameters are the sources.
+
+    Attributes:
+        distribution: with the parameters as the program gave them.
+        statement: that draws.
+        names: of the parameters, in the order of the sources.
+        widths: by parameter, how many of its numbers belong to one draw.
+        sources: the steps that compute the parameters.
+        shape: of the result, that of one draw last.
+    """
 
     distribution: Distribution
     statement: Statement
     names: tuple[str, ...]
+    widths: tuple[int, ...]
     sources: tuple[int, ...]
     shape: Shape
 
@@ -222,12 +232,21 @@ class Tape:
             drawing: whose ``stored`` are filled.
             releases: from ``plan``.
         """
+        self.execute(lambda step, inputs: step.run(inputs, drawing), releases)
+
+    def execute(self, run: Callable[[Step, Sequence[Array]], Array], releases: Mapping[int, Sequence[int]]) -> None:
+        """Run steps in order, each on the results of its sources.
+
+        Args:
+            run: gives the result of a step from those of its sources.
+            releases: from ``plan``.
+        """
         results: dict[int, Array] = {}
         # what overflows or divides by zero is found where a statement takes it, unless the program discards it
         with np.errstate(all="ignore"):
             for k, done in releases.items():
                 step = self.steps[k]
-                results[k] = step.run([results[source] for source in step.sources], drawing)
+                results[k] = run(step, [results[source] for source in step.sources])
                 for source in done:
                     del results[source]
 

@@ -1,10 +1,10 @@
-"""Run a generative program once: its graph, and as many draws from it as wanted."""
+"""Run a generative program: its graph, and as many draws from it as wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from ..seeds import generator_for
 from .build import build
 from .kinds import Array
 from .program import Tracer
+from .repeated import global_randomness, other_randomness, refuse_difference
 from .tape import Drawing, Shape, Tape
 
 P = ParamSpec("P")
 
 
 class Traced:
-    """A program that ran once.
+    """A program that was recorded.
 
     Attributes:
         graph: its variables, and which depend on which: ``Depends`` factors with patterns where the program is regular.
@@ -105,7 +106,7 @@ class Traced:
 
 
 def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, **options: P.kwargs) -> Traced:
-    """Run a generative program once and find the graph of what depends on what.
+    """Run a generative program and find the graph of what depends on what.
 
     This is the compiler of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Appendix L, for programs in Python. Random
     variables are drawn with ``t.sample``, values computed from them become variables with ``t.deterministic``, and ``t.empty`` declares arrays
@@ -116,6 +117,11 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
     relation is one in which each axis of the parent equals an axis of the child, is shifted against it, runs over all values, or is split
     (``(i c)``), or a union of a few such relations. Anything else is kept as a list of pairs; the adjacency is exact in any case.
 
+    The mask alone does not say which indices are exchangeable: that of ``y = W x`` is symmetric in x and in y, whatever W is. So each symmetry of
+    the mask is checked on the program: at drawn values, the parameters of the distribution of every node, or its deterministic value, must be
+    those of the node that takes its place, at permuted values. The letters of all other indices are declared as ``ordered``, so that
+    ``symmetries()`` does not report them and a denoiser gives their values positions. What cannot be verified counts as ordered.
+
     Args:
         program: takes the tracer ``t`` first; what it returns is not used.
         args, options: its other arguments.
@@ -125,7 +131,7 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
 
     Raises:
         DeclarationError: says what in the program cannot be: a condition on a random value or another use of it that would decide what the program
-            does, an index that is out of range, a name in use, an entry without a value, parameters out of range.
+            does, an index that is out of range, a name in use, an entry without a value, parameters out of range; two runs that differ.
 
     Example:
         >>> import unn
@@ -144,6 +150,21 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
     """
     if not callable(program):
         raise DeclarationError(f"program: trace takes a function whose first argument is the tracer t, got {program!r}.")
+    before = global_randomness()
+    tape = _recorded(program, args, options)
+    # a program that uses random numbers may do the same with many of them
+    for seed in range(_RUNS if global_randomness() != before else 1):
+        with other_randomness(seed):
+            refuse_difference(tape, _recorded(program, args, options))
+    return Traced(getattr(program, "__name__", "program"), tape)
+
+
+_RUNS = 7
+"""Further runs of a program that uses random numbers of its own."""
+
+
+def _recorded(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> Tape:
+    """The record of one run."""
     tracer = Tracer()
     try:
         program(tracer, *args, **options)
@@ -152,7 +173,7 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
         if isinstance(error.__cause__, UnnError) and not isinstance(error, UnnError):
             raise error.__cause__ from None
         raise
-    return Traced(getattr(program, "__name__", "program"), tracer.tape)
+    return tracer.tape
 
 
 def _numpy(x: Tensor) -> Array:
