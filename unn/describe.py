@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .arrays import Array, Parameter, Reference, Variable
+from .arrays import Array, Index, Parameter, Reference, Variable
 from .engine.blocks import meets_itself
 from .factor import Factor
 from .interactions import node_axis_count
@@ -119,6 +119,9 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         if isinstance(array, Variable):
             continue
         shape = _shape(graph, array)
+        if isinstance(array, Index):
+            lines += _wrapped(f"  {array.name}: ", f"index along {_axes(graph, array)}; its numbers are entries of axis {array.into}", 6)
+            continue
         text = f"{array.kind}, axes {_axes(graph, array)}; "
         text += _count(math.prod(size or 0 for size in shape), "entry") if None not in shape else "number of entries dynamic"
         if array.name not in given:
@@ -128,7 +131,8 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         if factor.module is not None:
             count = sum(p.numel() for p in factor.module.parameters())
             lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
-    return ["Parameters and constants", *lines] if lines else []
+    head = "Parameters, constants and indices" if any(isinstance(a, Index) for a in graph.arrays.values()) else "Parameters and constants"
+    return [head, *lines] if lines else []
 
 
 def _axes(graph: FactorGraph, array: Array) -> str:
@@ -253,7 +257,8 @@ def _renaming(target: Pattern, letters: Sequence[str], others: Sequence[Pattern]
 
 
 def _one_letter_each(pattern: Pattern) -> bool:
-    return all(len(dim.letters) == 1 for dim in pattern.dimensions) and len(pattern.letters) == len(pattern.dimensions)
+    simple = all(len(dim.letters) == 1 and dim.index is None for dim in pattern.dimensions)
+    return simple and len(pattern.letters) == len(pattern.dimensions)
 
 
 def _written(reference: Reference, renaming: Renaming) -> str:
@@ -263,6 +268,8 @@ def _written(reference: Reference, renaming: Renaming) -> str:
 
 def _dimension(dim: Dimension, renaming: Renaming) -> str:
     letters = [_shifted(letter, dim.shift, renaming) for letter in dim.letters]
+    if dim.index is not None:
+        return f"{dim.index}[{letters[0]}]"
     return letters[0] if len(letters) == 1 else f"({' '.join(letters)})"
 
 

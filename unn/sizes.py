@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .arrays import Array, Reference, Variable
+from .arrays import Array, Index, Indices, Reference, Variable
 from .errors import DeclarationError, UnnError
 
 if TYPE_CHECKING:
@@ -43,6 +43,17 @@ def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
 def offset_rule(larger: str, smaller: str, by: int = 0) -> SizeRule:
     """The size of one axis is that of another and ``by`` more."""
     return SizeRule((larger, smaller), partial(_derive_offset, larger, smaller, by))
+
+
+def index_rule(index: Index) -> SizeRule:
+    """The axis whose entries an index numbers has an entry for each number."""
+    return SizeRule((index.into,), partial(_check_numbers, index))
+
+
+def _check_numbers(index: Index, known: LetterSizes) -> LetterSizes:
+    if index.into in known:
+        index.check_size(known[index.into])
+    return {}
 
 
 def _derive_offset(larger: str, smaller: str, by: int, known: LetterSizes) -> LetterSizes:
@@ -121,6 +132,9 @@ class SizeTable:
         """Take in the axes of an array."""
         for axis in array.axes:
             self._name(axis)
+        if isinstance(array, Index):
+            self._name(array.into)
+            self._rules.append((f"index {array.name!r}", {array.into: array.into}, index_rule(array)))
         if isinstance(array, Variable):
             own = {axis: axis for axis in array.axes}
             self._rules.extend((f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes))
@@ -193,7 +207,12 @@ class SizeTable:
                     continue
                 letter = dim.letters[0]
                 key = f"{prefix}{letter}{dim.shift:+d}" if dim.shift else prefix + letter
-                self._tie(where, str(dim), key, axis)
+                if dim.index is None:
+                    self._tie(where, f"letter '{dim}'", key, axis)
+                else:
+                    index = factor.indices[dim.index]
+                    self._tie(where, f"letter '{letter}'", key, index.axes[0])
+                    self._tie(where, f"index {index.name!r}", index.into, axis)
                 classes.setdefault(letter, prefix + letter)
         for reference, axis, letters in splits:
             for letter in letters:
@@ -210,7 +229,7 @@ class SizeTable:
         roots = {letter: self.root(f"{factor.name}/{letter}") for letter in letters}
         return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
 
-    def _tie(self, where: str, letter: str, one: str, other: str) -> None:
+    def _tie(self, where: str, what: str, one: str, other: str) -> None:
         a, b = self.root(one), self.root(other)
         if a == b:
             return
@@ -219,7 +238,7 @@ class SizeTable:
             left = ", ".join(repr(name) for name in self.tied(a))
             right = ", ".join(repr(name) for name in self.tied(b))
             raise DeclarationError(
-                f"{where}: letter '{letter}' ties axis {left} (size {size_a}) to axis {right} (size {size_b}); "
+                f"{where}: {what} ties axis {left} (size {size_a}) to axis {right} (size {size_b}); "
                 "give them different letters, or declare one size."
             )
         self._parent[a] = b
@@ -229,8 +248,13 @@ class SizeTable:
             self._known[b] = size_a
 
 
-def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[int]], known: Mapping[str, int] | None = None) -> LetterSizes:
-    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes) and letters known beforehand.
+def letter_sizes(
+    references: Sequence[Reference],
+    shapes: Mapping[str, Sequence[int]],
+    known: Mapping[str, int] | None = None,
+    indices: Indices | None = None,
+) -> LetterSizes:
+    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes), letters known beforehand, and its indices.
 
     A shifted letter runs over the indices at which every one of its references lies inside its axis.
     """
@@ -238,9 +262,13 @@ def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[
     high: dict[str, int] = {}
     splits = []
     for reference in references:
-        if reference.array.name not in shapes:
-            continue
-        for size, dim in zip(shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+        dimensions = reference.pattern.dimensions
+        own = [_index_size(dim.index, indices) if dim.index is not None else None for dim in dimensions]
+        if reference.array.name in shapes:
+            own = [size if length is None else length for size, length in zip(shapes[reference.array.name], own, strict=True)]
+        for size, dim in zip(own, dimensions, strict=True):
+            if size is None:
+                continue
             if len(dim.letters) > 1:
                 splits.append((size, dim.letters))
                 continue
@@ -263,3 +291,9 @@ def letter_sizes(references: Sequence[Reference], shapes: Mapping[str, Sequence[
                 rest = math.prod(sizes[other] for other in letters if other != letter)
                 sizes[letter] = size // rest if rest else 0
     return sizes
+
+
+def _index_size(name: str, indices: Indices | None) -> int:
+    if not indices or name not in indices:
+        raise DeclarationError(f"index {name!r} is not known before the factor is added to a graph that declares it")
+    return len(indices[name].numbers)

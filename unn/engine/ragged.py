@@ -72,17 +72,25 @@ def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
     """Refuse factors in which padded entries would count although they are zero."""
     table = graph.size_table
     for factor in graph.factors.values():
-        carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
+        # what is zero in padding: entries of variables and constants under these letters, looked up or not
+        zeroed = {dim for r in factor.references if isinstance(r.array, (Variable, Constant)) for dim in r.pattern.dimensions}
+        carried = {letter for dim in zeroed if dim.index is None for letter in dim.letters}
         for reference in factor.references:
             for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
-                if table.root(axis) not in ragged:
+                along = axis if dim.index is None else factor.indices[dim.index].axes[0]
+                if table.root(axis) not in ragged and table.root(along) not in ragged:
                     continue
                 if not factor.handles_padding:
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} ({type(factor).__name__}) does not leave out padding along axis {axis!r} of "
                         f"{reference.array.name!r}; run sequences of one length together, or use a Multilinear factor."
                     )
-                if not set(dim.letters) <= carried:
+                if dim.index is not None and table.root(along) in ragged and not set(dim.letters) <= carried:
+                    raise ObservationError(
+                        f"lengths: factor {factor.name!r} looks up {reference} along the ragged axis {along!r}, which no variable or constant "
+                        f"of it has; multiply in a constant of ones along it under the letter {dim.letters[0]!r}, so that padding can be left out."
+                    )
+                if table.root(axis) in ragged and not (set(dim.letters) <= carried if dim.index is None else dim in zeroed):
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
                         "has under that letter; multiply in a constant of ones along it, so that padding can be left out."
