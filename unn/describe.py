@@ -39,6 +39,7 @@ def explain(graph: FactorGraph) -> str:
         _wrapped(f"Factor graph {graph.name!r}: ", ", ".join(counts) + ".", 2),
         _variable_lines(graph),
         _fixed_array_lines(graph),
+        _axis_lines(graph),
         _energy_lines(graph),
         _structure_lines(graph),
         _update_lines(graph),
@@ -133,6 +134,28 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
             lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
     head = "Parameters, constants and indices" if any(isinstance(a, Index) for a in graph.arrays.values()) else "Parameters and constants"
     return [head, *lines] if lines else []
+
+
+def _axis_lines(graph: FactorGraph) -> list[str]:
+    """Which axes are one under several names, and how sizes follow from others."""
+    table = graph.size_table
+    lines = []
+    for first, *others in table.tied_groups():
+        reasons = dict.fromkeys(table.reasons(first, other) for other in others)
+        lines += _wrapped("  ", f"{' = '.join([first, *others])}: one axis, by {' and '.join(reasons)}", 6)
+    for relation in table.relations:
+        if relation.by:
+            lines += _wrapped("  ", f"{relation}: as declared", 6)
+    for pair in table.loose_pairs():
+        one, other = pair.relation.axis, pair.relation.other
+        if table.root(one) == table.root(other):
+            text = f"{pair.reason} shifts {one} against {other}, but they are one axis (above); declare "
+            text += f"relate_sizes('{pair.relation}') and untie them if their sizes differ"
+        else:
+            text = f"{pair.reason} runs along {one} and {other} at different shifts, as far as both reach; "
+            text += f"relate_sizes('{pair.relation}') would tie their sizes"
+        lines += _wrapped("  ", text, 6)
+    return ["Sizes", *lines] if lines else []
 
 
 def _axes(graph: FactorGraph, array: Array) -> str:

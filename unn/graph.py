@@ -15,7 +15,7 @@ from .boundedness import Boundedness, boundedness_of
 from .errors import DeclarationError, suggest, unknown
 from .factor import Factor
 from .regularizers import Regularizer
-from .sizes import SizeTable
+from .sizes import SizeRelation, SizeTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,6 +63,7 @@ class FactorGraph(nn.Module):
         self._pending: dict[str, Initializer] = {}
         self._name_counts: dict[str, int] = {}
         self._table = SizeTable(self.sizes)
+        self._relations: list[SizeRelation] = []
         self._plans: dict[object, object] = {}
 
     # -- declaring ---------------------------------------------------------------------------------------------------
@@ -208,6 +209,42 @@ class FactorGraph(nn.Module):
             raise
         return index
 
+    def relate_sizes(self, relation: str) -> None:
+        """Declare that the size of one axis follows from that of another.
+
+        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the other as well.
+
+        Args:
+            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of declared arrays.
+
+        Raises:
+            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or the factors declared so far.
+
+        Example:
+            >>> import unn
+            >>> g = unn.FactorGraph("tagger", word=5)
+            >>> X = g.variable("X", "word", unn.SquaredNorm())
+            >>> T = g.parameter("T", "step", init="ones")
+            >>> g.relate_sizes("step = word - 1")
+            >>> g.T
+            Parameter containing:
+            tensor([1., 1., 1., 1.], requires_grad=True)
+        """
+        parsed = SizeRelation.parse(relation)
+        axes = dict.fromkeys(axis for array in self.arrays.values() for axis in array.axes)
+        for axis in (parsed.axis, parsed.other):
+            if axis not in axes:
+                raise DeclarationError(f"relation '{parsed}': graph {self.name!r}: {unknown('axis', axis, axes)}")
+        try:
+            self._table.add_relation(parsed)
+            _ = self._table.static
+        except DeclarationError:
+            self._table = self._rebuilt_table()
+            raise
+        self._relations.append(parsed)
+        self._plans.clear()
+        self._materialise()
+
     def factor(self, factor: F) -> F:
         """Add a factor and return it.
 
@@ -240,7 +277,7 @@ class FactorGraph(nn.Module):
             self._table.add_factor(factor)
             _ = self._table.static if self._table.has_rules else None
         except DeclarationError:
-            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            self._table = self._rebuilt_table()
             raise
         if self._table.has_rules:
             factor.split_sizes = self._table.split_letters(factor)
@@ -468,17 +505,20 @@ class FactorGraph(nn.Module):
         before = dict(self.sizes)
         self.sizes.update(zip(array.axes, value.shape, strict=True))
         try:
-            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            self._table = self._rebuilt_table()
             _ = self._table.static
         except DeclarationError:
             self.sizes = before
             raise
 
+    def _rebuilt_table(self) -> SizeTable:
+        return SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes, self._relations)
+
     def _forget(self, name: str) -> None:
         """Undo the declaration of an array that no factor refers to yet."""
         del self.arrays[name]
         self._pending.pop(name, None)
-        self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+        self._table = self._rebuilt_table()
         self._plans.clear()
 
     def _materialise(self) -> None:

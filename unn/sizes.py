@@ -8,6 +8,7 @@ and found from the values of each call.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,80 @@ class SizeRule:
 
     letters: tuple[str, ...]
     derive: Callable[[LetterSizes], LetterSizes]
+
+
+_RELATION = re.compile(r"\s*([^\W\d]\w*)\s*=\s*([^\W\d]\w*)\s*(?:([+-])\s*(\d{1,9}))?\s*")
+
+
+_SMALL_DIFFERENCE = 3
+"""The largest difference between two sizes for which a message proposes a relation."""
+
+
+@dataclass(frozen=True)
+class SizeRelation:
+    """The size of one axis is that of another and ``by`` more.
+
+    Attributes:
+        axis: whose size follows.
+        other: the axis that it follows from, and conversely.
+        by: the difference, of either sign.
+    """
+
+    axis: str
+    other: str
+    by: int
+
+    @classmethod
+    def parse(cls, text: str) -> SizeRelation:
+        """Read ``"step = word - 1"``.
+
+        Raises:
+            DeclarationError: for other text, or one axis on both sides.
+        """
+        match = _RELATION.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise DeclarationError(f"relation {text!r} is not of the form 'step = word - 1', 'a = b + 2' or 'a = b'.")
+        axis, other, sign, amount = match.groups()
+        if axis == other:
+            raise DeclarationError(f"relation {text!r} has axis {axis!r} on both sides; relate two axes.")
+        return cls(axis, other, int(sign + amount) if sign else 0)
+
+    def __str__(self) -> str:
+        by = f" {'-' if self.by < 0 else '+'} {abs(self.by)}" if self.by else ""
+        return f"{self.axis} = {self.other}{by}"
+
+    def rule(self) -> SizeRule:
+        """The rule between the two sizes."""
+        if self.by < 0:
+            return offset_rule(self.other, self.axis, -self.by)
+        return offset_rule(self.axis, self.other, self.by)
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Why two axes, or an axis and a letter of a factor, have one size.
+
+    Attributes:
+        reason: in words, such as "letter 'i' of factor 'emission'".
+        one, other: axes, or letters with the name of their factor.
+    """
+
+    reason: str
+    one: str
+    other: str
+
+
+@dataclass(frozen=True)
+class ShiftedPair:
+    """Two axes of different names along which a factor runs by one letter at different shifts, as far as both reach.
+
+    Attributes:
+        reason: in words, such as "letter 'i' of factor 'emission'".
+        relation: between their sizes, under which the letter reaches all of both.
+    """
+
+    reason: str
+    relation: SizeRelation
 
 
 def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
@@ -90,14 +165,24 @@ class SizeTable:
         self._parent: dict[str, str] = {}
         self._known: dict[str, int] = {}
         self._named: set[str] = set()
+        self._axes: set[str] = set()
         self._rules: list[tuple[str, dict[str, str], SizeRule]] = []
+        self._ties: list[Tie] = []
+        self._pairs: list[ShiftedPair] = []
+        self.relations: list[SizeRelation] = []
         self._solved: dict[str, int] | None = None
         self._declared = dict(sizes)
         for axis, size in sizes.items():
             self.declare(axis, size)
 
     @classmethod
-    def of(cls, arrays: Iterable[Array], factors: Iterable[Factor], sizes: Mapping[str, int]) -> SizeTable:
+    def of(
+        cls,
+        arrays: Iterable[Array],
+        factors: Iterable[Factor],
+        sizes: Mapping[str, int],
+        relations: Iterable[SizeRelation] = (),
+    ) -> SizeTable:
         """Unify all axes of a graph.
 
         Raises:
@@ -106,6 +191,8 @@ class SizeTable:
         table = cls(sizes)
         for array in arrays:
             table.add_array(array)
+        for relation in relations:
+            table.add_relation(relation)
         for factor in factors:
             table.add_factor(factor)
         return table
@@ -139,9 +226,92 @@ class SizeTable:
             own = {axis: axis for axis in array.axes}
             self._rules.extend((f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes))
 
+    def add_relation(self, relation: SizeRelation) -> None:
+        """Take in a declared relation between the sizes of two axes.
+
+        Raises:
+            DeclarationError: if it contradicts the sizes known so far. The table is then of no further use.
+        """
+        where = f"relation '{relation}'"
+        for axis in (relation.axis, relation.other):
+            self._name(axis)
+        if relation.by == 0:
+            self._tie(where, where, relation.axis, relation.other)
+        elif self.root(relation.axis) == self.root(relation.other):
+            raise DeclarationError(
+                f"{where}: the two axes have one size, by {self.reasons(relation.axis, relation.other)}; "
+                "give them different letters or shifts there, or drop the relation."
+            )
+        else:
+            classes = {axis: axis for axis in (relation.axis, relation.other)}
+            self._rules.append((where, classes, relation.rule()))
+        self.relations.append(relation)
+        self._solved = None
+
+    def reasons(self, axis: str, other: str) -> str:
+        """What makes two tied axes one, in words: the letters, indices and relations between them."""
+        reached: dict[str, tuple[str, ...]] = {axis: ()}
+        waiting = [axis]
+        for name in waiting:
+            for tie in self._ties:
+                for here, there in ((tie.one, tie.other), (tie.other, tie.one)):
+                    if here == name and there not in reached:
+                        reached[there] = (*reached[name], tie.reason)
+                        waiting.append(there)
+        return " and ".join(dict.fromkeys(reached.get(other, ())))
+
+    def tied_groups(self) -> list[list[str]]:
+        """The groups of at least two axis names that are one axis, in the order in which they were named."""
+        groups: dict[str, list[str]] = {}
+        for name in list(self._parent):
+            if name in self._axes:
+                groups.setdefault(self.root(name), []).append(name)
+        return [names for names in groups.values() if len(names) > 1]
+
+    def loose_pairs(self) -> list[ShiftedPair]:
+        """Axes that a factor runs along at different shifts, without a rule between their sizes."""
+        related = {frozenset((self.root(r.axis), self.root(r.other))) for r in self.relations}
+        pairs = {pair.relation: pair for pair in self._pairs}.values()
+        roots = [frozenset((self.root(pair.relation.axis), self.root(pair.relation.other))) for pair in pairs]
+        return [pair for pair, both in zip(pairs, roots, strict=True) if both not in related]
+
+    def relation_hint(self, axis: str, size: int, expected: int) -> str:
+        """A sentence on how an axis that is tied to others comes to a size that differs from theirs, and what to declare.
+
+        Args:
+            axis: whose value has another size than expected.
+            size: of the value.
+            expected: by the axes it is tied to.
+
+        Returns:
+            Empty where no other name is tied to the axis.
+        """
+        others = [name for name in self.tied(axis) if name != axis and name in self._axes]
+        if not others:
+            return ""
+        hint = f" They are one axis by {self.reasons(axis, others[0])}"
+        relation = SizeRelation(axis, others[0], size - expected)
+        if abs(relation.by) > _SMALL_DIFFERENCE:
+            return f"{hint}."
+        return (
+            f"{hint}; if {relation} is meant, use different letters or shifts there and declare "
+            f"g.relate_sizes('{relation}')."
+        )
+
+    def missing_size_hint(self, axis: str, known: Mapping[str, int]) -> str:
+        """How the size of an axis might follow from a known one; empty without a factor that pairs the two."""
+        for pair in self.loose_pairs():
+            relation = pair.relation
+            if relation.other == axis:
+                relation = SizeRelation(relation.other, relation.axis, -relation.by)
+            if relation.axis == axis and self.root(relation.other) in known:
+                return f", or declare g.relate_sizes('{relation}') as {pair.reason} suggests"
+        return ""
+
     def _name(self, axis: str) -> str:
         root = self.root(axis)
         self._named.add(root)
+        self._axes.add(axis)
         return root
 
     def root(self, axis: str) -> str:
@@ -198,6 +368,7 @@ class SizeTable:
         """
         where = f"factor {factor.name!r}"
         prefix = f"{factor.name}/"
+        self._pairs += _shifted_pairs(factor)
         classes: dict[str, str] = {}
         splits: list[tuple[Reference, str, tuple[str, ...]]] = []
         for reference in factor.references:
@@ -230,9 +401,16 @@ class SizeTable:
         return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
 
     def _tie(self, where: str, what: str, one: str, other: str) -> None:
+        self._ties.append(Tie(what if what == where else f"{what} of {where}", one, other))
         a, b = self.root(one), self.root(other)
         if a == b:
             return
+        for relation in self.relations:
+            if relation.by and {self.root(relation.axis), self.root(relation.other)} == {a, b}:
+                raise DeclarationError(
+                    f"{where}: {what} ties axis {relation.axis!r} to axis {relation.other!r}, but {relation} is declared; "
+                    "shift one of the references, as in X['i+1'], or give them different letters."
+                )
         size_a, size_b = self._known.get(a), self._known.get(b)
         if size_a is not None and size_b is not None and size_a != size_b:
             left = ", ".join(repr(name) for name in self.tied(a))
@@ -291,6 +469,25 @@ def letter_sizes(
                 rest = math.prod(sizes[other] for other in letters if other != letter)
                 sizes[letter] = size // rest if rest else 0
     return sizes
+
+
+def _shifted_pairs(factor: Factor) -> list[ShiftedPair]:
+    """The axes of different names along which a factor runs by one letter at different shifts."""
+    places = [
+        (axis, dim)
+        for reference in factor.references
+        for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True)
+        if len(dim.letters) == 1 and dim.index is None
+    ]
+    pairs = []
+    for k, (axis, dim) in enumerate(places):
+        for other, there in places[:k]:
+            if axis != other and dim.letters == there.letters and dim.shift != there.shift:
+                # the letter ends together in both: size - shift is the same
+                one, two = (other, there), (axis, dim)
+                relation = SizeRelation(one[0], two[0], one[1].shift - two[1].shift)
+                pairs.append(ShiftedPair(f"letter '{dim.letters[0]}' of factor {factor.name!r}", relation))
+    return pairs
 
 
 def _index_size(name: str, indices: Indices | None) -> int:

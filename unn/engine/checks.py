@@ -113,9 +113,10 @@ def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved:
         if root in solved and solved[root] != size:
             tied = [name for name in table.tied(axis) if name != axis]
             also = f" (tied to {', '.join(map(repr, tied))})" if tied else ""
+            hint = table.relation_hint(axis, size, solved[root])
             raise ObservationError(
                 f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
-                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare {axis}={size}."
+                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare {axis}={size}.{hint}"
             )
         if size == 0:
             raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")

@@ -218,7 +218,7 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
                 graph.require_parameters()
             raise ObservationError(
                 f"the size of axis {axis!r} of {array.kind} {name!r} is not known from the declaration or from what is given; "
-                f"pass sizes={{{axis!r}: ...}}."
+                f"pass sizes={{{axis!r}: ...}}{graph.size_table.missing_size_hint(axis, solved)}."
             )
         if 0 in shape and not _edgeless(graph, array, shape):
             axis = array.axes[shape.index(0)]

@@ -30,6 +30,7 @@ def ragged_masks(
         other = ragged.setdefault(table.root(axis), (axis, length))
         if check and not torch.equal(other[1], length):
             raise ObservationError(f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; give one of them.")
+    _add_related_lengths(graph, ragged, check)
     _refuse_what_counts_padding(graph, set(ragged))
     masks: dict[str, Tensor] = {}
     for name, array in graph.arrays.items():
@@ -50,6 +51,23 @@ def ragged_masks(
         if mask is not None and not isinstance(array, Parameter):
             masks[name] = mask
     return masks
+
+
+def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor]], check: bool) -> None:
+    """Add the lengths that follow from others by the declared relations between sizes."""
+    table = graph.size_table
+    # each relation leads one step further
+    for relation in [relation for _ in table.relations for relation in table.relations]:
+        for axis, other, by in ((relation.axis, relation.other, relation.by), (relation.other, relation.axis, -relation.by)):
+            if table.root(other) not in ragged:
+                continue
+            length = ragged[table.root(other)][1] + by
+            known = ragged.setdefault(table.root(axis), (axis, length))
+            if check and not torch.equal(known[1], length):
+                raise ObservationError(
+                    f"lengths: {relation} is declared, but the lengths of axes {known[0]!r} and {ragged[table.root(other)][0]!r} "
+                    "differ otherwise; give one of them."
+                )
 
 
 def mask_constants(graph: FactorGraph, setting: Setting) -> None:
