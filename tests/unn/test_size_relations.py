@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from helpers import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
 from factors import Multilinear
-from tests.helpers import says
 from unn.sizes import SizeRelation
 
 
