@@ -12,6 +12,7 @@ from .images import draw_images as draw_images
 from .matrices import draw_adjacency as draw_adjacency
 from .matrices import draw_attention as draw_attention
 from .metrics import draw_metrics as draw_metrics
+from .samples import Marking as Marking
 from .samples import draw_samples as draw_samples
 from .save import save_figure as save_figure
 from .sentence_text import heat_text as heat_text
