@@ -27,6 +27,8 @@ Renaming = Mapping[str, tuple[str, int]]
 def explain(graph: FactorGraph) -> str:
     """The graph in words and formulas: arrays, energy, exact block updates, boundedness.
 
+    The last three are left out where all factors are without an energy, as in graphs for denoisers.
+
     Args:
         graph: may still lack sizes; axes without one are called dynamic.
 
@@ -40,11 +42,12 @@ def explain(graph: FactorGraph) -> str:
         _variable_lines(graph),
         _fixed_array_lines(graph),
         _axis_lines(graph),
-        _energy_lines(graph),
-        _structure_lines(graph),
-        _update_lines(graph),
-        _wrapped("Boundedness: ", str(graph.boundedness()), 2),
     ]
+    if graph.factors and not any(factor.inferable() for factor in graph.factors.values()):
+        sections += [_structure_lines(graph)]
+    else:
+        boundedness = _wrapped("Boundedness: ", str(graph.boundedness()), 2)
+        sections += [_energy_lines(graph), _structure_lines(graph), _update_lines(graph), boundedness]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 

@@ -16,6 +16,7 @@ from factors.views import adjoint, view
 from unn.attention import AttentionMask, attention
 from unn.diffusion import MaskedDiffusion
 from unn.patterns import parse_pattern
+from unn.signature import graph_signature
 from unn.testing import FactorContract
 
 BATCH = 3
@@ -471,6 +472,12 @@ def test_the_graph_describes_its_edges():
     assert "(J[e] s[dst[e] v] at [src[e] v]) + (J[e] s[src[e] v] at [dst[e] v])" in text
     for picture in (listed.to_mermaid(), listed.to_dot()):
         assert "J" in picture
+
+
+def test_weights_of_other_edges_have_another_signature():
+    first, same, other = (coupled(3, edges)[0] for edges in ([(0, 1), (1, 2)], [(0, 1), (1, 2)], [(0, 1), (2, 1)]))
+    assert graph_signature(first) == graph_signature(same)
+    assert graph_signature(first) != graph_signature(other)
 
 
 def test_indices_survive_copies_and_stay_out_of_the_weights():

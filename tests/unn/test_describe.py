@@ -15,7 +15,7 @@ from matplotlib.patches import Circle, Patch, Rectangle
 from torch import Tensor
 
 import unn
-from factors import Conv2d, Multilinear
+from factors import Clique, Conv2d, Multilinear
 from unn.describe import factor_label
 from unn.draw import draw_energy, draw_images
 from unn.draw.energy import round_length
@@ -192,6 +192,21 @@ def test_explain_keeps_factors_without_energy_out_of_energy_and_updates():
 def test_explain_ends_with_the_boundedness(declare):
     g = declare()
     assert " ".join(g.explain().split()).endswith(" ".join(f"Boundedness: {g.boundedness()}".split()))
+
+
+def test_graphs_without_any_energy_are_explained_without_energy_updates_and_boundedness():
+    g = unn.FactorGraph("structure", n=3)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Clique(x["i"], name="order"))
+    text = g.explain()
+    assert "clique of x[i]" in text
+    for word in ("Energy", "Psi(x) +", "updates", "identity(0)", "no factor with an energy", "Boundedness"):
+        assert word not in text
+    g.factor(Multilinear(x["i"], name="bias"))
+    assert "Boundedness" in g.explain() and "updates" in g.explain()
+    lonely = unn.FactorGraph("lonely", n=3)
+    lonely.variable("x", "n", unn.SquaredNorm())
+    assert "no factor with an energy touches it" in lonely.explain()
 
 
 # -- text formats ----------------------------------------------------------------------------------------------------
