@@ -178,7 +178,9 @@ class Structured(LogPartition):
         twice = given.sum((-2, -1)) > 1
         if bool(twice.any()):
             batch, *_, position = twice.nonzero()[0].tolist()
-            raise ObservationError(f"{self!r}: position {position} of batch element {batch} has two given transitions; each has exactly one.")
+            raise ObservationError(
+                f"{self!r}: position {position} of batch element {batch} has two given transitions; each has exactly one."
+            )
         best_score = own._each(*own._flat(own._possible_scores(torch.zeros_like(value)), None), best)
         impossible = ~possible(best_score).view(len(value), -1).all(1)
         if bool(impossible.any()):

@@ -20,7 +20,9 @@ from unn.patterns import Pattern
 from unn.sizes import LetterSizes
 
 
-def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices | None = None) -> Tensor:
+def view(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices | None = None
+) -> Tensor:
     """``x`` with one dimension for each letter of the pattern, behind its leading batch dimensions.
 
     Args:
@@ -53,7 +55,12 @@ def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int]
 
 
 def adjoint(
-    m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], shape: tuple[int, ...], indices: Indices | None = None
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices | None = None,
 ) -> Tensor:
     """The adjoint of ``view``: spreads a message over the array's own axes, zero where the view does not look.
 
@@ -124,7 +131,10 @@ def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int,
         groups.append((axes, letters))
     indexed = [axes for axes, _ in groups if any(pattern.dimensions[axis].index is not None for axis in axes)]
     lookups = tuple(
-        _Lookup(tuple(sorted(axes)), tuple(dict.fromkeys(x for axis in sorted(axes) for x in pattern.dimensions[axis].letters)))
+        _Lookup(
+            tuple(sorted(axes)),
+            tuple(dict.fromkeys(x for axis in sorted(axes) for x in pattern.dimensions[axis].letters)),
+        )
         for axes in sorted(indexed, key=min)
     )
     looked_up = {axis for lookup in lookups for axis in lookup.axes}
@@ -133,7 +143,13 @@ def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int,
 
 
 def _entries(
-    lookup: _Lookup, pattern: Pattern, shape: Sequence[int], sizes: LetterSizes, starts: dict[str, int], indices: Indices, device: torch.device
+    lookup: _Lookup,
+    pattern: Pattern,
+    shape: Sequence[int],
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    indices: Indices,
+    device: torch.device,
 ) -> Tensor:
     """For each value of the letters, the number of the entry of the axes of a lookup, flattened; shape ``(entries looked up,)``."""
     entry = torch.zeros([1] * len(lookup.letters), dtype=torch.int64, device=device)
@@ -142,19 +158,27 @@ def _entries(
         along = torch.zeros_like(entry)
         for letter in dim.letters:
             run = torch.arange(sizes[letter], device=device) + (starts.get(letter, 0) + dim.shift)
-            along = along * sizes[letter] + run.view([-1 if other == letter else 1 for other in lookup.letters])
+            along = along * sizes[letter] + run.view(
+                [-1 if other == letter else 1 for other in lookup.letters]
+            )
         if dim.index is not None:
             along = indices[dim.index].on(device)[along]
         entry = entry * shape[axis] + along
     return entry.expand([sizes[letter] for letter in lookup.letters]).reshape(-1)
 
 
-def _gathered(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices) -> Tensor:
+def _gathered(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
+) -> Tensor:
     """``view`` for a pattern with indices: their axes are gathered into leading dimensions, the others are viewed as ever."""
     lookups, rest, others = _lookups(pattern)
     lead = x.ndim - len(pattern.dimensions)
     shape = x.shape[lead:]
-    x = x.permute(*range(lead), *(lead + axis for lookup in lookups for axis in lookup.axes), *(lead + axis for axis in others))
+    x = x.permute(
+        *range(lead),
+        *(lead + axis for lookup in lookups for axis in lookup.axes),
+        *(lead + axis for axis in others),
+    )
     position = lead
     for lookup in lookups:
         entries = _entries(lookup, pattern, shape, sizes, starts, indices, x.device)
@@ -167,7 +191,12 @@ def _gathered(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str,
 
 
 def _scattered(
-    m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], shape: tuple[int, ...], indices: Indices
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices,
 ) -> Tensor:
     """``adjoint`` for a pattern with indices: messages to one entry are added up."""
     lookups, rest, others = _lookups(pattern)
@@ -241,7 +270,9 @@ def _check_numbers(factor: Factor, reference: Reference, index: Index, size: int
     try:
         index.check_size(size)
     except DeclarationError as error:
-        raise ObservationError(f"variable {reference.array.name!r} of factor {factor.name!r}: {error}") from None
+        raise ObservationError(
+            f"variable {reference.array.name!r} of factor {factor.name!r}: {error}"
+        ) from None
 
 
 def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:

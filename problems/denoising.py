@@ -257,7 +257,11 @@ class DenoisingProblem(Problem):
             lines += [*self.describe(run, samples.values, k), ""]
         lines.append(self.verdict(run, samples))
         categories = [name for name, kind in kinds(self.graph(run.network)).items() if kind == "category"]
-        cells = {name: _given_cells(given[name], samples.values[name].shape[1:-1]) for name in categories if name in given}
+        cells = {
+            name: _given_cells(given[name], samples.values[name].shape[1:-1])
+            for name in categories
+            if name in given
+        }
         # panels of several variables are side by side already
         columns = 4 if len(samples.values) == 1 else 1
         if request.draw is not None:
@@ -270,7 +274,9 @@ class DenoisingProblem(Problem):
             shown = [steps[round(k * (len(steps) - 1) / max(1, _DRAWN - 1))] for k in range(_DRAWN)] if len(steps) > _DRAWN else steps
             names = [f"step {k + 1}" for k, _ in shown]
             marking = Marking(cells, self.blocks(run.config), changes=True)
-            picture = draw_samples([values for _, values in shown], names, categories, marking=marking, columns=columns)
+            picture = draw_samples(
+                [values for _, values in shown], names, categories, marking=marking, columns=columns
+            )
             save_figure(picture, request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}

@@ -124,7 +124,11 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
             continue
         shape = _shape(graph, array)
         if isinstance(array, Index):
-            lines += _wrapped(f"  {array.name}: ", f"index along {_axes(graph, array)}; its numbers are entries of axis {array.into}", 6)
+            lines += _wrapped(
+                f"  {array.name}: ",
+                f"index along {_axes(graph, array)}; its numbers are entries of axis {array.into}",
+                6,
+            )
             continue
         text = f"{array.kind}, axes {_axes(graph, array)}; "
         text += _count(math.prod(size or 0 for size in shape), "entry") if None not in shape else "number of entries dynamic"
@@ -135,7 +139,11 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         if factor.module is not None:
             count = sum(p.numel() for p in factor.module.parameters())
             lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
-    head = "Parameters, constants and indices" if any(isinstance(a, Index) for a in graph.arrays.values()) else "Parameters and constants"
+    head = (
+        "Parameters, constants and indices"
+        if any(isinstance(a, Index) for a in graph.arrays.values())
+        else "Parameters and constants"
+    )
     return [head, *lines] if lines else []
 
 

@@ -199,7 +199,9 @@ class FactorGraph(nn.Module):
         """
         (names, _), (target, _) = parse_axes("index", name, axis), parse_axes("index", name, into)
         if len(names) != 1 or len(target) != 1:
-            raise DeclarationError(f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} into {into!r}.")
+            raise DeclarationError(
+                f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} into {into!r}."
+            )
         index = Index(name, names, _index_numbers(name, numbers), target[0])
         self._declare(index)
         try:
@@ -234,7 +236,9 @@ class FactorGraph(nn.Module):
         axes = dict.fromkeys(axis for array in self.arrays.values() for axis in array.axes)
         for axis in (parsed.axis, parsed.other):
             if axis not in axes:
-                raise DeclarationError(f"relation '{parsed}': graph {self.name!r}: {unknown('axis', axis, axes)}")
+                raise DeclarationError(
+                    f"relation '{parsed}': graph {self.name!r}: {unknown('axis', axis, axes)}"
+                )
         try:
             self._table.add_relation(parsed)
             _ = self._table.static
@@ -478,7 +482,11 @@ class FactorGraph(nn.Module):
             for name in reference.pattern.indices:
                 array = self.arrays.get(name)
                 if not isinstance(array, Index):
-                    what = unknown("index", name, known) if array is None else f"{name!r} is a {array.kind}, not an index.{suggest('', known)}"
+                    what = (
+                        unknown("index", name, known)
+                        if array is None
+                        else f"{name!r} is a {array.kind}, not an index.{suggest('', known)}"
+                    )
                     remedy = f"declare it with g.index({name!r}, 'edge', numbers, into={reference.array.axes[0]!r})."
                     raise DeclarationError(f"factor {factor.name!r}, {reference}: {what} Or {remedy}")
                 if not factor.handles_indices:
@@ -562,13 +570,17 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
     if given.numel() == 0 and not isinstance(numbers, Tensor):
         given = given.long()
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-        raise DeclarationError(f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call .long().")
+        raise DeclarationError(
+            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call .long()."
+        )
     with torch.inference_mode(False):
         own = given.detach().to("cpu", torch.int64, copy=True)
     if bool((own < 0).any()):
         place = tuple((own < 0).nonzero()[0].tolist())
         at = place[0] if len(place) == 1 else place
-        raise DeclarationError(f"index {name!r}: entry {at} is {int(own[place])}; numbers of entries go from 0.")
+        raise DeclarationError(
+            f"index {name!r}: entry {at} is {int(own[place])}; numbers of entries go from 0."
+        )
     return own
 
 

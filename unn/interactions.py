@@ -116,7 +116,12 @@ def node_dimensions(reference: Reference) -> Sequence[Dimension]:
 
 def told_apart(references: Sequence[Reference]) -> set[str]:
     """The letters that a sum over all of them tells apart: shifted ones, those in an index, and those along parameters and constants."""
-    shifted = {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift or dim.index is not None}
+    shifted = {
+        dim.letters[0]
+        for r in references
+        for dim in r.pattern.dimensions
+        if dim.shift or dim.index is not None
+    }
     return shifted | {letter for r in references if not isinstance(r.array, Variable) for letter in r.letters}
 
 
@@ -139,7 +144,10 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
     there = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
     shared = [x for x in here if x in there and x not in apart]
     own, others = [x for x in here if x not in shared], [x for x in there if x not in shared]
-    sides = [_side(r, shared, members, sizes, low, shapes, factor.indices) for r, members in ((one, own), (other, others))]
+    sides = [
+        _side(r, shared, members, sizes, low, shapes, factor.indices)
+        for r, members in ((one, own), (other, others))
+    ]
     kept = None
     if not apart:
         letters = [*shared, *own, *others]

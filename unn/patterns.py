@@ -91,7 +91,11 @@ def parse_pattern(text: str) -> Pattern:
         match = _TOKEN.match(text, position)
         if match is None:
             position += len(text[position:]) - len(text[position:].lstrip())
-            raise _bad(text, position, "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as 'src[e]'")
+            raise _bad(
+                text,
+                position,
+                "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as 'src[e]'",
+            )
         start = match.end(0) - len(match.group(0).lstrip())
         opened, closed, letter, sign, amount = match.groups()
         if opened:

@@ -66,7 +66,9 @@ class SizeRelation:
         """
         match = _RELATION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise DeclarationError(f"relation {text!r} is not of the form 'step = word - 1', 'a = b + 2' or 'a = b'.")
+            raise DeclarationError(
+                f"relation {text!r} is not of the form 'step = word - 1', 'a = b + 2' or 'a = b'."
+            )
         axis, other, sign, amount = match.groups()
         if axis == other:
             raise DeclarationError(f"relation {text!r} has axis {axis!r} on both sides; relate two axes.")
@@ -443,7 +445,10 @@ def letter_sizes(
         dimensions = reference.pattern.dimensions
         own = [_index_size(dim.index, indices) if dim.index is not None else None for dim in dimensions]
         if reference.array.name in shapes:
-            own = [size if length is None else length for size, length in zip(shapes[reference.array.name], own, strict=True)]
+            own = [
+                size if length is None else length
+                for size, length in zip(shapes[reference.array.name], own, strict=True)
+            ]
         for size, dim in zip(own, dimensions, strict=True):
             if size is None:
                 continue
@@ -492,5 +497,7 @@ def _shifted_pairs(factor: Factor) -> list[ShiftedPair]:
 
 def _index_size(name: str, indices: Indices | None) -> int:
     if not indices or name not in indices:
-        raise DeclarationError(f"index {name!r} is not known before the factor is added to a graph that declares it")
+        raise DeclarationError(
+            f"index {name!r} is not known before the factor is added to a graph that declares it"
+        )
     return len(indices[name].numbers)

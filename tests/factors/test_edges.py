@@ -475,7 +475,9 @@ def test_the_graph_describes_its_edges():
 
 
 def test_weights_of_other_edges_have_another_signature():
-    first, same, other = (coupled(3, edges)[0] for edges in ([(0, 1), (1, 2)], [(0, 1), (1, 2)], [(0, 1), (2, 1)]))
+    first, same, other = (
+        coupled(3, edges)[0] for edges in ([(0, 1), (1, 2)], [(0, 1), (1, 2)], [(0, 1), (2, 1)])
+    )
     assert graph_signature(first) == graph_signature(same)
     assert graph_signature(first) != graph_signature(other)
 

@@ -389,7 +389,9 @@ def observed_chains(draw):
     """Scores of label sequences, lengths in words, and some entries of one sequence each."""
     words, count, batch = draw(st.integers(2, 4)), draw(st.integers(2, 3)), draw(st.integers(1, 3))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
-    scores = draw(st.sampled_from([1.0, 30.0])) * torch.randn(batch, words - 1, count, count, dtype=D, generator=generator)
+    scores = draw(st.sampled_from([1.0, 30.0])) * torch.randn(
+        batch, words - 1, count, count, dtype=D, generator=generator
+    )
     lengths = torch.tensor(draw(st.lists(st.integers(2, words), min_size=batch, max_size=batch)))
     value = sequence_entries(torch.randint(count, (batch, words), generator=generator), count)
     share = draw(st.sampled_from([0.1, 0.4, 0.9]))
@@ -417,7 +419,9 @@ def crf():
 @given(observed_chains())
 def test_chains_in_part_are_conditioned_exactly_ragged_or_not(case):
     scores, lengths, value, where = case
-    out = unn.infer(crf(), {"s": scores, "Y": unn.Partial(value, where)}, order=["Y"], lengths={"step": lengths - 1})
+    out = unn.infer(
+        crf(), {"s": scores, "Y": unn.Partial(value, where)}, order=["Y"], lengths={"step": lengths - 1}
+    )
     for b, length in enumerate(lengths.tolist()):
         own = slice(0, length - 1)
         total, marginals = conditional(scores[b, own], value[b, own], where[b, own])
@@ -483,4 +487,11 @@ def test_other_structures_in_part_are_refused_by_the_axis():
     where = torch.zeros(1, 3, 3, 2, dtype=torch.bool)
     where[0, 0, 1] = True
     with pytest.raises(unn.ObservationError, match=says("'Y'", "'first'", "whole rows")):
-        unn.infer(g, {"s": torch.zeros(1, 3, 3, 2, dtype=D), "Y": unn.Partial(torch.zeros(1, 3, 3, 2, dtype=D), where)}, order=["Y"])
+        unn.infer(
+            g,
+            {
+                "s": torch.zeros(1, 3, 3, 2, dtype=D),
+                "Y": unn.Partial(torch.zeros(1, 3, 3, 2, dtype=D), where),
+            },
+            order=["Y"],
+        )

@@ -393,10 +393,16 @@ def test_energy_plot_of_many_updates_without_rounds_names_none():
     axes = draw_energy(torch.zeros(90, 1), [str(k) for k in range(90)]).axes[0]
     axes.figure.canvas.draw()
     # places, not names of updates
-    assert all(label.get_text() == f"{place:.0f}" for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True))
+    assert all(
+        label.get_text() == f"{place:.0f}"
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    )
 
 
-@pytest.mark.parametrize(("schedule", "length"), [("axax", 2), ("axaxa", 2), ("aaa", 1), ("axbcd", 5), ("HYHHYH", 3), ("a", 1), ("abaab", 5)])
+@pytest.mark.parametrize(
+    ("schedule", "length"),
+    [("axax", 2), ("axaxa", 2), ("aaa", 1), ("axbcd", 5), ("HYHHYH", 3), ("a", 1), ("abaab", 5)],
+)
 def test_the_length_of_a_round_is_after_how_many_updates_a_schedule_repeats(schedule, length):
     assert round_length(list(schedule)) == length
 

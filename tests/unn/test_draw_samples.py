@@ -47,8 +47,13 @@ def test_cells_that_changed_since_the_panel_before_are_marked_and_only_when_aske
     after = CELLS.clone()
     after[0, 3], after[2, 2] = 0, 0
     for asked in (True, False):
-        first, second = panels(draw_samples(samples(CELLS, after), ["1", "2"], ["X"], marking=Marking(changes=asked)))
-        marked = [{place for place, text in texts(axes).items() if text.get_bbox_patch() is not None} for axes in (first, second)]
+        first, second = panels(
+            draw_samples(samples(CELLS, after), ["1", "2"], ["X"], marking=Marking(changes=asked))
+        )
+        marked = [
+            {place for place, text in texts(axes).items() if text.get_bbox_patch() is not None}
+            for axes in (first, second)
+        ]
         assert marked == [set(), {(0, 3), (2, 2)} if asked else set()]
 
 
@@ -76,7 +81,10 @@ def test_samples_fill_rows_of_several_columns_in_order(count, columns):
 
 
 def test_numbers_are_colours_of_one_scale_beside_written_categories():
-    rows = [{"A": torch.tensor([[0.0, 1.0]]), "X": one_hot(CELLS, 4)}, {"A": torch.tensor([[2.0, 3.0]]), "X": one_hot(CELLS, 4)}]
+    rows = [
+        {"A": torch.tensor([[0.0, 1.0]]), "X": one_hot(CELLS, 4)},
+        {"A": torch.tensor([[2.0, 3.0]]), "X": one_hot(CELLS, 4)},
+    ]
     shown = panels(draw_samples(rows, ["1", "2"], ["X"]))
     assert [axes.images[0].get_clim() for axes in shown[::2]] == [(0, 3), (0, 3)]
     assert [len(axes.texts) for axes in shown] == [0, 16, 0, 16]
@@ -84,6 +92,8 @@ def test_numbers_are_colours_of_one_scale_beside_written_categories():
 
 def test_wrong_marks_and_columns_are_refused():
     with pytest.raises(ObservationError, match="'X' must be boolean with 16 entries"):
-        draw_samples(samples(CELLS), ["1"], ["X"], marking=Marking(given={"X": torch.zeros(3, dtype=torch.bool)}))
+        draw_samples(
+            samples(CELLS), ["1"], ["X"], marking=Marking(given={"X": torch.zeros(3, dtype=torch.bool)})
+        )
     with pytest.raises(ObservationError, match="columns=0"):
         draw_samples(samples(CELLS), ["1"], ["X"], columns=0)

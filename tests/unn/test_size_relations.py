@@ -55,7 +55,9 @@ def test_inference_finds_the_related_size_and_adjacency_does():
 
 
 def test_without_the_relation_the_error_names_it():
-    with pytest.raises(unn.ObservationError, match=says("'step'", "g.relate_sizes('step = word - 1')", "'emission'")):
+    with pytest.raises(
+        unn.ObservationError, match=says("'step'", "g.relate_sizes('step = word - 1')", "'emission'")
+    ):
         unn.infer(tagger(None), {"X": torch.randn(1, 4, 2)}, order=["Y"])
 
 
@@ -73,7 +75,9 @@ def test_lengths_of_one_axis_give_those_of_the_other(words, data):
     lengths = data.draw(st.lists(st.integers(2, words), min_size=2, max_size=3))
     x = torch.randn(len(lengths), words, 2)
     out = unn.infer(g, {"X": x}, order=["Y"], lengths={"word": torch.tensor(lengths)})
-    both = unn.infer(g, {"X": x}, order=["Y"], lengths={"word": torch.tensor(lengths), "step": torch.tensor(lengths) - 1})
+    both = unn.infer(
+        g, {"X": x}, order=["Y"], lengths={"word": torch.tensor(lengths), "step": torch.tensor(lengths) - 1}
+    )
     torch.testing.assert_close(out["Y"], both["Y"])
     for k, length in enumerate(lengths):
         alone = unn.infer(g, {"X": x[k : k + 1, :length]}, order=["Y"])["Y"]
@@ -146,5 +150,7 @@ def test_an_axis_tied_under_another_name_says_why_where_its_size_is_wrong():
     g = tagger(None)
     g.factor(Multilinear(g["Y"]["i c"], g["V"]["c f"], g["X"]["i f"], name="same"))
     values = {"X": torch.randn(1, 4, 2), "Y": torch.full((1, 3, 3), 1 / 3)}
-    with pytest.raises(unn.ObservationError, match=says("'step'", "'word'", "'same'", "g.relate_sizes('step = word - 1')")):
+    with pytest.raises(
+        unn.ObservationError, match=says("'step'", "'word'", "'same'", "g.relate_sizes('step = word - 1')")
+    ):
         g.energy(values)

@@ -125,12 +125,28 @@ def _name_updates(axes: Axes, theme: Theme, updates: int, schedule: Sequence[str
     length = round_length(schedule)
     rounds = math.ceil(len(names) / length)
     if len(names) <= NAMED:
-        axes.set_xticks(range(1, len(names) + 1), names, rotation=90, fontsize=FINE, color=theme.foreground, parse_math=False)
+        axes.set_xticks(
+            range(1, len(names) + 1),
+            names,
+            rotation=90,
+            fontsize=FINE,
+            color=theme.foreground,
+            parse_math=False,
+        )
     elif rounds > 1:
-        step = next(nice for power in range(9) for nice in (10**power, 2 * 10**power, 5 * 10**power) if nice * ROUNDS >= rounds)
+        step = next(
+            nice
+            for power in range(9)
+            for nice in (10**power, 2 * 10**power, 5 * 10**power)
+            if nice * ROUNDS >= rounds
+        )
         numbered = sorted({1, *range(step, rounds + 1, step)})
-        axes.set_xticks([(number - 1) * length + 1 for number in numbered], [str(number) for number in numbered])
-        axes.set_xlabel(shortened(f"round, each of the updates {', '.join(names[:length])}", 90), parse_math=False)
+        axes.set_xticks(
+            [(number - 1) * length + 1 for number in numbered], [str(number) for number in numbered]
+        )
+        axes.set_xlabel(
+            shortened(f"round, each of the updates {', '.join(names[:length])}", 90), parse_math=False
+        )
     if 1 < rounds <= NAMED and length > 1:
         for number in range(1, rounds):
             axes.axvline(number * length + 0.5, color=theme.faint, linewidth=0.5, zorder=0)

@@ -46,7 +46,9 @@ def draw_images(
     if columns < 1:
         raise ObservationError(f"draw_images needs at least one column, got columns={columns}.")
     if not -math.inf < low < high < math.inf:
-        raise ObservationError(f"draw_images needs a range of values from low to a larger high, got low={low} and high={high}.")
+        raise ObservationError(
+            f"draw_images needs a range of values from low to a larger high, got low={low} and high={high}."
+        )
     across = min(columns, len(pixels))
     down = math.ceil(len(pixels) / across)
     room = 0.25 if titles is not None else 0.0

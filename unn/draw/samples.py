@@ -101,7 +101,9 @@ def draw_samples(
                 _write_categories(axes, matrix, given[name], matrix != before, theme)
             else:
                 low, high = limits[name]
-                axes.imshow(matrix, cmap=ramp(theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+                axes.imshow(
+                    matrix, cmap=ramp(theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest"
+                )
             if marking.blocks and name in marking.blocks:
                 _draw_blocks(axes, matrix.shape, marking.blocks[name], theme)
             if place < across:

@@ -29,7 +29,9 @@ def given_array(graph: FactorGraph, name: str) -> Array:
     if name in graph._buffers:
         raise ObservationError(f"given: constant {name!r} has a value since its declaration; declare it without one to give it in each call.")
     if isinstance(array, Index):
-        raise ObservationError(f"given: {name!r} is an index; its numbers belong to the declaration, not to an observation.")
+        raise ObservationError(
+            f"given: {name!r} is an index; its numbers belong to the declaration, not to an observation."
+        )
     if not isinstance(array, (Variable, Constant)):
         raise ObservationError(
             f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."

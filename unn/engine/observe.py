@@ -229,8 +229,13 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
 
 def _edgeless(graph: FactorGraph, array: Array, shape: tuple[int | None, ...]) -> bool:
     """Is an array empty only because an index along its axis has no numbers, so that its terms are absent?"""
-    empty = {graph.size_table.root(other.axes[0]) for other in graph.arrays.values() if isinstance(other, Index)}
-    absent = all(size != 0 or graph.size_table.root(axis) in empty for axis, size in zip(array.axes, shape, strict=True))
+    empty = {
+        graph.size_table.root(other.axes[0]) for other in graph.arrays.values() if isinstance(other, Index)
+    }
+    absent = all(
+        size != 0 or graph.size_table.root(axis) in empty
+        for axis, size in zip(array.axes, shape, strict=True)
+    )
     return absent and not isinstance(array, Variable)
 
 

@@ -58,7 +58,10 @@ def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor
     table = graph.size_table
     # each relation leads one step further
     for relation in [relation for _ in table.relations for relation in table.relations]:
-        for axis, other, by in ((relation.axis, relation.other, relation.by), (relation.other, relation.axis, -relation.by)):
+        for axis, other, by in (
+            (relation.axis, relation.other, relation.by),
+            (relation.other, relation.axis, -relation.by),
+        ):
             if table.root(other) not in ragged:
                 continue
             length = ragged[table.root(other)][1] + by
@@ -91,7 +94,12 @@ def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
     table = graph.size_table
     for factor in graph.factors.values():
         # what is zero in padding: entries of variables and constants under these letters, looked up or not
-        zeroed = {dim for r in factor.references if isinstance(r.array, (Variable, Constant)) for dim in r.pattern.dimensions}
+        zeroed = {
+            dim
+            for r in factor.references
+            if isinstance(r.array, (Variable, Constant))
+            for dim in r.pattern.dimensions
+        }
         carried = {letter for dim in zeroed if dim.index is None for letter in dim.letters}
         for reference in factor.references:
             for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
@@ -108,7 +116,9 @@ def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
                         f"lengths: factor {factor.name!r} looks up {reference} along the ragged axis {along!r}, which no variable or constant "
                         f"of it has; multiply in a constant of ones along it under the letter {dim.letters[0]!r}, so that padding can be left out."
                     )
-                if table.root(axis) in ragged and not (set(dim.letters) <= carried if dim.index is None else dim in zeroed):
+                if table.root(axis) in ragged and not (
+                    set(dim.letters) <= carried if dim.index is None else dim in zeroed
+                ):
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
                         "has under that letter; multiply in a constant of ones along it, so that padding can be left out."
