@@ -18,16 +18,17 @@ from .views import checked_views
 class Different(Factor):
     """Two nodes have different values, for each assignment of the letters that index nodes.
 
-    Two values differ if one of their entries does, by more than one half: categories written as one-hot vectors, bits, spins -1 and 1, whole
-    numbers. A pair of a node with itself can never be met.
+    Two values differ if one of their entries does, by more than one half: categories written as one-hot
+    vectors, bits, spins -1 and 1, whole numbers. A node never differs from itself.
 
     Args:
-        one, other: references to variables, with the same letters; those along feature axes (right of the bar) run over the entries of a value.
+        one, other: references to variables, with the same letters; those along feature axes (right of the
+            bar) run over the entries of a value.
         name: unique in the graph.
 
     Example:
-        ``Different(colour["src[e] c"], colour["dst[e] c"])``: the ends of each edge have different colours, where ``src`` and ``dst`` are
-        indices of the graph.
+        ``Different(colour["src[e] c"], colour["dst[e] c"])``: the ends of each edge have different colours,
+        where ``src`` and ``dst`` are indices of the graph.
     """
 
     handles_indices = True
@@ -37,14 +38,18 @@ class Different(Factor):
         variables_only(self)
         if set(one.letters) != set(other.letters):
             raise DeclarationError(
-                f"factor {self.name!r} compares values entry by entry, so that {one} and {other} must have the same letters; "
-                "for pairs of nodes, look both up by the letter of a pair, as in X['src[e] c'] and X['dst[e] c']."
+                f"factor {self.name!r} compares values entry by entry, so that {one} and {other} must have "
+                "the same letters; "
+                "for pairs of nodes, look both up by the letter of a pair, as in X['src[e] c'] and "
+                "X['dst[e] c']."
             )
         features = [self._feature_letters(reference) for reference in (one, other)]
         if features[0] != features[1]:
             raise DeclarationError(
-                f"factor {self.name!r}: the letters along feature axes are {' '.join(sorted(features[0])) or 'none'} in {one}, but "
-                f"{' '.join(sorted(features[1])) or 'none'} in {other}; values are compared along the same letters."
+                f"factor {self.name!r}: the letters along feature axes are "
+                f"{' '.join(sorted(features[0])) or 'none'} in {one}, but "
+                f"{' '.join(sorted(features[1])) or 'none'} in {other}; values are compared along the same "
+                "letters."
             )
         self._features = features[0]
 

@@ -47,7 +47,8 @@ class Multilinear(Factor):
     the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term for each place.
 
     Args:
-        references: variables, parameters and constants, each with a pattern; ``X["src[e] d"]`` looks up rows of X by an index of the graph.
+        references: variables, parameters and constants, each with a pattern; ``X["src[e] d"]`` looks up rows
+            of X by an index of the graph.
         where: a condition between two letters that keeps only some terms, such as ``"i != j"`` or ``"i < j"``.
         name: unique in the graph.
 

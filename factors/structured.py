@@ -57,8 +57,9 @@ class Structured(LogPartition):
     The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that of trees is the dual of the
     log-partition, differentiable once. ``contains`` is exact for the former, and for the latter seeks scores. Source: Rush, Torch-Struct (2020).
 
-    Label sequences can be observed in part, by ``unn.Partial``: an observed entry 1 is a given transition, an observed 0 a forbidden one. That word
-    i + 1 has the label a is observed as 0 at all entries (i, after, before) with another label after.
+    Label sequences can be observed in part, by ``unn.Partial``: an observed entry 1 is a given transition,
+    an observed 0 a forbidden one. That word i + 1 has the label a is observed as 0 at all entries
+    (i, after, before) with another label after.
 
     Args:
         distribution: the class, such as ``torch_struct.LinearChainCRF``, or a subclass.
@@ -162,7 +163,8 @@ class Structured(LogPartition):
         """The entropy of label sequences with given and forbidden transitions; None for other structures.
 
         Raises:
-            ObservationError: for entries other than 0 and 1, a position with two given transitions, or entries that no sequence agrees with.
+            ObservationError: for entries other than 0 and 1, a position with two given transitions, or
+                entries that no sequence agrees with.
         """
         if not isinstance(self._recursion, Chain):
             return None
@@ -173,19 +175,22 @@ class Structured(LogPartition):
             return own
         if not bool(((value == 0) | (value == 1) | ~where).all()):
             raise ObservationError(
-                f"{self!r}: some transitions given in part are neither 0 nor 1; an observed transition is given (1) or forbidden (0)."
+                f"{self!r}: some transitions given in part are neither 0 nor 1; an observed transition is "
+                "given (1) or forbidden (0)."
             )
         twice = given.sum((-2, -1)) > 1
         if bool(twice.any()):
             batch, *_, position = twice.nonzero()[0].tolist()
             raise ObservationError(
-                f"{self!r}: position {position} of batch element {batch} has two given transitions; each has exactly one."
+                f"{self!r}: position {position} of batch element {batch} has two given transitions; each "
+                "has exactly one."
             )
         best_score = own._each(*own._flat(own._possible_scores(torch.zeros_like(value)), None), best)
         impossible = ~possible(best_score).view(len(value), -1).all(1)
         if bool(impossible.any()):
             raise ObservationError(
-                f"{self!r}: no label sequence has the transitions observed in batch element {int(impossible.nonzero()[0])}; "
+                f"{self!r}: no label sequence has the transitions observed in batch element "
+                f"{int(impossible.nonzero()[0])}; "
                 "two neighbouring ones contradict, or all of a position are forbidden."
             )
         return own

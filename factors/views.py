@@ -151,7 +151,11 @@ def _entries(
     indices: Indices,
     device: torch.device,
 ) -> Tensor:
-    """For each value of the letters, the number of the entry of the axes of a lookup, flattened; shape ``(entries looked up,)``."""
+    """The flat number, among the entries of the axes of a lookup, of the entry for each value of its letters.
+
+    Returns:
+        Shape ``(entries looked up,)``, the letters in order, the last the fastest.
+    """
     entry = torch.zeros([1] * len(lookup.letters), dtype=torch.int64, device=device)
     for axis in lookup.axes:
         dim = pattern.dimensions[axis]
@@ -170,7 +174,7 @@ def _entries(
 def _gathered(
     x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
 ) -> Tensor:
-    """``view`` for a pattern with indices: their axes are gathered into leading dimensions, the others are viewed as ever."""
+    """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the others."""
     lookups, rest, others = _lookups(pattern)
     lead = x.ndim - len(pattern.dimensions)
     shape = x.shape[lead:]

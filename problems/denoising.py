@@ -283,7 +283,7 @@ class DenoisingProblem(Problem):
         return Answer(tuple(lines), {"values": data, "valid": samples.valid.tolist(), "tries": samples.tries.tolist()})
 
     def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
-        """By variable, the rows and columns of the blocks between which pictures have lines; none by default."""
+        """By variable, rows and columns of the blocks that pictures part by lines; none by default."""
         return {}
 
     def verdict(self, run: Trained, samples: Samples) -> str:

@@ -88,7 +88,7 @@ class Constant(Array):
 
 @dataclass(frozen=True, eq=False)
 class Index(Array):
-    """Fixed whole numbers along one axis, each of them the number of an entry of another axis: the ends of the edges of a graph.
+    """Fixed numbers of entries of an axis, along another axis: the ends of the edges of a graph, say.
 
     Attributes:
         numbers: int64, shape ``(size of the axis,)``, on the CPU.
@@ -123,13 +123,15 @@ class Index(Array):
         beyond = np.flatnonzero(self.array >= size)
         if len(beyond):
             raise DeclarationError(
-                f"entry {beyond[0]} of index {self.name!r} is {self.array[beyond[0]]}, but axis {self.into!r} has size {size}; "
+                f"entry {beyond[0]} of index {self.name!r} is {self.array[beyond[0]]}, but axis "
+                f"{self.into!r} has size {size}; "
                 f"numbers go from 0 to {size - 1}."
             )
 
     def __getitem__(self, pattern: str) -> Reference:
         raise DeclarationError(
-            f"index {self.name!r} has no values to multiply; it looks up entries of an array along axis {self.into!r}, "
+            f"index {self.name!r} has no values to multiply; it looks up entries of an array along axis "
+            f"{self.into!r}, "
             f"for example X['{self.name}[e]'] for an array X of that axis."
         )
 

@@ -152,7 +152,8 @@ class Factor:
         """The extent of each letter, given the shapes of the arrays without batch axes.
 
         Raises:
-            DeclarationError: if the parts of a split axis remain unknown, or an index, before the factor is added to a graph.
+            DeclarationError: if the parts of a split axis remain unknown, or an index, before the factor is
+                added to a graph.
         """
         try:
             return letter_sizes(self.references, shapes, self.split_sizes, self.indices)

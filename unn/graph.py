@@ -172,17 +172,20 @@ class FactorGraph(nn.Module):
     def index(self, name: str, axis: str, numbers: Tensor | Sequence[int], into: str) -> Index:
         """Declare fixed numbers of entries along an axis, such as the ends of the edges of a graph.
 
-        A factor looks entries up by them: ``s["src[e] v"]`` is, for each edge e, row ``src[e]`` of ``s``. The numbers belong to the declaration,
-        as sizes do: they are not among the weights of ``state_dict()``.
+        A factor looks entries up by them: ``s["src[e] v"]`` is, for each edge e, row ``src[e]`` of ``s``.
+        The numbers belong to the declaration, as sizes do: they are not among the weights of
+        ``state_dict()``.
 
         Args:
             name: unique in the graph.
             axis: along which the numbers lie, such as ``"edge"``.
-            numbers: whole numbers >= 0, shape ``(axis,)``; there may be none, and each may occur several times.
+            numbers: whole numbers >= 0, shape ``(axis,)``; there may be none, and each may occur several
+                times.
             into: the axis whose entries they number, such as ``"node"``.
 
         Raises:
-            DeclarationError: for a name in use, numbers that are not whole, negative, or beyond the size of ``into``, or that do not fit the axis.
+            DeclarationError: for a name in use, numbers that are not whole, negative, or beyond the size of
+                ``into``, or that do not fit the axis.
 
         Example:
             >>> import torch, unn
@@ -200,7 +203,8 @@ class FactorGraph(nn.Module):
         (names, _), (target, _) = parse_axes("index", name, axis), parse_axes("index", name, into)
         if len(names) != 1 or len(target) != 1:
             raise DeclarationError(
-                f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} into {into!r}."
+                f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} "
+                f"into {into!r}."
             )
         index = Index(name, names, _index_numbers(name, numbers), target[0])
         self._declare(index)
@@ -214,13 +218,16 @@ class FactorGraph(nn.Module):
     def relate_sizes(self, relation: str) -> None:
         """Declare that the size of one axis follows from that of another.
 
-        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the other as well.
+        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the
+        other as well.
 
         Args:
-            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of declared arrays.
+            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of
+                declared arrays.
 
         Raises:
-            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or the factors declared so far.
+            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or
+                the factors declared so far.
 
         Example:
             >>> import unn
@@ -474,7 +481,8 @@ class FactorGraph(nn.Module):
         """The indices that the references of a factor name.
 
         Raises:
-            DeclarationError: for an unknown name, that of another array, or a factor that cannot look entries up.
+            DeclarationError: for an unknown name, that of another array, or a factor that cannot look
+                entries up.
         """
         indices: dict[str, Index] = {}
         known = [name for name, array in self.arrays.items() if isinstance(array, Index)]
@@ -487,11 +495,13 @@ class FactorGraph(nn.Module):
                         if array is None
                         else f"{name!r} is a {array.kind}, not an index.{suggest('', known)}"
                     )
-                    remedy = f"declare it with g.index({name!r}, 'edge', numbers, into={reference.array.axes[0]!r})."
+                    into = reference.array.axes[0]
+                    remedy = f"declare it with g.index({name!r}, 'edge', numbers, into={into!r})."
                     raise DeclarationError(f"factor {factor.name!r}, {reference}: {what} Or {remedy}")
                 if not factor.handles_indices:
                     raise DeclarationError(
-                        f"factor {factor.name!r}: {type(factor).__name__} cannot look up entries in an index, as {reference} does; "
+                        f"factor {factor.name!r}: {type(factor).__name__} cannot look up entries in an "
+                        f"index, as {reference} does; "
                         "use a Multilinear factor, or a class with handles_indices = True."
                     )
                 indices[name] = array
@@ -571,7 +581,8 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
         given = given.long()
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise DeclarationError(
-            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call .long()."
+            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call "
+            ".long()."
         )
     with torch.inference_mode(False):
         own = given.detach().to("cpu", torch.int64, copy=True)

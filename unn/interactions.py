@@ -115,7 +115,7 @@ def node_dimensions(reference: Reference) -> Sequence[Dimension]:
 
 
 def told_apart(references: Sequence[Reference]) -> set[str]:
-    """The letters that a sum over all of them tells apart: shifted ones, those in an index, and those along parameters and constants."""
+    """The letters whose values a sum tells apart: shifted, in an index, or along parameters and constants."""
     shifted = {
         dim.letters[0]
         for r in references

@@ -1,9 +1,9 @@
 """Patterns of references: ``"i d"``, ``"(R r) (C c)"``, ``"i+1 j"``, ``"src[e] d"``.
 
-A pattern names one *dimension* per axis of the array. A dimension is one letter, possibly shifted by an integer, a
-group of letters in parentheses that splits the axis, slowest letter first, or a letter in brackets behind the name of
-an index of the graph, which looks up entries of the axis. Letters are local to the factor, as in einsum; equal letters
-at equal shifts tie axes to one size.
+A pattern names one *dimension* per axis of the array. A dimension is one letter, possibly shifted by an
+integer, a group of letters in parentheses that splits the axis, slowest letter first, or a letter in
+brackets behind the name of an index of the graph, which looks up entries of the axis. Letters are local to
+the factor, as in einsum; equal letters at equal shifts tie axes to one size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Dimension:
     Attributes:
         letters: of the axis; several when it is split.
         shift: of a single letter.
-        index: the name of the index that looks up entries of the axis, at the letter and its shift; None without one.
+        index: the name of the index that looks up entries of the axis, at the letter and its shift; None
+            without one.
     """
 
     letters: tuple[str, ...]
@@ -94,7 +95,8 @@ def parse_pattern(text: str) -> Pattern:
             raise _bad(
                 text,
                 position,
-                "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as 'src[e]'",
+                "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as "
+                "'src[e]'",
             )
         start = match.end(0) - len(match.group(0).lstrip())
         opened, closed, letter, sign, amount = match.groups()

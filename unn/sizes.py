@@ -101,7 +101,7 @@ class Tie:
 
 @dataclass(frozen=True)
 class ShiftedPair:
-    """Two axes of different names along which a factor runs by one letter at different shifts, as far as both reach.
+    """Two axes of different names along which a factor runs by one letter at different shifts.
 
     Attributes:
         reason: in words, such as "letter 'i' of factor 'emission'".
@@ -278,7 +278,7 @@ class SizeTable:
         return [pair for pair, both in zip(pairs, roots, strict=True) if both not in related]
 
     def relation_hint(self, axis: str, size: int, expected: int) -> str:
-        """A sentence on how an axis that is tied to others comes to a size that differs from theirs, and what to declare.
+        """A sentence on what ties an axis to others, and what to declare if their sizes differ.
 
         Args:
             axis: whose value has another size than expected.
@@ -301,7 +301,7 @@ class SizeTable:
         )
 
     def missing_size_hint(self, axis: str, known: Mapping[str, int]) -> str:
-        """How the size of an axis might follow from a known one; empty without a factor that pairs the two."""
+        """How the size of an axis might follow from a known one; empty if no factor pairs the two."""
         for pair in self.loose_pairs():
             relation = pair.relation
             if relation.other == axis:
@@ -410,7 +410,8 @@ class SizeTable:
         for relation in self.relations:
             if relation.by and {self.root(relation.axis), self.root(relation.other)} == {a, b}:
                 raise DeclarationError(
-                    f"{where}: {what} ties axis {relation.axis!r} to axis {relation.other!r}, but {relation} is declared; "
+                    f"{where}: {what} ties axis {relation.axis!r} to axis {relation.other!r}, but "
+                    f"{relation} is declared; "
                     "shift one of the references, as in X['i+1'], or give them different letters."
                 )
         size_a, size_b = self._known.get(a), self._known.get(b)
@@ -434,7 +435,9 @@ def letter_sizes(
     known: Mapping[str, int] | None = None,
     indices: Indices | None = None,
 ) -> LetterSizes:
-    """The extent of each letter of a factor, given the shapes of its arrays (without batch axes), letters known beforehand, and its indices.
+    """The extent of each letter of a factor, given the shapes of its arrays without batch axes.
+
+    Also given are sizes of letters known beforehand, and the indices that the references name.
 
     A shifted letter runs over the indices at which every one of its references lies inside its axis.
     """

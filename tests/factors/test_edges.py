@@ -1,4 +1,4 @@
-"""Factors over edge lists: entries looked up by an index are those of a dense coupling with the same edges."""
+"""Factors over edge lists equal dense couplings with the same edges."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ PENTAGON = ([0, 1, 2, 3, 4], [1, 2, 3, 4, 0])
 
 
 def coupled(nodes, edges, values=2, regularizer=unn.Entropy, weights=None, dtype=torch.float64):
-    """A variable s (node | value) and its couplings along edges, as an edge list and as a matrix of all pairs."""
+    """A variable s (node | value) and its couplings along edges: as an edge list, and as a matrix."""
     src, dst = zip(*edges, strict=True) if edges else ((), ())
     listed = unn.FactorGraph("listed", node=nodes, value=values)
     s = listed.variable("s", "node | value", regularizer())
@@ -59,7 +59,7 @@ def point(nodes, values, seed=0):
     return torch.softmax(torch.randn(BATCH, nodes, values, dtype=torch.float64, generator=generator), 2)
 
 
-# -- energies, messages, derivatives ---------------------------------------------------------------------------------
+# -- energies, messages, derivatives -------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
@@ -168,7 +168,7 @@ class TestEdgeListContract(FactorContract):
         return g
 
 
-# -- inference -------------------------------------------------------------------------------------------------------
+# -- inference -----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -316,7 +316,7 @@ def test_padding_that_would_count_is_refused(axis):
         )
 
 
-# -- structure -------------------------------------------------------------------------------------------------------
+# -- structure -----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
@@ -368,7 +368,7 @@ def test_looked_up_axes_are_not_exchangeable():
     assert [symmetry.name for symmetry in g.symmetries()] == ["s.copy"]
 
 
-# -- declaring -------------------------------------------------------------------------------------------------------
+# -- declaring -----------------------------------------------------------------------------------------------
 
 
 def test_sizes_follow_from_an_index():
@@ -491,7 +491,7 @@ def test_indices_survive_copies_and_stay_out_of_the_weights():
         torch.testing.assert_close(again.energy(x), listed.energy(x))
 
 
-# -- constraints -----------------------------------------------------------------------------------------------------
+# -- constraints ---------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)

@@ -375,7 +375,7 @@ def test_energies_never_rise_and_padding_is_left_out(r, axes, letters, sizes, le
     assert (padded == 0).all()
 
 
-# -- label sequences that are observed in part ------------------------------------------------------------------------
+# -- label sequences that are observed in part ---------------------------------------------------------------
 
 
 def sequence_entries(labels, count):

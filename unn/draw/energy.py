@@ -28,7 +28,8 @@ def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Th
 
     Args:
         energy: shape ``(updates, batch)``, as in ``Solution.energy``; entries that are not finite are left out.
-        schedule: the name of each update, as in ``Solution.schedule``. Up to 30 updates are named; of more, the rounds are numbered.
+        schedule: the name of each update, as in ``Solution.schedule``. Up to 30 updates are named; of more,
+            the rounds are numbered.
         theme: light or dark.
 
     Raises:

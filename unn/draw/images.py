@@ -23,7 +23,8 @@ def draw_images(
     low: float = -1.0,
     high: float = 1.0,
 ) -> Figure:
-    """A grid of images, grey (``low`` black, ``high`` white) or in colours (``low`` none of it, ``high`` all of it).
+    """A grid of images, grey (``low`` black, ``high`` white) or in colours (``low`` none of it, ``high`` all
+    of it).
 
     Args:
         images: shape ``(n, 1, rows, columns)`` for grey or ``(n, 3, rows, columns)`` for red, green and blue;

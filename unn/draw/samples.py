@@ -31,7 +31,8 @@ class Marking:
     """What a picture of samples shows beside the values.
 
     Attributes:
-        given: by variable, where its values were given, boolean, shape of its node axes; the same in all samples.
+        given: by variable, where its values were given, boolean, shape of its node axes; the same in all
+            samples.
         blocks: by variable, rows and columns of a block; lines are drawn between blocks.
         changes: whether to mark cells whose category differs from that in the sample before.
     """
@@ -49,7 +50,7 @@ def draw_samples(
     marking: Marking | None = None,
     columns: int = 1,
 ) -> Figure:
-    """Values as panels, a row of panels for each sample: numbers as colours, categories written as numbers from 1.
+    """Values as panels for each sample: numbers as colours, categories written as numbers from 1.
 
     Given cells are shaded and their numbers bold, cells that changed are in the first colour of the theme.
     Categories of variables with more than 16 rows or columns of nodes are colours.
@@ -63,8 +64,8 @@ def draw_samples(
         columns: samples side by side.
 
     Raises:
-        ObservationError: if there is no sample or no column, samples differ in their variables, a value is no array, or a mark has another
-            shape than its variable.
+        ObservationError: if there is no sample or no column, samples differ in their variables, a value is
+            no array, or a mark has another shape than its variable.
     """
     if not rows or len(names) != len(rows) or len({tuple(row) for row in rows}) > 1 or not rows[0]:
         raise ObservationError("a picture of samples needs at least one of them, a name for each, and the same variables in all.")
@@ -170,7 +171,8 @@ def _given(name: str, marking: Marking, shape: tuple[int, ...]) -> Marks:
     marks = as_array(marking.given[name])
     if marks is None or marks.dtype != bool or marks.size != math.prod(shape):
         raise ObservationError(
-            f"a picture of samples: what is given of {name!r} must be boolean with {math.prod(shape)} entries, "
+            f"a picture of samples: what is given of {name!r} must be boolean with {math.prod(shape)} "
+            "entries, "
             f"one for each of its nodes, got {described(marking.given[name])}."
         )
     return marks.reshape(shape)

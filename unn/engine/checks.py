@@ -118,7 +118,8 @@ def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved:
             hint = table.relation_hint(axis, size, solved[root])
             raise ObservationError(
                 f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
-                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare {axis}={size}.{hint}"
+                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare "
+                f"{axis}={size}.{hint}"
             )
         if size == 0:
             raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")

@@ -68,7 +68,8 @@ def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor
             known = ragged.setdefault(table.root(axis), (axis, length))
             if check and not torch.equal(known[1], length):
                 raise ObservationError(
-                    f"lengths: {relation} is declared, but the lengths of axes {known[0]!r} and {ragged[table.root(other)][0]!r} "
+                    f"lengths: {relation} is declared, but the lengths of axes {known[0]!r} and "
+                    f"{ragged[table.root(other)][0]!r} "
                     "differ otherwise; give one of them."
                 )
 
@@ -113,8 +114,10 @@ def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
                     )
                 if dim.index is not None and table.root(along) in ragged and not set(dim.letters) <= carried:
                     raise ObservationError(
-                        f"lengths: factor {factor.name!r} looks up {reference} along the ragged axis {along!r}, which no variable or constant "
-                        f"of it has; multiply in a constant of ones along it under the letter {dim.letters[0]!r}, so that padding can be left out."
+                        f"lengths: factor {factor.name!r} looks up {reference} along the ragged axis "
+                        f"{along!r}, which no variable or constant "
+                        "of it has; multiply in a constant of ones along it under the letter "
+                        f"{dim.letters[0]!r}, so that padding can be left out."
                     )
                 if table.root(axis) in ragged and not (
                     set(dim.letters) <= carried if dim.index is None else dim in zeroed
