@@ -69,7 +69,7 @@ class Relation:
     Attributes:
         one: the nodes of the one, shape ``(groups, m)``.
         other: the nodes of the other, shape ``(groups, n)``.
-        kept: which of the pairs interact, shape ``(groups, m, n)``; None for all.
+        kept: which of the pairs interact, shape ``(groups, m, n)``; None for all. No pair is there twice.
         directed: are the others what the ones were computed from?
     """
 
@@ -158,7 +158,19 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
         if found is not None:
             some = np.any(found, axis=tuple(range(len(letters), len(every))), keepdims=False)
             kept = np.broadcast_to(some, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
+    if any(dim.index is not None for reference in (one, other) for dim in node_dimensions(reference)):
+        kept = _first_of_each_pair(sides[0].nodes, sides[1].nodes, kept)
     return Relation(sides[0], sides[1], kept)
+
+
+def _first_of_each_pair(one: Nodes, other: Nodes, kept: Kept | None) -> Kept:
+    """Which pairs to keep so that none is repeated, shape ``(groups, m, n)``; an index may hold an edge twice."""
+    flat = one[:, :, None] * (int(other.max()) + 1) + other[:, None, :]
+    places = np.arange(flat.size) if kept is None else np.flatnonzero(kept)
+    _, first = np.unique(flat.ravel()[places], return_index=True)
+    distinct = np.zeros(flat.size, dtype=bool)
+    distinct[places[first]] = True
+    return distinct.reshape(flat.shape)
 
 
 def product_relations(factor: Factor, shapes: Shapes) -> list[Relation]:

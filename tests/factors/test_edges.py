@@ -358,6 +358,19 @@ def test_attention_over_edges_is_masked_attention(case, kernel, seed):
     torch.testing.assert_close(attention(q, k, v, mask, kernel), dense, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [Multilinear, Different, Clique, Depends])
+def test_no_relation_holds_a_pair_twice(make):
+    g = unn.FactorGraph("repeated", node=4, value=2)
+    s = g.variable("s", "node | value", unn.Entropy())
+    g.index("src", "edge", [0, 0, 1, 3, 0], into="node")
+    g.index("dst", "edge", [1, 1, 2, 3, 2], into="node")
+    options = {"each": "e"} if make is Clique else {}
+    factor = g.factor(make(s["src[e] v"], s["dst[e] v"], **options))
+    for relation in factor.interactions({"s": (4, 2)}):
+        pairs = list(zip(*(nodes.tolist() for nodes in relation.pairs), strict=True))
+        assert len(pairs) == len(set(pairs)) > 0
+
+
 def test_looked_up_axes_are_not_exchangeable():
     g = unn.FactorGraph("star", node=4, value=2, copy=3)
     s, t = g.variable("s", "copy node | value", unn.Entropy()), g.variable("t", "node", unn.SignedEntropy())
