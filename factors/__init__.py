@@ -6,6 +6,7 @@ from .birkhoff import Birkhoff as Birkhoff
 from .budget import Budget as Budget
 from .cardinality import Cardinality as Cardinality
 from .conv import Conv2d as Conv2d
+from .different import Different as Different
 from .directed import Directed as Directed
 from .energy_body import EnergyBody as EnergyBody
 from .implicit import Implicit as Implicit

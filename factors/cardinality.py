@@ -29,6 +29,8 @@ class Cardinality(Factor):
         ``Cardinality(X["r c v"], each="r v", equals=1)``: each digit once in each row.
     """
 
+    handles_indices = True
+
     def __init__(self, reference: Reference, *, each: str, equals: int = 1, name: str | None = None) -> None:
         super().__init__(reference, name=name)
         if not isinstance(reference.array, Variable):

@@ -47,7 +47,8 @@ class Multilinear(Factor):
     the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term for each place.
 
     Args:
-        references: variables, parameters and constants, each with a pattern.
+        references: variables, parameters and constants, each with a pattern; ``X["src[e] d"]`` looks up rows
+            of X by an index of the graph.
         where: a condition between two letters that keeps only some terms, such as ``"i != j"`` or ``"i < j"``.
         name: unique in the graph.
 
@@ -57,6 +58,7 @@ class Multilinear(Factor):
 
     multilinear = True
     handles_padding: bool = True
+    handles_indices = True
 
     def __init__(self, *references: Reference, where: str | None = None, name: str | None = None) -> None:
         super().__init__(*references, name=name)
@@ -173,7 +175,7 @@ class Multilinear(Factor):
             dim.letters[0]: sizes[axis]
             for r in self.references
             for axis, dim in zip(r.array.axes, r.pattern.dimensions, strict=True)
-            if axis in sizes and len(dim.letters) == 1
+            if axis in sizes and len(dim.letters) == 1 and dim.index is None
         }
         for constants in (False, True):
             for place in (None, *range(len(self.references))):
@@ -239,7 +241,7 @@ class Multilinear(Factor):
             return message
         if shape is None:
             raise DeclarationError(f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape.")
-        return adjoint(message, pattern, sizes, self._starts, shape)
+        return adjoint(message, pattern, sizes, self._starts, shape, self.indices)
 
     def _flags(self, place: int | None, values: Values) -> tuple[bool, ...]:
         """Which operands have a batch axis, the target's own place aside."""
@@ -266,7 +268,7 @@ class Multilinear(Factor):
         x = values[reference.array.name]
         if self._direct[place]:
             return x
-        return view(x, reference.pattern, sizes, self._starts)
+        return view(x, reference.pattern, sizes, self._starts, self.indices)
 
     def _batched(self, reference: Reference, values: Values) -> bool:
         if isinstance(reference.array, Constant):

@@ -29,6 +29,8 @@ class Depends(Factor):
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
     """
 
+    handles_indices = True
+
     def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str | None = None) -> None:
         super().__init__(child, *parents, name=name)
         variables_only(self)
@@ -66,6 +68,8 @@ class Clique(Factor):
     Example:
         ``Clique(X["r c"], each="r")``: the entries of each row interact.
     """
+
+    handles_indices = True
 
     def __init__(self, *references: Reference, each: str = "", name: str | None = None, ordered: str = "") -> None:
         super().__init__(*references, name=name)

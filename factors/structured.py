@@ -19,6 +19,7 @@ NonProjectiveDependencyCRF  wrong: adds 1e-5 to every exp(score): marginals are 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from unn.errors import DeclarationError, ObservationError
 from unn.regularizers import LogPartition, Regularizer
-from unn.regularizers.base import tolerance
+from unn.regularizers.base import batch_all, tolerance
 from unn.sizes import LetterSizes, SizeRule, offset_rule
 
 from .recursions import Alignments, Chain, Paths, Projective, Recursion, Segments, Spans
@@ -56,6 +57,10 @@ class Structured(LogPartition):
     The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that of trees is the dual of the
     log-partition, differentiable once. ``contains`` is exact for the former, and for the latter seeks scores. Source: Rush, Torch-Struct (2020).
 
+    Label sequences can be observed in part, by ``unn.Partial``: an observed entry 1 is a given transition,
+    an observed 0 a forbidden one. That word i + 1 has the label a is observed as 0 at all entries
+    (i, after, before) with another label after.
+
     Args:
         distribution: the class, such as ``torch_struct.LinearChainCRF``, or a subclass.
         multiroot: of ``DependencyCRF``: at least one word hangs on the root; else exactly one.
@@ -73,6 +78,7 @@ class Structured(LogPartition):
         self.distribution = distribution
         self.multiroot = bool(multiroot)
         self._recursion = _recursion(distribution, self.multiroot)
+        self._allowed: Tensor | None = None
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return axes[-self._recursion.event :]
@@ -96,9 +102,14 @@ class Structured(LogPartition):
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-partition, summed over axes before the event; -inf where no structure is possible."""
+        t = self._possible_scores(t)
         scores, sizes = self._flat(t, mask)
         each = self._each(scores, sizes, log_sum)
         return torch.where(possible(each), each, -torch.inf).view(len(t), -1).sum(1).to(t.dtype)
+
+    def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        # one row of scores stands for all batch elements, but what is observed may differ between them
+        return super().mirror(self._one_each(t), mask)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best structure, entries 0 and 1, shape of ``t``.
@@ -142,7 +153,55 @@ class Structured(LogPartition):
         loose = slack * max(1.0, flat[0].numel() ** 0.5 / 8) if len(flat) else slack
         good = ((into - out).abs() <= loose).flatten(1).all(1) & ((ends - 1).abs() <= loose)
         good &= ((flat >= -slack) & ((flat <= slack) | self._recursion.edges(flat, some))).flatten(1).all(1)
-        return (good | (sizes.amin(1) == 0)).view(len(x), -1).all(1)
+        inside = (good | (sizes.amin(1) == 0)).view(len(x), -1).all(1)
+        if self._allowed is None:
+            return inside
+        forbidden = ~self._allowed if mask is None else mask & ~self._allowed
+        return inside & batch_all(torch.where(forbidden, x.detach(), 0).abs() <= slack)
+
+    def restricted(self, value: Tensor, where: Tensor) -> Structured | None:
+        """The entropy of label sequences with given and forbidden transitions; None for other structures.
+
+        Raises:
+            ObservationError: for entries other than 0 and 1, a position with two given transitions, or
+                entries that no sequence agrees with.
+        """
+        if not isinstance(self._recursion, Chain):
+            return None
+        given = where & (value == 1)
+        own = copy.copy(self)
+        own._allowed = torch.where(given.any((-2, -1), keepdim=True), given, ~where)
+        if torch.compiler.is_compiling():
+            return own
+        if not bool(((value == 0) | (value == 1) | ~where).all()):
+            raise ObservationError(
+                f"{self!r}: some transitions given in part are neither 0 nor 1; an observed transition is "
+                "given (1) or forbidden (0)."
+            )
+        twice = given.sum((-2, -1)) > 1
+        if bool(twice.any()):
+            batch, *_, position = twice.nonzero()[0].tolist()
+            raise ObservationError(
+                f"{self!r}: position {position} of batch element {batch} has two given transitions; each "
+                "has exactly one."
+            )
+        best_score = own._each(*own._flat(own._possible_scores(torch.zeros_like(value)), None), best)
+        impossible = ~possible(best_score).view(len(value), -1).all(1)
+        if bool(impossible.any()):
+            raise ObservationError(
+                f"{self!r}: no label sequence has the transitions observed in batch element "
+                f"{int(impossible.nonzero()[0])}; "
+                "two neighbouring ones contradict, or all of a position are forbidden."
+            )
+        return own
+
+    def _one_each(self, t: Tensor) -> Tensor:
+        """Scores for each batch element for which something is observed."""
+        return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
+
+    def _possible_scores(self, t: Tensor) -> Tensor:
+        """Scores with -inf where what is observed forbids an entry."""
+        return t if self._allowed is None else torch.where(self._allowed, self._one_each(t), -torch.inf)
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -194,6 +253,7 @@ class Structured(LogPartition):
 
     @torch.no_grad()
     def _chosen(self, t: Tensor, mask: Tensor | None, total: Total) -> Tensor:
+        t = self._possible_scores(t)
         scores, sizes = self._flat(t.detach(), mask)
         impossible = ~possible(self._each(scores, sizes, best)).view(len(t), -1).all(1)
         if bool(impossible.any()):

@@ -35,6 +35,8 @@ class SumOfProducts(Factor):
         ``SumOfProducts(E["i j"], A["i k"], R["k j"], within=0.05)``: E is the matrix product of A and R.
     """
 
+    handles_indices = True
+
     def __init__(self, result: Reference, *operands: Reference, within: float, name: str | None = None) -> None:
         super().__init__(result, *operands, name=name)
         variables_only(self)

@@ -1,15 +1,18 @@
-"""Arrays seen through patterns: shifts, splits and diagonals, and their adjoints."""
+"""Arrays seen through patterns: shifts, splits, diagonals and indices, and their adjoints."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from unn import Factor
-from unn.arrays import Reference
+from unn.arrays import Index, Indices, Reference
 from unn.engine.checks import check_batch
 from unn.errors import DeclarationError, ObservationError
 from unn.factor import Values
@@ -17,7 +20,9 @@ from unn.patterns import Pattern
 from unn.sizes import LetterSizes
 
 
-def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int]) -> Tensor:
+def view(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices | None = None
+) -> Tensor:
     """``x`` with one dimension for each letter of the pattern, behind its leading batch dimensions.
 
     Args:
@@ -25,7 +30,10 @@ def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int]
         pattern: of the reference, one dimension for each axis.
         sizes: the extent of each letter.
         starts: the first index of each shifted letter; 0 where absent.
+        indices: those that the pattern names.
     """
+    if indices and pattern.indices:
+        return _gathered(x, pattern, sizes, starts, indices)
     lead = x.ndim - len(pattern.dimensions)
     for axis, dim in enumerate(pattern.dimensions):
         if len(dim.letters) == 1:
@@ -46,7 +54,14 @@ def view(x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int]
     return x
 
 
-def adjoint(m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], shape: tuple[int, ...]) -> Tensor:
+def adjoint(
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices | None = None,
+) -> Tensor:
     """The adjoint of ``view``: spreads a message over the array's own axes, zero where the view does not look.
 
     Dimensions of size 1 stay so where the pattern lets the message be broadcast.
@@ -57,7 +72,10 @@ def adjoint(m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, i
         sizes: the extent of each letter.
         starts: the first index of each shifted letter.
         shape: of the array, without batch dimensions.
+        indices: those that the pattern names.
     """
+    if indices and pattern.indices:
+        return _scattered(m, pattern, sizes, starts, shape, indices)
     flat = [letter for dim in pattern.dimensions for letter in dim.letters]
     letters = list(pattern.letters)
     lead = m.ndim - len(letters)
@@ -86,6 +104,122 @@ def adjoint(m: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, i
                 after = m.ndim - 1 - (lead + axis)
                 m = F.pad(m, [0, 0] * after + [start, rest])
     return m
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """Axes that are looked up together, since they share letters: one index, or several at the same letter.
+
+    Attributes:
+        axes: positions in the pattern.
+        letters: that run over the entries looked up.
+    """
+
+    axes: tuple[int, ...]
+    letters: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int, ...]]:
+    """The axes looked up together, the pattern of the other axes, and the positions of these."""
+    groups: list[tuple[set[int], set[str]]] = []
+    for axis, dim in enumerate(pattern.dimensions):
+        axes, letters = {axis}, set(dim.letters)
+        for group in [g for g in groups if g[1] & letters]:
+            groups.remove(group)
+            axes, letters = axes | group[0], letters | group[1]
+        groups.append((axes, letters))
+    indexed = [axes for axes, _ in groups if any(pattern.dimensions[axis].index is not None for axis in axes)]
+    lookups = tuple(
+        _Lookup(
+            tuple(sorted(axes)),
+            tuple(dict.fromkeys(x for axis in sorted(axes) for x in pattern.dimensions[axis].letters)),
+        )
+        for axes in sorted(indexed, key=min)
+    )
+    looked_up = {axis for lookup in lookups for axis in lookup.axes}
+    others = tuple(axis for axis in range(len(pattern.dimensions)) if axis not in looked_up)
+    return lookups, Pattern(tuple(pattern.dimensions[axis] for axis in others)), others
+
+
+def _entries(
+    lookup: _Lookup,
+    pattern: Pattern,
+    shape: Sequence[int],
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    indices: Indices,
+    device: torch.device,
+) -> Tensor:
+    """The flat number, among the entries of the axes of a lookup, of the entry for each value of its letters.
+
+    Returns:
+        Shape ``(entries looked up,)``, the letters in order, the last the fastest.
+    """
+    entry = torch.zeros([1] * len(lookup.letters), dtype=torch.int64, device=device)
+    for axis in lookup.axes:
+        dim = pattern.dimensions[axis]
+        along = torch.zeros_like(entry)
+        for letter in dim.letters:
+            run = torch.arange(sizes[letter], device=device) + (starts.get(letter, 0) + dim.shift)
+            along = along * sizes[letter] + run.view(
+                [-1 if other == letter else 1 for other in lookup.letters]
+            )
+        if dim.index is not None:
+            along = indices[dim.index].on(device)[along]
+        entry = entry * shape[axis] + along
+    return entry.expand([sizes[letter] for letter in lookup.letters]).reshape(-1)
+
+
+def _gathered(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
+) -> Tensor:
+    """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the others."""
+    lookups, rest, others = _lookups(pattern)
+    lead = x.ndim - len(pattern.dimensions)
+    shape = x.shape[lead:]
+    x = x.permute(
+        *range(lead),
+        *(lead + axis for lookup in lookups for axis in lookup.axes),
+        *(lead + axis for axis in others),
+    )
+    position = lead
+    for lookup in lookups:
+        entries = _entries(lookup, pattern, shape, sizes, starts, indices, x.device)
+        x = x.flatten(position, position + len(lookup.axes) - 1).index_select(position, entries)
+        x = x.unflatten(position, [sizes[letter] for letter in lookup.letters])
+        position += len(lookup.letters)
+    x = view(x, rest, sizes, starts)
+    letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
+    return x.permute(*range(lead), *(lead + letters.index(letter) for letter in pattern.letters))
+
+
+def _scattered(
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices,
+) -> Tensor:
+    """``adjoint`` for a pattern with indices: messages to one entry are added up."""
+    lookups, rest, others = _lookups(pattern)
+    lead = m.ndim - len(pattern.letters)
+    letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
+    m = m.permute(*range(lead), *(lead + pattern.letters.index(letter) for letter in letters))
+    m = adjoint(m, rest, sizes, starts, tuple(shape[axis] for axis in others))
+    position = lead
+    for lookup in lookups:
+        for k, letter in enumerate(lookup.letters):
+            m = _widen(m, position + k, sizes[letter])
+        m = m.flatten(position, position + len(lookup.letters) - 1)
+        entries = _entries(lookup, pattern, shape, sizes, starts, indices, m.device)
+        own = [shape[axis] for axis in lookup.axes]
+        zeros = m.new_zeros(*m.shape[:position], math.prod(own), *m.shape[position + 1 :])
+        m = zeros.index_add(position, entries, m).unflatten(position, own)
+        position += len(own)
+    places = [axis for lookup in lookups for axis in lookup.axes] + list(others)
+    return m.permute(*range(lead), *(lead + places.index(axis) for axis in range(len(places))))
 
 
 def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
@@ -123,6 +257,9 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
     sizes = factor.letter_sizes(shapes)
     for reference in factor.references:
         for axis, size, dim in zip(reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+            if dim.index is not None:
+                _check_numbers(factor, reference, factor.indices[dim.index], size)
+                continue
             expected = math.prod(sizes[letter] for letter in dim.letters)
             if size != expected and not _shifted(factor, dim.letters):
                 raise ObservationError(
@@ -130,7 +267,16 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
                     f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
                 )
     starts = starts_of(factor.references)
-    return [view(values[r.array.name], r.pattern, sizes, starts) for r in factor.references]
+    return [view(values[r.array.name], r.pattern, sizes, starts, factor.indices) for r in factor.references]
+
+
+def _check_numbers(factor: Factor, reference: Reference, index: Index, size: int) -> None:
+    try:
+        index.check_size(size)
+    except DeclarationError as error:
+        raise ObservationError(
+            f"variable {reference.array.name!r} of factor {factor.name!r}: {error}"
+        ) from None
 
 
 def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:

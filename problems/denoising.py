@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from unn import Partial
     from unn.diffusion import Samples
     from unn.models.frame import Given
 
@@ -275,7 +276,7 @@ class DenoisingProblem(Problem):
 
     def sample(self, run: Trained, request: SampleRequest) -> Answer:
         """Sample what is not given."""
-        from unn.draw import draw_samples, save_figure
+        from unn.draw import Marking, draw_samples, save_figure
         from unn.models.frame import kinds
 
         from .denoising_task import Sampling, draw, has_constraints
@@ -309,16 +310,34 @@ class DenoisingProblem(Problem):
             lines += [*self.describe(run, samples.values, k), ""]
         lines.append(self.verdict(run, samples))
         categories = [name for name, kind in kinds(self.graph(run.network)).items() if kind == "category"]
+        cells = {
+            name: _given_cells(given[name], samples.values[name].shape[1:-1])
+            for name in categories
+            if name in given
+        }
+        # panels of several variables are side by side already
+        columns = 4 if len(samples.values) == 1 else 1
         if request.draw is not None:
             rows = [{name: x[k] for name, x in samples.values.items()} for k in range(min(request.count, _DRAWN))]
-            save_figure(draw_samples(rows, [str(k + 1) for k in range(len(rows))], categories), request.draw)
+            names = [str(k + 1) for k in range(len(rows))]
+            marking = Marking(cells, self.blocks(run.config))
+            save_figure(draw_samples(rows, names, categories, marking=marking, columns=columns), request.draw)
             lines.append(f"samples drawn in {request.draw}")
         if request.trace is not None and steps:
             shown = [steps[round(k * (len(steps) - 1) / max(1, _DRAWN - 1))] for k in range(_DRAWN)] if len(steps) > _DRAWN else steps
-            save_figure(draw_samples([values for _, values in shown], [f"step {k + 1}" for k, _ in shown], categories), request.trace)
+            names = [f"step {k + 1}" for k, _ in shown]
+            marking = Marking(cells, self.blocks(run.config), changes=True)
+            picture = draw_samples(
+                [values for _, values in shown], names, categories, marking=marking, columns=columns
+            )
+            save_figure(picture, request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}
         return Answer(tuple(lines), {"values": data, "valid": None if samples.valid is None else samples.valid.tolist(), "tries": samples.tries.tolist()})
+
+    def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
+        """By variable, rows and columns of the blocks that pictures part by lines; none by default."""
+        return {}
 
     def verdict(self, run: Trained, samples: Samples) -> str:
         """How many samples meet the constraints, in a line."""
@@ -327,3 +346,18 @@ class DenoisingProblem(Problem):
             return f"{count} {self.noun}"
         wrong = [str(k + 1) for k in range(count) if not samples.valid[k]]
         return f"{count - len(wrong)} of {count} {self.noun} are valid" + (f"; not valid: {', '.join(wrong)}" if wrong else "")
+
+
+def _given_cells(value: Tensor | Partial, shape: tuple[int, ...]) -> Tensor:
+    """Which nodes of the first example are given, boolean, in the shape of the node axes."""
+    import torch
+
+    from unn import Partial
+
+    if not isinstance(value, Partial):
+        return torch.ones(shape, dtype=torch.bool)
+    mask = value.mask[0]
+    mask = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim))
+    if mask.ndim > len(shape):
+        mask = mask.flatten(len(shape)).all(-1)
+    return mask.expand(shape)

@@ -173,6 +173,10 @@ class SudokuProblem(DenoisingProblem):
         program = sudoku(puzzles, config.block_rows, config.block_columns)
         return {"Metropolis-Hastings": metropolis(program, count, chain_steps, seed=0).values}
 
+    def blocks(self, config: SudokuConfig) -> dict[str, tuple[int, int]]:
+        """Those of the puzzle."""
+        return {"X": (config.block_rows, config.block_columns)}
+
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
         """The file of a puzzle, or its cells in a line."""
         import torch

@@ -256,6 +256,17 @@ def blocks_of_hidden_units() -> Case:
     return Case(_mlp(), {"X": _noise(BATCH, 6).tanh()}, "Y", [unn.Block("H", first), "Y", unn.Block("H", ~first), "Y"])
 
 
+def edges() -> Case:
+    """Spins coupled along a list of edges, one of them twice."""
+    g = unn.FactorGraph("edges", node=6, value=2)
+    s, f = g.variable("s", "node | value", Entropy()), g.variable("f", "node value", SquaredNorm())
+    g.index("src", "edge", [0, 1, 2, 3, 4, 0, 0], into="node")
+    g.index("dst", "edge", [1, 2, 3, 4, 5, 5, 5], into="node")
+    g.factor(Multilinear(g.parameter("J", "edge", init=0.5)["e"], s["src[e] v"], s["dst[e] v"]))
+    g.factor(Multilinear(s["i v"], f["i v"]))
+    return Case(g, {"f": _noise(BATCH, 6, 2)}, "s", ["s"], initial={"s": "uniform"})
+
+
 def patterns() -> Case:
     """A condition, a diagonal, a split and a bias without another operand."""
     g = unn.FactorGraph("patterns", n=4, d=3, block=2, inside=2)
@@ -309,6 +320,7 @@ CASES: dict[str, Callable[[], Case]] = {
         grid,
         grid_blocks,
         blocks_of_hidden_units,
+        edges,
         patterns,
         directed_forward,
         directed_reverse,

@@ -1,9 +1,15 @@
-"""The named arrays of a graph: variables, parameters and constants, and references to them."""
+"""The named arrays of a graph: variables, parameters, constants and indices, and references to them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from .errors import DeclarationError
 from .patterns import Pattern, parse_pattern
@@ -40,7 +46,7 @@ class Array:
 
     @property
     def kind(self) -> str:
-        """'variable', 'parameter' or 'constant', for messages."""
+        """'variable', 'parameter', 'constant' or 'index', for messages."""
         return type(self).__name__.lower()
 
     @property
@@ -78,6 +84,63 @@ class Parameter(Array):
 @dataclass(frozen=True)
 class Constant(Array):
     """A fixed array: given when declared, or passed with the observations (then with or without a batch axis)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index(Array):
+    """Fixed numbers of entries of an axis, along another axis: the ends of the edges of a graph, say.
+
+    Attributes:
+        numbers: int64, shape ``(size of the axis,)``, on the CPU.
+        into: the axis whose entries they number.
+    """
+
+    numbers: Tensor
+    into: str
+    _copies: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def array(self) -> NDArray[np.int64]:
+        """The numbers as an array of numpy."""
+        array: NDArray[np.int64] = self.numbers.numpy()
+        return array
+
+    def on(self, device: torch.device) -> Tensor:
+        """The numbers on a device; copied there once."""
+        if device == self.numbers.device:
+            return self.numbers
+        if device not in self._copies:
+            with torch.inference_mode(False):
+                self._copies[device] = self.numbers.to(device)
+        return self._copies[device]
+
+    def check_size(self, size: int) -> None:
+        """Check that the axis has an entry for each of the numbers.
+
+        Raises:
+            DeclarationError: names the first number beyond the size.
+        """
+        beyond = np.flatnonzero(self.array >= size)
+        if len(beyond):
+            raise DeclarationError(
+                f"entry {beyond[0]} of index {self.name!r} is {self.array[beyond[0]]}, but axis "
+                f"{self.into!r} has size {size}; "
+                f"numbers go from 0 to {size - 1}."
+            )
+
+    def __getitem__(self, pattern: str) -> Reference:
+        raise DeclarationError(
+            f"index {self.name!r} has no values to multiply; it looks up entries of an array along axis "
+            f"{self.into!r}, "
+            f"for example X['{self.name}[e]'] for an array X of that axis."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copies": {}}
+
+
+Indices = Mapping[str, Index]
+"""The indices of a graph that a factor uses, by name."""
 
 
 @dataclass(frozen=True)

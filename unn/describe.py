@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .arrays import Array, Parameter, Reference, Variable
+from .arrays import Array, Index, Parameter, Reference, Variable
 from .engine.blocks import meets_itself
 from .factor import Factor
 from .interactions import node_axis_count
@@ -27,6 +27,8 @@ Renaming = Mapping[str, tuple[str, int]]
 def explain(graph: FactorGraph) -> str:
     """The graph in words and formulas: arrays, energy, exact block updates, boundedness.
 
+    The last three are left out where all factors are without an energy, as in graphs for denoisers.
+
     Args:
         graph: may still lack sizes; axes without one are called dynamic.
 
@@ -39,11 +41,13 @@ def explain(graph: FactorGraph) -> str:
         _wrapped(f"Factor graph {graph.name!r}: ", ", ".join(counts) + ".", 2),
         _variable_lines(graph),
         _fixed_array_lines(graph),
-        _energy_lines(graph),
-        _structure_lines(graph),
-        _update_lines(graph),
-        _wrapped("Boundedness: ", str(graph.boundedness()), 2),
+        _axis_lines(graph),
     ]
+    if graph.factors and not any(factor.inferable() for factor in graph.factors.values()):
+        sections += [_structure_lines(graph)]
+    else:
+        boundedness = _wrapped("Boundedness: ", str(graph.boundedness()), 2)
+        sections += [_energy_lines(graph), _structure_lines(graph), _update_lines(graph), boundedness]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
@@ -119,6 +123,13 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         if isinstance(array, Variable):
             continue
         shape = _shape(graph, array)
+        if isinstance(array, Index):
+            lines += _wrapped(
+                f"  {array.name}: ",
+                f"index along {_axes(graph, array)}; its numbers are entries of axis {array.into}",
+                6,
+            )
+            continue
         text = f"{array.kind}, axes {_axes(graph, array)}; "
         text += _count(math.prod(size or 0 for size in shape), "entry") if None not in shape else "number of entries dynamic"
         if array.name not in given:
@@ -128,7 +139,34 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
         if factor.module is not None:
             count = sum(p.numel() for p in factor.module.parameters())
             lines += _wrapped("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
-    return ["Parameters and constants", *lines] if lines else []
+    head = (
+        "Parameters, constants and indices"
+        if any(isinstance(a, Index) for a in graph.arrays.values())
+        else "Parameters and constants"
+    )
+    return [head, *lines] if lines else []
+
+
+def _axis_lines(graph: FactorGraph) -> list[str]:
+    """Which axes are one under several names, and how sizes follow from others."""
+    table = graph.size_table
+    lines = []
+    for first, *others in table.tied_groups():
+        reasons = dict.fromkeys(table.reasons(first, other) for other in others)
+        lines += _wrapped("  ", f"{' = '.join([first, *others])}: one axis, by {' and '.join(reasons)}", 6)
+    for relation in table.relations:
+        if relation.by:
+            lines += _wrapped("  ", f"{relation}: as declared", 6)
+    for pair in table.loose_pairs():
+        one, other = pair.relation.axis, pair.relation.other
+        if table.root(one) == table.root(other):
+            text = f"{pair.reason} shifts {one} against {other}, but they are one axis (above); declare "
+            text += f"relate_sizes('{pair.relation}') and untie them if their sizes differ"
+        else:
+            text = f"{pair.reason} runs along {one} and {other} at different shifts, as far as both reach; "
+            text += f"relate_sizes('{pair.relation}') would tie their sizes"
+        lines += _wrapped("  ", text, 6)
+    return ["Sizes", *lines] if lines else []
 
 
 def _axes(graph: FactorGraph, array: Array) -> str:
@@ -253,7 +291,8 @@ def _renaming(target: Pattern, letters: Sequence[str], others: Sequence[Pattern]
 
 
 def _one_letter_each(pattern: Pattern) -> bool:
-    return all(len(dim.letters) == 1 for dim in pattern.dimensions) and len(pattern.letters) == len(pattern.dimensions)
+    simple = all(len(dim.letters) == 1 and dim.index is None for dim in pattern.dimensions)
+    return simple and len(pattern.letters) == len(pattern.dimensions)
 
 
 def _written(reference: Reference, renaming: Renaming) -> str:
@@ -263,6 +302,8 @@ def _written(reference: Reference, renaming: Renaming) -> str:
 
 def _dimension(dim: Dimension, renaming: Renaming) -> str:
     letters = [_shifted(letter, dim.shift, renaming) for letter in dim.letters]
+    if dim.index is not None:
+        return f"{dim.index}[{letters[0]}]"
     return letters[0] if len(letters) == 1 else f"({' '.join(letters)})"
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .arrays import Reference, Variable
+from .arrays import Indices, Reference, Variable
 from .errors import DeclarationError, InferenceError
 from .interactions import Relation, Shapes, complete_relations
 from .sizes import LetterSizes, SizeRule, letter_sizes
@@ -46,6 +46,12 @@ class Factor:
 
     multilinear: ClassVar[bool] = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
+
+    handles_indices: ClassVar[bool] = False
+    """True if references may look up entries of an axis in an index of the graph, as in ``X["src[e] d"]``."""
+
+    indices: Indices = {}
+    """The indices that its references name; set when the factor is added to a graph."""
 
     module: nn.Module | None = None
     """A module with parameters of its own; the graph registers it under the factor's name."""
@@ -146,10 +152,11 @@ class Factor:
         """The extent of each letter, given the shapes of the arrays without batch axes.
 
         Raises:
-            DeclarationError: if the parts of a split axis remain unknown.
+            DeclarationError: if the parts of a split axis remain unknown, or an index, before the factor is
+                added to a graph.
         """
         try:
-            return letter_sizes(self.references, shapes, self.split_sizes)
+            return letter_sizes(self.references, shapes, self.split_sizes, self.indices)
         except DeclarationError as error:
             raise DeclarationError(f"factor {self.name!r}: {error}") from None
 

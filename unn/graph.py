@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
-from .arrays import Array, Constant, Parameter, Variable, parse_axes
+from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
 from .boundedness import Boundedness, boundedness_of
 from .errors import DeclarationError, suggest, unknown
 from .factor import Factor
 from .regularizers import Regularizer
-from .sizes import SizeTable
+from .sizes import SizeRelation, SizeTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,6 +63,7 @@ class FactorGraph(nn.Module):
         self._pending: dict[str, Initializer] = {}
         self._name_counts: dict[str, int] = {}
         self._table = SizeTable(self.sizes)
+        self._relations: list[SizeRelation] = []
         self._plans: dict[object, object] = {}
 
     # -- declaring ---------------------------------------------------------------------------------------------------
@@ -168,6 +169,93 @@ class FactorGraph(nn.Module):
             self.register_buffer(name, value)
         return constant
 
+    def index(self, name: str, axis: str, numbers: Tensor | Sequence[int], into: str) -> Index:
+        """Declare fixed numbers of entries along an axis, such as the ends of the edges of a graph.
+
+        A factor looks entries up by them: ``s["src[e] v"]`` is, for each edge e, row ``src[e]`` of ``s``.
+        The numbers belong to the declaration, as sizes do: they are not among the weights of
+        ``state_dict()``.
+
+        Args:
+            name: unique in the graph.
+            axis: along which the numbers lie, such as ``"edge"``.
+            numbers: whole numbers >= 0, shape ``(axis,)``; there may be none, and each may occur several
+                times.
+            into: the axis whose entries they number, such as ``"node"``.
+
+        Raises:
+            DeclarationError: for a name in use, numbers that are not whole, negative, or beyond the size of
+                ``into``, or that do not fit the axis.
+
+        Example:
+            >>> import torch, unn
+            >>> from factors import Multilinear
+            >>> g = unn.FactorGraph("triangle", node=3)
+            >>> s = g.variable("s", "node", unn.SignedEntropy())
+            >>> src = g.index("src", "edge", [0, 1, 2], into="node")
+            >>> dst = g.index("dst", "edge", [1, 2, 0], into="node")
+            >>> J = g.parameter("J", "edge", init="ones")
+            >>> g.factor(Multilinear(J["e"], s["src[e]"], s["dst[e]"]))
+            -sum J[e] s[src[e]] s[dst[e]]
+            >>> g.energy({"s": torch.tensor([[1.0, 1.0, -1.0]])}, by_factor=True)["Multilinear(J, s, s)"]
+            tensor([1.], grad_fn=<NegBackward0>)
+        """
+        (names, _), (target, _) = parse_axes("index", name, axis), parse_axes("index", name, into)
+        if len(names) != 1 or len(target) != 1:
+            raise DeclarationError(
+                f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} "
+                f"into {into!r}."
+            )
+        index = Index(name, names, _index_numbers(name, numbers), target[0])
+        self._declare(index)
+        try:
+            self._adopt_sizes(index, index.numbers)
+        except DeclarationError:
+            self._forget(name)
+            raise
+        return index
+
+    def relate_sizes(self, relation: str) -> None:
+        """Declare that the size of one axis follows from that of another.
+
+        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the
+        other as well.
+
+        Args:
+            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of
+                declared arrays.
+
+        Raises:
+            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or
+                the factors declared so far.
+
+        Example:
+            >>> import unn
+            >>> g = unn.FactorGraph("tagger", word=5)
+            >>> X = g.variable("X", "word", unn.SquaredNorm())
+            >>> T = g.parameter("T", "step", init="ones")
+            >>> g.relate_sizes("step = word - 1")
+            >>> g.T
+            Parameter containing:
+            tensor([1., 1., 1., 1.], requires_grad=True)
+        """
+        parsed = SizeRelation.parse(relation)
+        axes = dict.fromkeys(axis for array in self.arrays.values() for axis in array.axes)
+        for axis in (parsed.axis, parsed.other):
+            if axis not in axes:
+                raise DeclarationError(
+                    f"relation '{parsed}': graph {self.name!r}: {unknown('axis', axis, axes)}"
+                )
+        try:
+            self._table.add_relation(parsed)
+            _ = self._table.static
+        except DeclarationError:
+            self._table = self._rebuilt_table()
+            raise
+        self._relations.append(parsed)
+        self._plans.clear()
+        self._materialise()
+
     def factor(self, factor: F) -> F:
         """Add a factor and return it.
 
@@ -184,6 +272,7 @@ class FactorGraph(nn.Module):
                     f"{'belongs to another graph' if known is None else 'is not the one declared in this graph'} ({self.name!r})."
                     f"{suggest(reference.array.name, self.arrays)}"
                 )
+        factor.indices = self._indices_of(factor)
         if self.factors.get(factor.name) is factor:
             raise DeclarationError(f"factor {factor.name!r} was added already.")
         if factor.name in self.arrays:
@@ -199,7 +288,7 @@ class FactorGraph(nn.Module):
             self._table.add_factor(factor)
             _ = self._table.static if self._table.has_rules else None
         except DeclarationError:
-            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            self._table = self._rebuilt_table()
             raise
         if self._table.has_rules:
             factor.split_sizes = self._table.split_letters(factor)
@@ -392,6 +481,36 @@ class FactorGraph(nn.Module):
         self._table.add_array(array)
         self._plans.clear()
 
+    def _indices_of(self, factor: Factor) -> Indices:
+        """The indices that the references of a factor name.
+
+        Raises:
+            DeclarationError: for an unknown name, that of another array, or a factor that cannot look
+                entries up.
+        """
+        indices: dict[str, Index] = {}
+        known = [name for name, array in self.arrays.items() if isinstance(array, Index)]
+        for reference in factor.references:
+            for name in reference.pattern.indices:
+                array = self.arrays.get(name)
+                if not isinstance(array, Index):
+                    what = (
+                        unknown("index", name, known)
+                        if array is None
+                        else f"{name!r} is a {array.kind}, not an index.{suggest('', known)}"
+                    )
+                    into = reference.array.axes[0]
+                    remedy = f"declare it with g.index({name!r}, 'edge', numbers, into={into!r})."
+                    raise DeclarationError(f"factor {factor.name!r}, {reference}: {what} Or {remedy}")
+                if not factor.handles_indices:
+                    raise DeclarationError(
+                        f"factor {factor.name!r}: {type(factor).__name__} cannot look up entries in an "
+                        f"index, as {reference} does; "
+                        "use a Multilinear factor, or a class with handles_indices = True."
+                    )
+                indices[name] = array
+        return indices
+
     def _adopt_sizes(self, array: Array, value: Tensor) -> None:
         """Take static sizes from a value given with its declaration."""
         problem = ""
@@ -408,17 +527,20 @@ class FactorGraph(nn.Module):
         before = dict(self.sizes)
         self.sizes.update(zip(array.axes, value.shape, strict=True))
         try:
-            self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+            self._table = self._rebuilt_table()
             _ = self._table.static
         except DeclarationError:
             self.sizes = before
             raise
 
+    def _rebuilt_table(self) -> SizeTable:
+        return SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes, self._relations)
+
     def _forget(self, name: str) -> None:
         """Undo the declaration of an array that no factor refers to yet."""
         del self.arrays[name]
         self._pending.pop(name, None)
-        self._table = SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes)
+        self._table = self._rebuilt_table()
         self._plans.clear()
 
     def _materialise(self) -> None:
@@ -447,6 +569,34 @@ class FactorGraph(nn.Module):
         if name not in self.arrays:
             raise DeclarationError(f"graph {self.name!r}: " + unknown("array", name, self.arrays))
         return self.arrays[name]
+
+
+def _index_numbers(name: str, numbers: object) -> Tensor:
+    """The numbers of an index as int64 on the CPU.
+
+    Raises:
+        DeclarationError: names the first entry that is negative, or says what is wrong with all of them.
+    """
+    try:
+        given = torch.as_tensor(numbers)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DeclarationError(f"index {name!r}: its numbers cannot be made a tensor ({error}).") from None
+    if given.numel() == 0 and not isinstance(numbers, Tensor):
+        given = given.long()
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise DeclarationError(
+            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call "
+            ".long()."
+        )
+    with torch.inference_mode(False):
+        own = given.detach().to("cpu", torch.int64, copy=True)
+    if bool((own < 0).any()):
+        place = tuple((own < 0).nonzero()[0].tolist())
+        at = place[0] if len(place) == 1 else place
+        raise DeclarationError(
+            f"index {name!r}: entry {at} is {int(own[place])}; numbers of entries go from 0."
+        )
+    return own
 
 
 def _initial(init: Initializer, shape: list[int]) -> Tensor:

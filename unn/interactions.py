@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Reference, Variable
+from .arrays import Indices, Reference, Variable
 from .patterns import Dimension
 from .regularizers import Elementwise
 
@@ -69,7 +69,7 @@ class Relation:
     Attributes:
         one: the nodes of the one, shape ``(groups, m)``.
         other: the nodes of the other, shape ``(groups, n)``.
-        kept: which of the pairs interact, shape ``(groups, m, n)``; None for all.
+        kept: which of the pairs interact, shape ``(groups, m, n)``; None for all. No pair is there twice.
         directed: are the others what the ones were computed from?
     """
 
@@ -115,8 +115,13 @@ def node_dimensions(reference: Reference) -> Sequence[Dimension]:
 
 
 def told_apart(references: Sequence[Reference]) -> set[str]:
-    """The letters that a sum over all of them tells apart: shifted ones, and those along parameters and constants."""
-    shifted = {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+    """The letters whose values a sum tells apart: shifted, in an index, or along parameters and constants."""
+    shifted = {
+        dim.letters[0]
+        for r in references
+        for dim in r.pattern.dimensions
+        if dim.shift or dim.index is not None
+    }
     return shifted | {letter for r in references if not isinstance(r.array, Variable) for letter in r.letters}
 
 
@@ -139,7 +144,10 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
     there = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
     shared = [x for x in here if x in there and x not in apart]
     own, others = [x for x in here if x not in shared], [x for x in there if x not in shared]
-    sides = [_side(r, shared, members, sizes, low, shapes) for r, members in ((one, own), (other, others))]
+    sides = [
+        _side(r, shared, members, sizes, low, shapes, factor.indices)
+        for r, members in ((one, own), (other, others))
+    ]
     kept = None
     if not apart:
         letters = [*shared, *own, *others]
@@ -150,7 +158,19 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
         if found is not None:
             some = np.any(found, axis=tuple(range(len(letters), len(every))), keepdims=False)
             kept = np.broadcast_to(some, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
+    if any(dim.index is not None for reference in (one, other) for dim in node_dimensions(reference)):
+        kept = _first_of_each_pair(sides[0].nodes, sides[1].nodes, kept)
     return Relation(sides[0], sides[1], kept)
+
+
+def _first_of_each_pair(one: Nodes, other: Nodes, kept: Kept | None) -> Kept:
+    """Which pairs to keep so that none is repeated, shape ``(groups, m, n)``; an index may hold an edge twice."""
+    flat = one[:, :, None] * (int(other.max()) + 1) + other[:, None, :]
+    places = np.arange(flat.size) if kept is None else np.flatnonzero(kept)
+    _, first = np.unique(flat.ravel()[places], return_index=True)
+    distinct = np.zeros(flat.size, dtype=bool)
+    distinct[places[first]] = True
+    return distinct.reshape(flat.shape)
 
 
 def product_relations(factor: Factor, shapes: Shapes) -> list[Relation]:
@@ -192,7 +212,13 @@ def node_of(reference: Reference, index: Sequence[Nodes], shapes: Shapes) -> Nod
 
 
 def _side(
-    reference: Reference, shared: Sequence[str], own: Sequence[str], sizes: Mapping[str, int], low: Mapping[str, int], shapes: Shapes
+    reference: Reference,
+    shared: Sequence[str],
+    own: Sequence[str],
+    sizes: Mapping[str, int],
+    low: Mapping[str, int],
+    shapes: Shapes,
+    indices: Indices,
 ) -> Side:
     """The nodes at which a reference looks, for each value of the shared letters and of its own."""
     letters = [*shared, *own]
@@ -204,7 +230,8 @@ def _side(
         along = np.zeros_like(node)
         for letter in dim.letters:
             along = along * sizes[letter] + index[letter]
-        node = node * size + along + dim.shift
+        along = along + dim.shift
+        node = node * size + (along if dim.index is None else indices[dim.index].array[along])
     groups = int(np.prod(shape[: len(shared)], dtype=np.int64))
     members = int(np.prod(shape[len(shared) :], dtype=np.int64))
     nodes = np.broadcast_to(node, shape).reshape(groups, members)
@@ -214,10 +241,10 @@ def _side(
 def _layout(
     reference: Reference, letters: Sequence[str], groups: int, sizes: Mapping[str, int], low: Mapping[str, int], shapes: Shapes
 ) -> Layout | None:
-    """Where these nodes lie; None on a diagonal."""
+    """Where these nodes lie; None on a diagonal and where an index looks them up."""
     dimensions = node_dimensions(reference)
     axes = [x for dim in dimensions for x in dim.letters]
-    if len(axes) != len(set(axes)):
+    if len(axes) != len(set(axes)) or any(dim.index is not None for dim in dimensions):
         return None
     whole: list[int] = []
     for dim, size in zip(dimensions, shapes[reference.array.name], strict=False):

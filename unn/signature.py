@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from torch import nn
 
+from .arrays import Index
 from .describe import factor_label
 from .graph import FactorGraph
 from .runs.weights import named_tensors
@@ -14,7 +17,14 @@ def graph_signature(graph: FactorGraph) -> tuple[str, ...]:
     lines = [f"axis {name}: {size}" for name, size in graph.sizes.items()]
     for array in graph.arrays.values():
         regularizer = repr(graph.variables[array.name].regularizer) if array.name in graph.variables else ""
-        lines.append(" ".join(f"{array.kind} {array.name}: [{' '.join(array.axes)}] {regularizer}".split()))
+        numbers = (
+            f"into {array.into}, checksum {crc32(array.array.tobytes()):08x}"
+            if isinstance(array, Index)
+            else ""
+        )
+        lines.append(
+            " ".join(f"{array.kind} {array.name}: [{' '.join(array.axes)}] {regularizer}{numbers}".split())
+        )
     lines += [f"factor {name}: {factor.formula()} {factor_label(factor)}".rstrip() for name, factor in graph.factors.items()]
     return tuple(lines)
 

@@ -375,3 +375,125 @@ def test_energies_never_rise_and_padding_is_left_out(r, axes, letters, sizes, le
     padded = out["Y"][1].clone()
     padded[kept] = 0
     assert (padded == 0).all()
+
+
+# -- label sequences that are observed in part ---------------------------------------------------------------
+
+
+def sequence_entries(labels, count):
+    """The transitions of label sequences (sequences, words) as entries (sequences, step, after, before)."""
+    one = torch.nn.functional.one_hot(labels, count).to(D)
+    return one[:, 1:, :, None] * one[:, :-1, None, :]
+
+
+@st.composite
+def observed_chains(draw):
+    """Scores of label sequences, lengths in words, and some entries of one sequence each."""
+    words, count, batch = draw(st.integers(2, 4)), draw(st.integers(2, 3)), draw(st.integers(1, 3))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    scores = draw(st.sampled_from([1.0, 30.0])) * torch.randn(
+        batch, words - 1, count, count, dtype=D, generator=generator
+    )
+    lengths = torch.tensor(draw(st.lists(st.integers(2, words), min_size=batch, max_size=batch)))
+    value = sequence_entries(torch.randint(count, (batch, words), generator=generator), count)
+    share = draw(st.sampled_from([0.1, 0.4, 0.9]))
+    return scores, lengths, value, torch.rand(value.shape, generator=generator) < share
+
+
+def conditional(scores, value, where):
+    """Log-partition and marginals of one chain given some of its entries, by enumeration."""
+    steps, count = scores.shape[:2]
+    every = sequence_entries(torch.tensor(list(product(range(count), repeat=steps + 1))), count)
+    agreeing = every[((every == value) | ~where).flatten(1).all(1)]
+    totals = (agreeing * scores).flatten(1).sum(1)
+    return totals.logsumexp(0), (totals.softmax(0)[:, None] * agreeing.flatten(1)).sum(0).view(scores.shape)
+
+
+def crf():
+    g = unn.FactorGraph("crf").double()
+    s = g.constant("s", "step after before")
+    Y = g.variable("Y", "step after before", CHAIN)
+    g.factor(Multilinear(s["i a b"], Y["i a b"]))
+    return g
+
+
+@settings(max_examples=30, deadline=None)
+@given(observed_chains())
+def test_chains_in_part_are_conditioned_exactly_ragged_or_not(case):
+    scores, lengths, value, where = case
+    out = unn.infer(
+        crf(), {"s": scores, "Y": unn.Partial(value, where)}, order=["Y"], lengths={"step": lengths - 1}
+    )
+    for b, length in enumerate(lengths.tolist()):
+        own = slice(0, length - 1)
+        total, marginals = conditional(scores[b, own], value[b, own], where[b, own])
+        torch.testing.assert_close(out["Y"][b, own], marginals, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(out.energy[-1, b], -total, rtol=1e-6, atol=1e-6)
+        seen = where[b, own]
+        assert torch.equal(out["Y"][b, own][seen], value[b, own][seen])
+
+
+@settings(max_examples=15, deadline=None)
+@given(observed_chains())
+def test_best_sequences_and_samples_have_what_is_observed(case):
+    scores, _, value, where = case
+    own = CHAIN.restricted(value, where)
+    for chosen in (own.argmax(scores), own.sample(scores, generator=torch.Generator().manual_seed(0))):
+        assert torch.equal(chosen[where], value[where])
+        assert CHAIN.contains(chosen).all()
+        assert own.contains(chosen).all()
+    other = CHAIN.sample(torch.zeros_like(scores), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(own.contains(other), ((other == value) | ~where).flatten(1).all(1))
+
+
+def test_one_row_of_scores_serves_observations_that_differ():
+    scores = torch.randn(3, 2, 2, dtype=D, generator=torch.Generator().manual_seed(0))
+    value = sequence_entries(torch.tensor([[0, 1, 0, 0], [1, 1, 0, 1]]), 2)
+    where = torch.zeros_like(value, dtype=torch.bool)
+    where[:, 1] = True
+    out = unn.infer(crf(), {"s": scores, "Y": unn.Partial(value, where)}, order=["Y"])
+    for b in range(2):
+        torch.testing.assert_close(out["Y"][b], conditional(scores, value[b], where[b])[1])
+
+
+def test_gradients_reach_the_scores_of_chains_in_part():
+    scores = torch.randn(1, 3, 2, 2, dtype=D, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    value = sequence_entries(torch.tensor([[0, 1, 1, 0]]), 2)
+    where = torch.zeros_like(value, dtype=torch.bool)
+    where[0, 0, 1] = True
+    own = CHAIN.restricted(value, where)
+    torch.autograd.gradcheck(own.mirror, (scores,), fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({(0, 0, 0): 0.5}, ("neither 0 nor 1", "given (1) or forbidden (0)")),
+        ({(1, 0, 0): 1.0, (1, 1, 0): 1.0}, ("position 1", "batch element 0", "two given")),
+        ({(0, 0, 0): 1.0, (1, 0, 1): 1.0}, ("batch element 0", "no label sequence")),
+        ({(2, a, b): 0.0 for a in range(2) for b in range(2)}, ("batch element 0", "no label sequence")),
+    ],
+)
+def test_observations_that_no_sequence_has_are_refused_by_name(entries, words):
+    value, where = torch.zeros(1, 3, 2, 2, dtype=D), torch.zeros(1, 3, 2, 2, dtype=torch.bool)
+    for place, x in entries.items():
+        value[0][place], where[0][place] = x, True
+    with pytest.raises(unn.ObservationError, match=says("LinearChainCRF", *words)):
+        unn.infer(crf(), {"s": torch.zeros(1, 3, 2, 2, dtype=D), "Y": unn.Partial(value, where)}, order=["Y"])
+
+
+def test_other_structures_in_part_are_refused_by_the_axis():
+    g = unn.FactorGraph("spans").double()
+    s, Y = g.constant("s", "first last label"), g.variable("Y", "first last label", SPANS)
+    g.factor(Multilinear(s["i j c"], Y["i j c"]))
+    where = torch.zeros(1, 3, 3, 2, dtype=torch.bool)
+    where[0, 0, 1] = True
+    with pytest.raises(unn.ObservationError, match=says("'Y'", "'first'", "whole rows")):
+        unn.infer(
+            g,
+            {
+                "s": torch.zeros(1, 3, 3, 2, dtype=D),
+                "Y": unn.Partial(torch.zeros(1, 3, 3, 2, dtype=D), where),
+            },
+            order=["Y"],
+        )

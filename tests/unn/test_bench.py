@@ -237,15 +237,6 @@ def test_table_of_figures() -> None:
     assert cells[2:] == [["update", "12.3 us", "30.00", "passes"], ["build", "80 ms", "50.00", "fails"], ["free", "1 s", "-", "-"]]
 
 
-def test_a_name_that_no_case_has_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "keep_memory", lambda: None)
-    cases = [case(ours=lambda: torch.ones(1), other=lambda: torch.ones(1))]
-    core.report("About.", lambda: cases, {}, ["--only", "nothing like it"])
-    assert "nothing like it" in capsys.readouterr().out.splitlines()[-1]
-    core.report("About.", lambda: cases, {}, ["--quick", "--only", "a case"])
-    assert "nothing" not in capsys.readouterr().out
-
-
 def test_the_choice_of_a_kernel_is_compared_with_the_fastest_in_several_batches() -> None:
     setting = attention.Setting("small", lambda: sudoku.declare(2, 2), {}, heads=2, width=4, batch=2, choice=1.2)
     cases = attention.choice_cases(setting, AttentionMask(setting.graph().adjacency()))

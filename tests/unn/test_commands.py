@@ -20,6 +20,7 @@ from toy import without_times
 
 import unn
 from problems.digits_config import DigitsConfig
+from unn import draw as drawing
 from unn import runs
 from unn.cli import VERBS, main, parse
 from unn.commands import arguments as commands
@@ -195,6 +196,20 @@ def test_runs_are_compared_by_the_options_in_which_they_differ(capsys, digits_ru
     assert "channels" not in rows[0] and rows[0]["test_accuracy"] > 0
     assert (tmp_path / "both.png").stat().st_size > 1000
     assert main(["compare", str(tmp_path)]) == 2 and "no run folder" in capsys.readouterr().err
+
+
+def test_the_plot_of_compared_runs_leaves_out_the_learning_rate(capsys, digits_run, tmp_path, monkeypatch):
+    drawn = []
+
+    def draw_metrics(histories, **options):
+        drawn.extend(histories.values())
+        return draw_all(histories, **options)
+
+    draw_all = drawing.draw_metrics
+    monkeypatch.setattr("unn.draw.draw_metrics", draw_metrics)
+    answered(capsys, "compare", digits_run, "--out", tmp_path / "one.png")
+    names = {name for history in drawn for entry in history for name in entry}
+    assert "loss" in names and "rate" not in names
 
 
 def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, monkeypatch):

@@ -15,9 +15,10 @@ from matplotlib.patches import Circle, Patch, Rectangle
 from torch import Tensor
 
 import unn
-from factors import Conv2d, Multilinear
+from factors import Clique, Conv2d, Multilinear
 from unn.describe import factor_label
 from unn.draw import draw_energy, draw_images
+from unn.draw.energy import round_length
 from unn.errors import DeclarationError, ObservationError
 
 
@@ -193,6 +194,21 @@ def test_explain_ends_with_the_boundedness(declare):
     assert " ".join(g.explain().split()).endswith(" ".join(f"Boundedness: {g.boundedness()}".split()))
 
 
+def test_graphs_without_any_energy_are_explained_without_energy_updates_and_boundedness():
+    g = unn.FactorGraph("structure", n=3)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Clique(x["i"], name="order"))
+    text = g.explain()
+    assert "clique of x[i]" in text
+    for word in ("Energy", "Psi(x) +", "updates", "identity(0)", "no factor with an energy", "Boundedness"):
+        assert word not in text
+    g.factor(Multilinear(x["i"], name="bias"))
+    assert "Boundedness" in g.explain() and "updates" in g.explain()
+    lonely = unn.FactorGraph("lonely", n=3)
+    lonely.variable("x", "n", unn.SquaredNorm())
+    assert "no factor with an energy touches it" in lonely.explain()
+
+
 # -- text formats ----------------------------------------------------------------------------------------------------
 
 
@@ -361,8 +377,34 @@ def test_energy_plot_names_updates_by_the_schedule():
     out = unn.infer(g, {"X": torch.randn(3, 4)}, order=["H", "Y"], iterations=2)
     axes = draw_energy(out.energy, out.schedule).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["H", "Y", "H", "Y"]
-    many = draw_energy(torch.zeros(90, 1), [str(k) for k in range(90)]).axes[0]
-    assert [label.get_text() for label in many.get_xticklabels()] == [str(k) for k in range(0, 90, 3)]
+
+
+@pytest.mark.parametrize("order", ["ax", "abcdefg", "HYH"])
+def test_energy_plot_of_many_updates_numbers_the_rounds_and_names_all_updates_of_one(order):
+    rounds = 80
+    axes = draw_energy(torch.zeros(rounds * len(order), 1), list(order) * rounds).axes[0]
+    numbers = [int(label.get_text()) for label in axes.get_xticklabels()]
+    assert numbers == [1, 10, 20, 30, 40, 50, 60, 70, 80]
+    assert list(axes.get_xticks()) == [(number - 1) * len(order) + 1 for number in numbers]
+    assert ", ".join(order) in axes.get_xlabel()
+
+
+def test_energy_plot_of_many_updates_without_rounds_names_none():
+    axes = draw_energy(torch.zeros(90, 1), [str(k) for k in range(90)]).axes[0]
+    axes.figure.canvas.draw()
+    # places, not names of updates
+    assert all(
+        label.get_text() == f"{place:.0f}"
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "length"),
+    [("axax", 2), ("axaxa", 2), ("aaa", 1), ("axbcd", 5), ("HYHHYH", 3), ("a", 1), ("abaab", 5)],
+)
+def test_the_length_of_a_round_is_after_how_many_updates_a_schedule_repeats(schedule, length):
+    assert round_length(list(schedule)) == length
 
 
 @pytest.mark.filterwarnings("error")
@@ -404,6 +446,16 @@ def test_images_refuse_wrong_shapes_titles_and_columns():
         draw_images(images, ["a"])
     with pytest.raises(ObservationError, match="columns=0"):
         draw_images(images, columns=0)
+    for low, high in ((1, 1), (1, -1), (0, float("inf")), (float("nan"), 1)):
+        with pytest.raises(ObservationError, match=f"low={low} and high={high}"):
+            draw_images(images, low=low, high=high)
+
+
+def test_images_of_another_range_use_all_of_the_scale():
+    grey = draw_images(torch.tensor([0.0, 0.2]).view(1, 1, 1, 2), low=0, high=0.2)
+    assert grey.axes[0].images[0].get_clim() == (0, 0.2)
+    colours = draw_images(torch.tensor([0.0, 0.2, 0.4]).view(1, 3, 1, 1), low=0, high=0.2)
+    assert colours.axes[0].images[0].get_array().tolist() == [[[0.0, 1.0, 1.0]]]
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------

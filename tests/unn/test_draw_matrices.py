@@ -169,7 +169,7 @@ def test_text_of_a_small_matrix():
         "    --+--",
         "b Y   | @",
         "      |@@",
-        "5 edges between 4 nodes; '@' is 1 edges per pair of nodes",
+        "5 edges between 4 nodes; '@' is 1 edge per pair of nodes",
     ]
 
 
@@ -261,3 +261,13 @@ def check_apart(boxes, whole) -> None:
         assert not one.overlaps(other)
     for box in boxes:
         assert box.x0 >= whole.x0 and box.y0 >= whole.y0 and box.x1 <= whole.x1 and box.y1 <= whole.y1
+
+
+@pytest.mark.parametrize(("edges", "text"), [(1, "1 edge between 2 nodes"), (2, "2 edges between 2 nodes")])
+def test_one_edge_is_not_written_as_several(edges, text):
+    assert text in adjacency_text([0] * edges, [1] * edges, [("A", 2)])
+
+
+def test_one_node_is_not_written_as_several():
+    assert "0 edges between 1 node" in adjacency_text([], [], [("A", 1)])
+    assert "1 nodes" not in adjacency_text([], [], [("A", 1)])

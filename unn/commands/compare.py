@@ -38,9 +38,15 @@ def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
     if out is not None:
         from ..draw import draw_metrics, save_figure, theme_named
 
-        save_figure(draw_metrics(histories, theme=theme_named(theme)), out)
+        shown = {run: [_without_rate(entry) for entry in history] for run, history in histories.items()}
+        save_figure(draw_metrics(shown, theme=theme_named(theme)), out)
         lines.append(f"plot: {out}")
     return Answer(tuple(lines), {"runs": rows})
+
+
+def _without_rate(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry without the learning rate, which follows from the options."""
+    return {name: value for name, value in entry.items() if name != "rate"}
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -61,9 +61,14 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
         for k, row in enumerate(shades[top:bottom]):
             parts = [row[a:b] for a, b in zip([0, *right], [*right, len(row)], strict=True)]
             lines.append((name if k == 0 else "").ljust(margin) + bar.join(parts))
-    scale = f"; '@' is {most:.3g} edges per pair of nodes" if most else ""
-    lines += textwrap.wrap(f"{len(begins):,} edges between {nodes:,} nodes{scale}", width)
+    scale = f"; '@' is {_counted(f'{most:.3g}', 'edge')} per pair of nodes" if most else ""
+    counts = f"{_counted(f'{len(begins):,}', 'edge')} between {_counted(f'{nodes:,}', 'node')}"
+    lines += textwrap.wrap(f"{counts}{scale}", width)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _counted(number: str, noun: str) -> str:
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def checked_edges(who: str, rows: object, columns: object, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAMED = 30  # updates that are named below the picture, at most
+ROUNDS = 12  # rounds that are numbered below the picture, beside the first, at most
 
 
 def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
@@ -27,7 +28,8 @@ def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Th
 
     Args:
         energy: shape ``(updates, batch)``, as in ``Solution.energy``; entries that are not finite are left out.
-        schedule: the name of each update, as in ``Solution.schedule``.
+        schedule: the name of each update, as in ``Solution.schedule``. Up to 30 updates are named; of more,
+            the rounds are numbered.
         theme: light or dark.
 
     Raises:
@@ -118,8 +120,43 @@ def _finite_means(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArr
 def _name_updates(axes: Axes, theme: Theme, updates: int, schedule: Sequence[str] | None) -> None:
     axes.set(xlabel="update", ylabel="energy", xlim=(0.5, max(1, updates) + 0.5))
     axes.locator_params(axis="x", integer=True)
-    if schedule:
-        step = math.ceil(len(schedule) / NAMED)
-        names = [shortened(name, 24) for name in list(schedule)[::step]]
-        axes.set_xticks(range(1, len(schedule) + 1, step), names, rotation=90, fontsize=FINE, color=theme.foreground, parse_math=False)
-        axes.set_xlabel("update" if step == 1 else f"update (one in {step} is named)")
+    if not schedule:
+        return
+    names = [shortened(name, 24) for name in schedule]
+    length = round_length(schedule)
+    rounds = math.ceil(len(names) / length)
+    if len(names) <= NAMED:
+        axes.set_xticks(
+            range(1, len(names) + 1),
+            names,
+            rotation=90,
+            fontsize=FINE,
+            color=theme.foreground,
+            parse_math=False,
+        )
+    elif rounds > 1:
+        step = next(
+            nice
+            for power in range(9)
+            for nice in (10**power, 2 * 10**power, 5 * 10**power)
+            if nice * ROUNDS >= rounds
+        )
+        numbered = sorted({1, *range(step, rounds + 1, step)})
+        axes.set_xticks(
+            [(number - 1) * length + 1 for number in numbered], [str(number) for number in numbered]
+        )
+        axes.set_xlabel(
+            shortened(f"round, each of the updates {', '.join(names[:length])}", 90), parse_math=False
+        )
+    if 1 < rounds <= NAMED and length > 1:
+        for number in range(1, rounds):
+            axes.axvline(number * length + 0.5, color=theme.faint, linewidth=0.5, zorder=0)
+
+
+def round_length(schedule: Sequence[str]) -> int:
+    """The number of updates after which a schedule repeats; all of them if it does not."""
+    names = list(schedule)
+    for length in range(1, len(names) // 2 + 1):
+        if names[length:] == names[:-length]:
+            return length
+    return len(names)

@@ -15,18 +15,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def draw_images(images: Tensor, titles: Sequence[str] | None = None, columns: int = 10, theme: Theme = LIGHT) -> Figure:
-    """A grid of images, grey (-1 black, 1 white) or in colours (-1 none of it, 1 all of it).
+def draw_images(
+    images: Tensor,
+    titles: Sequence[str] | None = None,
+    columns: int = 10,
+    theme: Theme = LIGHT,
+    low: float = -1.0,
+    high: float = 1.0,
+) -> Figure:
+    """A grid of images, grey (``low`` black, ``high`` white) or in colours (``low`` none of it, ``high`` all
+    of it).
 
     Args:
-        images: shape ``(n, 1, rows, columns)`` for grey or ``(n, 3, rows, columns)`` for red, green and blue, in [-1, 1];
-            values beyond are clipped.
+        images: shape ``(n, 1, rows, columns)`` for grey or ``(n, 3, rows, columns)`` for red, green and blue;
+            values beyond ``low`` and ``high`` are clipped.
         titles: one for each image.
         columns: images side by side.
         theme: light or dark.
+        low, high: the range of values.
 
     Raises:
-        ObservationError: for images of another shape, fewer titles than images, or no column.
+        ObservationError: for images of another shape, fewer titles than images, no column, or an empty range.
     """
     pixels = as_array(images)
     if pixels is None or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or 0 in pixels.shape:
@@ -37,6 +46,10 @@ def draw_images(images: Tensor, titles: Sequence[str] | None = None, columns: in
         raise ObservationError(f"draw_images got {len(pixels)} images, but {len(titles)} titles; pass one for each.")
     if columns < 1:
         raise ObservationError(f"draw_images needs at least one column, got columns={columns}.")
+    if not -math.inf < low < high < math.inf:
+        raise ObservationError(
+            f"draw_images needs a range of values from low to a larger high, got low={low} and high={high}."
+        )
     across = min(columns, len(pixels))
     down = math.ceil(len(pixels) / across)
     room = 0.25 if titles is not None else 0.0
@@ -44,9 +57,9 @@ def draw_images(images: Tensor, titles: Sequence[str] | None = None, columns: in
     grid = figure.subplots(down, across, squeeze=False, subplot_kw={"frame_on": False, "xticks": [], "yticks": []}).flatten()
     for axes, image in zip(grid, pixels, strict=False):
         if len(image) == 1:
-            axes.imshow(image[0], cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+            axes.imshow(image[0], cmap="gray", vmin=low, vmax=high, interpolation="nearest")
         else:
-            axes.imshow(((image + 1) / 2).clip(0, 1).transpose(1, 2, 0), interpolation="nearest")
+            axes.imshow(((image - low) / (high - low)).clip(0, 1).transpose(1, 2, 0), interpolation="nearest")
     for axes, title in zip(grid, titles or (), strict=False):
         add_title(axes, theme, title, LABEL)
     return figure

@@ -1,8 +1,10 @@
-"""Samples as pictures: a row for each sample or step, a panel for each variable."""
+"""Samples as pictures: a row of panels for each sample or step, a panel for each variable."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,57 +18,164 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANEL = 1.2  # inches, a side
-WRITTEN = 12  # rows and columns up to which categories are written as numbers
+PANEL = 1.2  # inches, a side at least
+CELL = 0.2  # inches, a side of a cell with a written category
+WRITTEN = 16  # rows and columns up to which categories are written as numbers
 
 Matrix = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Marking:
+    """What a picture of samples shows beside the values.
+
+    Attributes:
+        given: by variable, where its values were given, boolean, shape of its node axes; the same in all
+            samples.
+        blocks: by variable, rows and columns of a block; lines are drawn between blocks.
+        changes: whether to mark cells whose category differs from that in the sample before.
+    """
+
+    given: Mapping[str, object] | None = None
+    blocks: Mapping[str, tuple[int, int]] | None = None
+    changes: bool = False
 
 
 def draw_samples(
-    rows: Sequence[Mapping[str, object]], names: Sequence[str], categories: Sequence[str] = (), theme: Theme = LIGHT
+    rows: Sequence[Mapping[str, object]],
+    names: Sequence[str],
+    categories: Sequence[str] = (),
+    theme: Theme = LIGHT,
+    marking: Marking | None = None,
+    columns: int = 1,
 ) -> Figure:
-    """Values as panels of colour, a row of panels for each sample; categories as numbers from 1.
+    """Values as panels for each sample: numbers as colours, categories written as numbers from 1.
+
+    Given cells are shaded and their numbers bold, cells that changed are in the first colour of the theme.
+    Categories of variables with more than 16 rows or columns of nodes are colours.
 
     Args:
         rows: for each sample its values by variable, without a batch axis; with three axes or more, the later ones are put side by side.
         names: of the rows.
         categories: variables that are one-hot along their last axis.
         theme: light or dark.
+        marking: what was given, blocks, changes; nothing of them without it.
+        columns: samples side by side.
 
     Raises:
-        ObservationError: if there is no sample, samples differ in their variables, or a value is no array.
+        ObservationError: if there is no sample or no column, samples differ in their variables, a value is
+            no array, or a mark has another shape than its variable.
     """
     if not rows or len(names) != len(rows) or len({tuple(row) for row in rows}) > 1 or not rows[0]:
         raise ObservationError("a picture of samples needs at least one of them, a name for each, and the same variables in all.")
+    if columns < 1:
+        raise ObservationError(f"a picture of samples needs at least one column, got columns={columns}.")
+    marking = marking or Marking()
     variables = list(rows[0])
     matrices = [{name: _matrix(name, value, name in categories) for name, value in row.items()} for row in rows]
-    figure = new_figure(theme, 0.6 + PANEL * len(variables), 0.4 + PANEL * len(rows))
-    grid: Any = figure.subplots(len(rows), len(variables), squeeze=False)
-    for column, name in enumerate(variables):
-        known = [float(value) for row in matrices for value in (row[name].min(), row[name].max())]
-        low, high = min(known), max(known)
-        for k, row in enumerate(matrices):
-            axes = grid[k][column]
-            _draw_panel(axes, row[name], (low, high if high > low else low + 1), name in categories, theme)
-            if k == 0:
+    given = {name: _given(name, marking, matrices[0][name].shape) for name in variables}
+    written = {name: name in categories and max(matrices[0][name].shape) <= WRITTEN for name in variables}
+    limits = {name: _limits([row[name] for row in matrices]) for name in variables}
+    across = min(columns, len(rows))
+    down = math.ceil(len(rows) / across)
+    sizes = [_panel_size(matrices[0][name].shape, written[name]) for name in variables]
+    figure = new_figure(
+        theme,
+        across * (0.3 + sum(width for width, _ in sizes)) + 0.3,
+        down * (0.1 + max(height for _, height in sizes)) + 0.4,
+    )
+    grid: Any = figure.subplots(
+        down, across * len(variables), squeeze=False, width_ratios=[width for width, _ in sizes] * across
+    )
+    for place in range(down * across):
+        for k, name in enumerate(variables):
+            axes = grid[place // across][place % across * len(variables) + k]
+            if place >= len(rows):
+                axes.set_axis_off()
+                continue
+            style_axes(axes, theme, frame=("left", "right", "top", "bottom"))
+            axes.set(xticks=[], yticks=[])
+            matrix = matrices[place][name]
+            if written[name]:
+                before = matrices[place - 1][name] if place and marking.changes else matrix
+                _write_categories(axes, matrix, given[name], matrix != before, theme)
+            else:
+                low, high = limits[name]
+                axes.imshow(
+                    matrix, cmap=ramp(theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest"
+                )
+            if marking.blocks and name in marking.blocks:
+                _draw_blocks(axes, matrix.shape, marking.blocks[name], theme)
+            if place < across:
                 axes.set_title(name, fontsize=NAME, color=theme.foreground, parse_math=False)
-            if column == 0:
-                axes.set_ylabel(names[k], parse_math=False)
+            if k == 0:
+                axes.set_ylabel(names[place], parse_math=False)
     return figure
 
 
-def _draw_panel(axes: Axes, matrix: Matrix, limits: tuple[float, float], written: bool, theme: Theme) -> None:
-    low, high = limits
-    style_axes(axes, theme, frame=("left", "right", "top", "bottom"))
-    axes.imshow(matrix, cmap=ramp(theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    if not written or max(matrix.shape) > WRITTEN:
-        return
-    for i, j in np.ndindex(*matrix.shape):
-        # the ramp begins near the background
-        colour = theme.background if matrix[i, j] - low > 0.5 * (high - low) else theme.foreground
-        axes.text(j, i, f"{int(matrix[i, j])}", ha="center", va="center", fontsize=LABEL, color=colour)
+def _panel_size(shape: tuple[int, ...], written: bool) -> tuple[float, float]:
+    """Width and height of a panel in inches."""
+    if not written:
+        return PANEL, PANEL
+    return max(PANEL, CELL * shape[1]), max(PANEL if shape[0] > 1 else 2 * CELL, CELL * shape[0])
+
+
+def _write_categories(axes: Axes, matrix: Matrix, given: Marks, changed: Marks, theme: Theme) -> None:
+    from matplotlib.colors import ListedColormap
+
+    down, across = matrix.shape
+    axes.imshow(
+        given,
+        cmap=ListedColormap([theme.background, theme.fill]),
+        vmin=0,
+        vmax=1,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    for line in range(1, down):
+        axes.axhline(line - 0.5, color=theme.faint, linewidth=0.3)
+    for line in range(1, across):
+        axes.axvline(line - 0.5, color=theme.faint, linewidth=0.3)
+    for i, j in np.ndindex(down, across):
+        marked = bool(changed[i, j])
+        axes.text(
+            j,
+            i,
+            f"{int(matrix[i, j])}",
+            ha="center",
+            va="center_baseline",
+            fontsize=LABEL,
+            fontweight="bold" if given[i, j] else "normal",
+            color=theme.background if marked else theme.foreground,
+            bbox={"boxstyle": "square,pad=0.15", "color": theme.cycle[0], "linewidth": 0} if marked else None,
+        )
+
+
+def _draw_blocks(axes: Axes, shape: tuple[int, ...], block: tuple[int, int], theme: Theme) -> None:
+    for line in range(block[0], shape[0], block[0]):
+        axes.axhline(line - 0.5, color=theme.foreground, linewidth=1.2)
+    for line in range(block[1], shape[1], block[1]):
+        axes.axvline(line - 0.5, color=theme.foreground, linewidth=1.2)
+
+
+def _limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
+    low, high = min(float(x.min()) for x in matrices), max(float(x.max()) for x in matrices)
+    return low, high if high > low else low + 1
+
+
+def _given(name: str, marking: Marking, shape: tuple[int, ...]) -> Marks:
+    """Where values of a variable were given, in the shape of its panel."""
+    if not marking.given or name not in marking.given:
+        return np.zeros(shape, dtype=bool)
+    marks = as_array(marking.given[name])
+    if marks is None or marks.dtype != bool or marks.size != math.prod(shape):
+        raise ObservationError(
+            f"a picture of samples: what is given of {name!r} must be boolean with {math.prod(shape)} "
+            "entries, "
+            f"one for each of its nodes, got {described(marking.given[name])}."
+        )
+    return marks.reshape(shape)
 
 
 def _matrix(name: str, value: object, category: bool) -> Matrix:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from ..arrays import Array, Constant, Variable
+from ..arrays import Array, Constant, Index, Variable
 from ..errors import ObservationError, unknown
 from ..graph import FactorGraph
 from ..regularizers import Elementwise
@@ -28,6 +28,10 @@ def given_array(graph: FactorGraph, name: str) -> Array:
         raise ObservationError(f"given: graph {graph.name!r}: " + unknown("variable", name, known))
     if name in graph._buffers:
         raise ObservationError(f"given: constant {name!r} has a value since its declaration; declare it without one to give it in each call.")
+    if isinstance(array, Index):
+        raise ObservationError(
+            f"given: {name!r} is an index; its numbers belong to the declaration, not to an observation."
+        )
     if not isinstance(array, (Variable, Constant)):
         raise ObservationError(
             f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."
@@ -111,9 +115,11 @@ def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved:
         if root in solved and solved[root] != size:
             tied = [name for name in table.tied(axis) if name != axis]
             also = f" (tied to {', '.join(map(repr, tied))})" if tied else ""
+            hint = table.relation_hint(axis, size, solved[root])
             raise ObservationError(
                 f"{array.kind} {where}: axis {axis!r}{also} has size {size}, expected {solved[root]}: "
-                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare {axis}={size}."
+                f"shape {tuple(x.shape)} does not fit {_batched(array)}; reshape the value, or declare "
+                f"{axis}={size}.{hint}"
             )
         if size == 0:
             raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")

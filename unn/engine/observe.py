@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..arrays import Array, Variable
+from ..arrays import Array, Index, Variable
 from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph import FactorGraph
 from ..regularizers import AlongAxis, Dropped, Elementwise, Regularizer
@@ -218,13 +218,25 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
                 graph.require_parameters()
             raise ObservationError(
                 f"the size of axis {axis!r} of {array.kind} {name!r} is not known from the declaration or from what is given; "
-                f"pass sizes={{{axis!r}: ...}}."
+                f"pass sizes={{{axis!r}: ...}}{graph.size_table.missing_size_hint(axis, solved)}."
             )
-        if 0 in shape:
+        if 0 in shape and not _edgeless(graph, array, shape):
             axis = array.axes[shape.index(0)]
             raise ObservationError(f"axis {axis!r} of {array.kind} {name!r} has size 0; there is nothing to infer along it.")
         shapes[name] = tuple(size for size in shape if size is not None)
     return shapes
+
+
+def _edgeless(graph: FactorGraph, array: Array, shape: tuple[int | None, ...]) -> bool:
+    """Is an array empty only because an index along its axis has no numbers, so that its terms are absent?"""
+    empty = {
+        graph.size_table.root(other.axes[0]) for other in graph.arrays.values() if isinstance(other, Index)
+    }
+    absent = all(
+        size != 0 or graph.size_table.root(axis) in empty
+        for axis, size in zip(array.axes, shape, strict=True)
+    )
+    return absent and not isinstance(array, Variable)
 
 
 def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:

@@ -30,6 +30,7 @@ def ragged_masks(
         other = ragged.setdefault(table.root(axis), (axis, length))
         if check and not torch.equal(other[1], length):
             raise ObservationError(f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; give one of them.")
+    _add_related_lengths(graph, ragged, check)
     _refuse_what_counts_padding(graph, set(ragged))
     masks: dict[str, Tensor] = {}
     for name, array in graph.arrays.items():
@@ -52,6 +53,27 @@ def ragged_masks(
     return masks
 
 
+def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor]], check: bool) -> None:
+    """Add the lengths that follow from others by the declared relations between sizes."""
+    table = graph.size_table
+    # each relation leads one step further
+    for relation in [relation for _ in table.relations for relation in table.relations]:
+        for axis, other, by in (
+            (relation.axis, relation.other, relation.by),
+            (relation.other, relation.axis, -relation.by),
+        ):
+            if table.root(other) not in ragged:
+                continue
+            length = ragged[table.root(other)][1] + by
+            known = ragged.setdefault(table.root(axis), (axis, length))
+            if check and not torch.equal(known[1], length):
+                raise ObservationError(
+                    f"lengths: {relation} is declared, but the lengths of axes {known[0]!r} and "
+                    f"{ragged[table.root(other)][0]!r} "
+                    "differ otherwise; give one of them."
+                )
+
+
 def mask_constants(graph: FactorGraph, setting: Setting) -> None:
     """Zero the padded part of constants; they then have a batch axis."""
     for name, array in graph.arrays.items():
@@ -72,17 +94,34 @@ def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
     """Refuse factors in which padded entries would count although they are zero."""
     table = graph.size_table
     for factor in graph.factors.values():
-        carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
+        # what is zero in padding: entries of variables and constants under these letters, looked up or not
+        zeroed = {
+            dim
+            for r in factor.references
+            if isinstance(r.array, (Variable, Constant))
+            for dim in r.pattern.dimensions
+        }
+        carried = {letter for dim in zeroed if dim.index is None for letter in dim.letters}
         for reference in factor.references:
             for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
-                if table.root(axis) not in ragged:
+                along = axis if dim.index is None else factor.indices[dim.index].axes[0]
+                if table.root(axis) not in ragged and table.root(along) not in ragged:
                     continue
                 if not factor.handles_padding:
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} ({type(factor).__name__}) does not leave out padding along axis {axis!r} of "
                         f"{reference.array.name!r}; run sequences of one length together, or use a Multilinear factor."
                     )
-                if not set(dim.letters) <= carried:
+                if dim.index is not None and table.root(along) in ragged and not set(dim.letters) <= carried:
+                    raise ObservationError(
+                        f"lengths: factor {factor.name!r} looks up {reference} along the ragged axis "
+                        f"{along!r}, which no variable or constant "
+                        "of it has; multiply in a constant of ones along it under the letter "
+                        f"{dim.letters[0]!r}, so that padding can be left out."
+                    )
+                if table.root(axis) in ragged and not (
+                    set(dim.letters) <= carried if dim.index is None else dim in zeroed
+                ):
                     raise ObservationError(
                         f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
                         "has under that letter; multiply in a constant of ones along it, so that padding can be left out."
