@@ -1,5 +1,6 @@
 """Arborescences: reference values, enumeration, networkx; derivatives; any scale, strong cycles, forbidden arcs, padding."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import laplacian
+from factors.tree_derivatives import differentiable
 from factors.arborescence import decode, sample
 from factors.elimination import eliminated
 from factors.matrix_tree import _WAYS, _by_cases, log_partition, log_partition_and_marginals, marginals, present
@@ -236,10 +238,13 @@ def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_stron
         return partition, arcs, gradient
 
     expected = everything(lambda s: eliminated(s, exists, roots))
+    def solve(s, ways):
+        return differentiable(s, exists, partial(_by_cases, single_root=roots, ways=ways))
+
     for ways in (_WAYS[torch.float64], _WAYS[torch.float64][1:]):
-        for found, right in zip(everything(lambda s, w=ways: _by_cases(s, exists, roots, w)), expected, strict=True):
+        for found, right in zip(everything(lambda s, w=ways: solve(s, w)), expected, strict=True):
             torch.testing.assert_close(found, right, atol=1e-10, rtol=1e-12)
-    single = everything(lambda s: _by_cases(s.float(), exists, roots, _WAYS[torch.float32]))
+    single = everything(lambda s: solve(s.float(), _WAYS[torch.float32]))
     for found, right in zip(single, expected, strict=True):
         torch.testing.assert_close(found.double(), right, atol=2e-4, rtol=1e-5)
 
@@ -291,7 +296,7 @@ def test_each_way_alone_is_right_where_it_is_trusted(roots, kind, strength, monk
             for way in _WAYS[dtype]:
                 solved = way.solve(given_scores.to(way.dtype), None, roots == "single")
                 trusted = solved.cancelled <= way.worst
-                assert ((solved.found.double() - exact)[trusted].abs() <= closest).all()
+                assert ((solved.marginals.double() - exact)[trusted].abs() <= closest).all()
                 assert ((solved.partition - partition)[trusted].abs() <= relative * partition[trusted].abs().clamp_min(1)).all()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import UnnError
 
@@ -117,6 +118,12 @@ def batch_sum(x: Tensor) -> Tensor:
 def batch_all(x: Tensor) -> Tensor:
     """Conjunction over all axes but the first."""
     return x if x.ndim < 2 else x.flatten(1).all(1)
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Is x differentiated in forward mode, or are transforms of ``torch.func`` active? ``requires_grad`` then says nothing about derivatives."""
+    active: bool = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
+    return active or forward_ad.unpack_dual(x).tangent is not None
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
