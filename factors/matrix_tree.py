@@ -252,7 +252,7 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     # a maximum over the first axis is several times faster than over the second
     arcs = scores.transpose(0, 1).clone(memory_format=torch.contiguous_format)
     diagonal = arcs.diagonal(dim1=0, dim2=2)
-    roots = diagonal.clone()
+    roots = diagonal.clone(memory_format=torch.contiguous_format)
     largest = arcs.amax(0)
     if exists is not None:
         largest = torch.where(exists, largest, 0)
@@ -271,8 +271,10 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     if single_root:
         # not less the sum of both, in which the smaller one would drown
         roots.sub_(largest).sub_(own_shift)
-        root_shift = roots.logsumexp(1)
-        guess = roots = roots.softmax(1)
+        top = roots.amax(1, keepdim=True)
+        weight = roots.sub_(top).exp_().sum(1, keepdim=True)
+        guess = roots = roots.div_(weight)
+        root_shift = weight.log_().add_(top)[:, 0]
         if exists is not None:
             root_shift = torch.where(exists[:, 0], root_shift, 0)
             guess = roots = torch.where(exists, roots, 0)

@@ -54,10 +54,14 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_partition: Tensor | None, by_marginals: Tensor | None, _: None) -> tuple[Tensor | None, None, None]:
         scores, exists, marginals = ctx.saved_tensors
-        gradient = None if by_partition is None else by_partition[:, None, None] * marginals
-        if by_marginals is not None:
-            more = _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, by_marginals)
-            gradient = more if gradient is None else gradient + more
+        if by_marginals is None:
+            return None if by_partition is None else by_partition[:, None, None] * marginals, None, None
+        if torch.is_grad_enabled() or is_transformed(scores, by_marginals):
+            gradient = _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, by_marginals)
+        else:
+            gradient = ctx.factorisation.derivative([by_marginals])
+        if by_partition is not None:
+            gradient = torch.addcmul(gradient, by_partition[:, None, None], marginals)
         return gradient, None, None
 
     @staticmethod

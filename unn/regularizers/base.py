@@ -120,10 +120,13 @@ def batch_all(x: Tensor) -> Tensor:
     return x if x.ndim < 2 else x.flatten(1).all(1)
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Is x differentiated in forward mode, or are transforms of ``torch.func`` active? ``requires_grad`` then says nothing about derivatives."""
+def is_transformed(*tensors: Tensor) -> bool:
+    """Is a tensor differentiated in forward mode, or are transforms of ``torch.func`` active?
+
+    ``requires_grad`` then does not say whether derivatives are needed.
+    """
     active: bool = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
-    return active or forward_ad.unpack_dual(x).tangent is not None
+    return active or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
