@@ -48,7 +48,7 @@ def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bo
         single_root: exactly one modifier hangs on the root; else at least one.
 
     Raises:
-        ObservationError: for scores or lengths of another shape, or scores that are NaN or +inf.
+        ObservationError: for scores or lengths of another shape, lengths below 0 or above n, or scores of words that are NaN or +inf.
     """
     return log_partition_and_marginals(scores, lengths, single_root)[0]
 
@@ -64,7 +64,7 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
 def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
     """Both at once, from one factorisation; arguments and errors as for ``log_partition``."""
     check_shape(scores)
-    return _solve(scores, None if lengths is None else present(scores, lengths), single_root, _checked_and_eliminated)
+    return _solve(scores, None if lengths is None else _existing(scores, lengths), single_root, _checked_and_eliminated)
 
 
 def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
@@ -124,14 +124,25 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
     """Which nodes exist, shape ``(batch, n)``, boolean.
 
     Raises:
-        ObservationError: for lengths of another shape, or scores that are not as they should be.
+        ObservationError: for lengths of another shape, below 0 or above n, or scores that are not as they should be, but for those in padding.
     """
-    check_scores(scores)
-    batch, n = scores.shape[:2]
     if lengths is None:
-        return torch.ones(batch, n, dtype=torch.bool, device=scores.device)
+        check_scores(scores)
+        return torch.ones(scores.shape[:2], dtype=torch.bool, device=scores.device)
+    check_shape(scores)
+    exists = _existing(scores, lengths)
+    check_scores(scores.detach().masked_fill(~(exists[:, :, None] & exists[:, None]), 0))
+    return exists
+
+
+def _existing(scores: Tensor, lengths: Tensor) -> Tensor:
+    batch, n = scores.shape[:2]
     if lengths.shape != (batch,) or lengths.is_floating_point():
         raise ObservationError(f"trees: lengths need shape ({batch},) and whole numbers, got {tuple(lengths.shape)} and {lengths.dtype}.")
+    outside = (lengths < 0) | (lengths > n)
+    if not torch.compiler.is_compiling() and bool(outside.any()):
+        b = int(outside.nonzero()[0])
+        raise ObservationError(f"trees: lengths go from 0 to {n}, the size of the scores, but that of batch element {b} is {int(lengths[b])}.")
     return torch.arange(n, device=scores.device) < lengths.to(scores.device)[:, None]
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unn.regularizers.base import uniform
 
-NEVER = -1e30
-"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores comes near it."""
+NEVER = -1e300
+"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores of float32 comes near it."""
 
 Total = Callable[[Tensor, int], Tensor]
 """A sum along one axis, by its number counted from the end."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unn.regularizers.base import is_transformed
+from unn.regularizers.base import is_transformed, merged
 
 
 class Factorisation(Protocol):
@@ -72,7 +72,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], scores: Tensor, exists: Tensor | None, factorise: Factorise) -> tuple[Any, Any]:
-        flat, flat_exists = (_flat(info.batch_size, x, dim) for x, dim in zip((scores, exists), in_dims, strict=False))
+        flat, flat_exists = (None if x is None else merged(info.batch_size, x, dim) for x, dim in zip((scores, exists), in_dims, strict=False))
         partition, marginals, _ = _LogPartition.apply(flat, flat_exists, factorise)
         apart = (info.batch_size, -1)
         # a factorisation of all of them is none of any of them
@@ -128,13 +128,6 @@ class _Derivative(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], _: Factorisation | None, factorise: Factorise, *tensors: Tensor | None
     ) -> tuple[Tensor, int]:
-        flat = [_flat(info.batch_size, x, dim) for x, dim in zip(tensors, in_dims[2:], strict=True)]
+        flat = [None if x is None else merged(info.batch_size, x, dim) for x, dim in zip(tensors, in_dims[2:], strict=True)]
         result: Tensor = _Derivative.apply(None, factorise, *flat)
         return result.unflatten(0, (info.batch_size, -1)), 0
-
-
-def _flat(size: int, x: Tensor | None, dim: int | None) -> Tensor | None:
-    """The axis of a vmap merged into that of the batch, which comes first."""
-    if x is None:
-        return None
-    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)

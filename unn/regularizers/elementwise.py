@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from .base import Regularizer, batch_all, batch_sum, normal, tolerance, uniform, widened
-from .tanh import tanh
 
 
 class Elementwise(Regularizer):
@@ -37,17 +36,25 @@ class Elementwise(Regularizer):
         return -math.inf, math.inf
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            # the middle of the domain has a finite slope, which 0 need not have
+            x = torch.where(mask, x, self._inner_point())
         wide = widened(x)
         low, high = self.interval()
         inside = self.entry_contains(x, tolerance(x.dtype))
         entries = self.entry_value(wide if low == -math.inf and high == math.inf else wide.clamp(low, high))
         if mask is not None:
-            inside = inside | ~mask
             entries = torch.where(mask, entries, 0)
         return torch.where(batch_all(inside), batch_sum(entries), torch.inf).to(x.dtype)
 
+    def _inner_point(self) -> float:
+        low, high = self.interval()
+        if math.isfinite(low):
+            return (low + high) / 2 if math.isfinite(high) else low + 1
+        return high - 1 if math.isfinite(high) else 0.0
+
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        entries = self.entry_conjugate(widened(t))
+        entries = self.entry_conjugate(widened(t if mask is None else torch.where(mask, t, 0)))
         if mask is not None:
             entries = torch.where(mask, entries, 0)
         return batch_sum(entries).to(t.dtype)
@@ -154,7 +161,7 @@ class SignedEntropy(Elementwise):
         return torch.logaddexp(t, -t)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
-        return tanh(t)
+        return t.tanh()
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.abs() <= 1 + tolerance
