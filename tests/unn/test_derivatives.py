@@ -44,7 +44,9 @@ def test_derivatives_of_elementwise_regularizers_agree_at_every_kind_of_point(re
     for function in (regularizer.mirror, regularizer.conjugate):
         check_derivatives(function, points)
         check_derivatives(lambda t, f=function: f(t, mask), points[:3])
-    check_derivatives(regularizer.value, [regularizer.mirror(noise(3, 8))])
+    # away from kinks of the value, at which its slope jumps
+    inside = 0.1 + 0.2 * torch.rand(2, 8, dtype=D, generator=torch.Generator().manual_seed(3))
+    check_derivatives(regularizer.value, [inside])
 
 
 @pytest.mark.parametrize("regularizer", ROWS, ids=repr)

@@ -129,8 +129,8 @@ class BinaryEntropy(Elementwise):
         return _phi(x) + _phi(1 - x)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # softplus switches to the identity at 20, which costs 2e-9 in float64
-        return torch.logaddexp(t, torch.zeros_like(t))
+        # softplus switches to the identity at 20, which costs 2e-9 in float64; the second derivative of logaddexp is NaN at large scores
+        return -torch.nn.functional.logsigmoid(-t)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
         return t.sigmoid()
@@ -157,8 +157,9 @@ class SignedEntropy(Elementwise):
         return _phi((1 + x) / 2) + _phi((1 - x) / 2)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0
-        return torch.logaddexp(t, -t)
+        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0, logaddexp that at large scores
+        twice = 2 * t
+        return -0.5 * (torch.nn.functional.logsigmoid(twice) + torch.nn.functional.logsigmoid(-twice))
 
     def entry_mirror(self, t: Tensor) -> Tensor:
         return t.tanh()

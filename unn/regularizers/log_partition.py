@@ -182,5 +182,6 @@ class _Slope(torch.autograd.Function):
 
 def _no_second_derivative(regularizer: LogPartition) -> DerivativeError:
     return DerivativeError(
-        f"{regularizer!r}.value(x) is found by iterations and has a first derivative only; value_at_mirror(mirror(t), t) has derivatives of any order."
+        f"{regularizer!r}.value(x) is found by iterations and has a first derivative only; "
+        "value_at_mirror(mirror(t), t) has derivatives of any order."
     )
