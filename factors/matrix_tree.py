@@ -33,8 +33,8 @@ from .tree_derivatives import Factorisation, differentiable
 
 _LEAST = 1e-20
 """The least sum of the weights of arcs, relative to that of the root, that they are divided by."""
-_ROUNDED = 8 / 64**2
-"""In float32, scores of roots of 64 beyond those of other arcs are rounded by as much as terms of size 8 cancel."""
+_ROUNDED = {torch.float32: 8 / 64**2, torch.float64: 30 / 1e4**2}
+"""By the square of what scores of roots are beyond those of other arcs, how far their rounding counts as cancellation."""
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -299,9 +299,9 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     matrix.diagonal(dim1=1, dim2=2).add_(degree)
     inverse, determinant, cancelled = invert(matrix)
     partition += determinant
-    if root_shift is not None and scores.dtype == torch.float32:
+    if root_shift is not None:
         # scores of roots are rounded in proportion to their size
-        cancelled = torch.addcmul(cancelled, root_shift, root_shift, value=_ROUNDED)
+        cancelled = torch.addcmul(cancelled, root_shift, root_shift, value=_ROUNDED[scores.dtype])
     per_root = _per_root(inverse, guess)
     marginals = _marginals(arcs, roots, inverse, per_root)
     return _Solved(partition, marginals, cancelled, _Inverse(arcs, roots, guess, inverse, per_root))
