@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unn.errors import ObservationError
 
+from .best_tree import best_trees
 from .matrix_tree import marginals, present
-
-Scores = NDArray[np.float64]
-Heads = NDArray[np.int64]
 
 
 def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
     """The heads of the best arborescence: shape ``(batch, n)``, int64; a root is its own head, padding has -1.
 
-    Exact for one root and for several: where the best heads of all modifiers form a tree they are the answer, which is checked for the whole
-    batch at once; elsewhere cycles are contracted (Chu and Liu, 1965; Edmonds, 1967), with a penalty on every root that is larger than any
-    tree's score where there must be one.
+    Exact for one root and for several, under any finite mask: where the best heads of all modifiers form a tree they are the answer, which is
+    checked for the whole batch at once; elsewhere cycles are contracted (``factors.best_tree``). Only -inf forbids: where every tree must break a
+    soft mask, such as -1e30, the best of these is found.
 
     Args:
         scores: shape ``(batch, n, n)``, packed; -inf forbids.
@@ -42,12 +38,14 @@ def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
     possible = (torch.where(exists, wide.amax(1), 0) > -torch.inf).all(1)
     fine = rooted & possible & ((roots == 1) if single_root else (roots >= 1)) | ~exists.any(1)
     result = torch.where(exists, greedy, -1)
-    for b in (~fine).nonzero().squeeze(1).tolist():
-        size = int(exists[b].sum())
-        found = best_heads(wide[b, :size, :size].cpu().numpy(), single_root)
-        if found is None:
-            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
-        result[b, :size] = torch.from_numpy(found).to(result.device)
+    rest = (~fine).nonzero().squeeze(1)
+    if not len(rest):
+        return result
+    heads, found = best_trees(wide[rest].cpu().numpy(), exists[rest].sum(1).cpu().numpy(), single_root)
+    if not found.all():
+        b = int(rest[int((~found).argmax())])
+        raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
+    result[rest] = torch.from_numpy(heads).to(result.device)
     return result
 
 
@@ -90,82 +88,3 @@ def hanging(heads: Tensor, exists: Tensor) -> Tensor:
     for _ in range(max(1, heads.shape[1]).bit_length()):
         above = above.gather(1, above)
     return (heads.gather(1, above) == above).all(1)
-
-
-def best_heads(scores: Scores, single_root: bool) -> Heads | None:
-    """The heads of the best arborescence of one sentence; None if there is none."""
-    n = len(scores)
-    # node 0 is the root of all, and modifiers are 1 to n
-    full = np.full((n + 1, n + 1), -np.inf)
-    full[1:, 1:] = scores
-    full[0, 1:] = scores.diagonal()
-    np.fill_diagonal(full, -np.inf)
-    if single_root:
-        finite = full[np.isfinite(full)]
-        if not len(finite):
-            return None
-        # larger than the difference of any two trees, so that one root is always better than two (Zmigrod et al., 2020)
-        full[0] -= n * (finite.max() - finite.min()) + 1
-    heads = _contracted(full)
-    if heads is None:
-        return None
-    found = heads[1:] - 1
-    roots = found < 0
-    if single_root and roots.sum() != 1:
-        return None
-    packed: Heads = np.where(roots, np.arange(n), found)
-    return packed
-
-
-def _contracted(scores: Scores) -> Heads | None:
-    """Chu-Liu-Edmonds with node 0 as root: the best head of every node, then cycles as nodes of their own."""
-    # a loop, since a long sentence of equal words has as many cycles as words
-    levels: list[tuple[Heads, Heads, Heads, Heads, Heads]] = []
-    while True:
-        heads: Heads = scores.argmax(0)
-        heads[0] = 0
-        if len(scores) > 1 and not np.isfinite(scores[heads[1:], np.arange(1, len(scores))]).all():
-            return None
-        cycle = _cycle(heads)
-        if cycle is None:
-            break
-        inside = np.zeros(len(scores), dtype=bool)
-        inside[cycle] = True
-        outside = np.flatnonzero(~inside)
-        # what entering the cycle at each of its nodes changes
-        entering = scores[np.ix_(outside, cycle)] - scores[heads[cycle], cycle]
-        leaving = scores[np.ix_(cycle, outside)]
-        levels.append((heads, cycle, outside, entering.argmax(1), leaving.argmax(0)))
-        size = len(outside)
-        smaller = np.full((size + 1, size + 1), -np.inf)
-        smaller[:size, :size] = scores[np.ix_(outside, outside)]
-        smaller[:size, size] = entering.max(1)
-        smaller[size, :size] = leaving.max(0)
-        scores = smaller
-    found = heads
-    for heads, cycle, outside, entry, leaf in reversed(levels):
-        size = len(outside)
-        gate = int(found[size])
-        heads[cycle[entry[gate]]] = outside[gate]
-        chosen = found[1:size]
-        from_cycle = chosen == size
-        heads[outside[1:]] = np.where(from_cycle, cycle[leaf[1:]], outside[np.where(from_cycle, 0, chosen)])
-        found = heads
-    return found
-
-
-def _cycle(heads: Heads) -> Heads | None:
-    """The nodes of one cycle that does not hold the root; None if there is none."""
-    state = np.zeros(len(heads), dtype=np.int64)
-    state[0] = -1
-    for start in range(1, len(heads)):
-        node, path = start, []
-        while state[node] == 0:
-            state[node] = start
-            path.append(node)
-            node = int(heads[node])
-        if state[node] == start:
-            return np.array(path[path.index(node) :])
-        for seen in path:
-            state[seen] = -1
-    return None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unn.errors import DeclarationError, ObservationError
 from unn.regularizers import Regularizer
-from unn.regularizers.base import tolerance
+from unn.regularizers.base import merged, tolerance
 from unn.sizes import SizeRule, offset_rule
 
 from .sinkhorn import NEVER, balanced, curvature
@@ -150,35 +150,63 @@ def _sinkhorn(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Sinkhorn(torch.autograd.Function):
-    """The balanced matrix and the sum of its logarithmic factors, with the derivative of the fixed point."""
+    """The balanced matrix and the sum of its logarithmic factors, with the derivative of the fixed point, which is symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
-        x, dual = balanced(scores)
-        ctx.save_for_backward(x)
-        ctx.mark_non_differentiable(dual)
-        return x, dual
+    def forward(scores: Tensor) -> tuple[Tensor, Tensor]:
+        return balanced(scores.detach())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[0])
+        ctx.save_for_forward(output[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        weighted = x * gradient
-        # the part of the gradient that changes the sums of rows or columns goes nowhere
-        rows = weighted.sum(2, keepdim=True)
-        columns = torch.linalg.solve(curvature(x), weighted.sum(1)[:, :, None] - x.transpose(1, 2) @ rows)
-        change: Tensor = weighted - x * (rows - x @ columns + columns.transpose(1, 2))
-        return change
+        return _moved(x, gradient)
+
+    @staticmethod
+    def jvp(ctx: Any, direction: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return _moved(x, direction), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None], scores: Tensor) -> tuple[Any, Any]:
+        x, dual = _Sinkhorn.apply(merged(info.batch_size, scores, in_dims[0]))
+        return (x.unflatten(0, (info.batch_size, -1)), dual.unflatten(0, (info.batch_size, -1))), (0, 0)
+
+
+def _moved(x: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of a balanced matrix in a direction of its scores."""
+    weighted = x * direction
+    # the part of the direction that changes the sums of rows or columns goes nowhere
+    rows = weighted.sum(2, keepdim=True)
+    columns = torch.linalg.solve(curvature(x), weighted.sum(1)[:, :, None] - x.transpose(1, 2) @ rows)
+    return weighted - x * (rows - x @ columns + columns.transpose(1, 2))
 
 
 class _Known(torch.autograd.Function):
     """A known value whose gradient is known, and differentiable itself."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, value: Tensor, slope: Tensor, at: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
+    def forward(value: Tensor, slope: Tensor, at: Tensor) -> Tensor:
         return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
         (slope,) = ctx.saved_tensors
         return None, None, gradient[:, None, None] * slope
+
+    @staticmethod
+    def jvp(ctx: Any, _: Tensor | None, __: Tensor | None, direction: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return (slope * direction).sum((1, 2))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from unn.errors import ObservationError
 
-from .arborescence import best_heads
+from .best_tree import as_integers, best_trees
 from .matrix_tree import present
 
 
@@ -20,7 +22,7 @@ def k_best(scores: Tensor, k: int, lengths: Tensor | None = None, single_root: b
     """The k best arborescences of each sentence, from the best on, and their scores.
 
     Exact, by partition: all trees but the best are those that leave it first at the modifier 1, 2, ... n, and each of these parts has a best tree of
-    its own (Lawler, 1972). That takes at most k n runs of ``decode``, one after another, so it is for a few sentences and not for training.
+    its own (Lawler, 1972). That takes at most k n runs of ``decode``, so it is for a few sentences and not for training.
 
     Args:
         scores: shape ``(batch, n, n)``, packed; -inf forbids.
@@ -52,28 +54,42 @@ def k_best(scores: Tensor, k: int, lengths: Tensor | None = None, single_root: b
 
 
 def _ranked(scores: NDArray[np.float64], k: int, single_root: bool) -> list[tuple[float, NDArray[np.int64]]]:
-    modifiers = np.arange(len(scores))
+    """The best trees of one sentence and their scores, from the best on."""
+    n = len(scores)
+    modifiers = np.arange(n)
+    # in integers, since soft masks would absorb the scores beside them
+    exact = as_integers(scores)
     number = count()
-    waiting: list[tuple[float, int, NDArray[np.int64], NDArray[np.float64], int]] = []
+    waiting: list[tuple[Any, int, NDArray[np.int64], NDArray[np.float64], int]] = []
 
-    def offer(part: NDArray[np.float64], fixed: int) -> None:
-        own = best_heads(part, single_root)
-        if own is not None:
+    def offer(parts: NDArray[np.float64], fixed: Sequence[int]) -> None:
+        every, exists = best_trees(parts, np.full(len(parts), n), single_root)
+        for heads, part, first in zip(every[exists], parts[exists], np.array(fixed)[exists], strict=True):
             # the scores of the sentence, not of the part: what is forbidden there is not in the tree
-            heapq.heappush(waiting, (-float(scores[own, modifiers].sum()), next(number), own, part, fixed))
+            heapq.heappush(waiting, (-sum(exact[heads, modifiers]), next(number), heads, part, int(first)))
 
-    offer(scores, 0)
-    found: list[tuple[float, NDArray[np.int64]]] = []
-    while waiting and len(found) < k:
-        total, _, own, part, fixed = heapq.heappop(waiting)
-        found.append((-total, own))
-        for m in range(fixed, len(scores)):
-            rest = part.copy()
-            rest[own[m], m] = -np.inf
-            offer(rest, m)
-            # from here on, this modifier keeps its head
-            kept = part[own[m], m]
-            part = part.copy()
-            part[:, m] = -np.inf
-            part[own[m], m] = kept
-    return found
+    offer(scores[None], [0])
+    ranked: list[tuple[float, NDArray[np.int64]]] = []
+    while waiting and len(ranked) < k:
+        _, _, heads, part, fixed = heapq.heappop(waiting)
+        with np.errstate(over="ignore"):
+            ranked.append((float(scores[heads, modifiers].sum()), heads))
+        free = range(fixed, n)
+        if free:
+            offer(np.stack(_parts(part, heads, free)), free)
+    return ranked
+
+
+def _parts(scores: NDArray[np.float64], heads: NDArray[np.int64], free: range) -> list[NDArray[np.float64]]:
+    """Scores of all trees but one, by the first of some modifiers at which they differ from it."""
+    parts = []
+    for m in free:
+        rest = scores.copy()
+        rest[heads[m], m] = -np.inf
+        parts.append(rest)
+        # from here on, this modifier keeps its head
+        own = scores[heads[m], m]
+        scores = scores.copy()
+        scores[:, m] = -np.inf
+        scores[heads[m], m] = own
+    return parts

@@ -19,19 +19,22 @@ pass is inverted without any subtraction in float64, and what does not pass then
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from unn.errors import ObservationError
 
-from .elimination import NEVER, eliminated
+from .elimination import NEVER, eliminated, eliminated_derivative
 from .laplacian import Inverted, invert, invert_exactly
+from .tree_derivatives import Factorisation, differentiable
 
 _LEAST = 1e-20
 """The least sum of the weights of arcs, relative to that of the root, that they are divided by."""
+_ROUNDED = {torch.float32: 8 / 64**2, torch.float64: 30 / 1e4**2}
+"""By the square of what scores of roots are beyond those of other arcs, how far their rounding counts as cancellation."""
 
 
 def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> Tensor:
@@ -45,7 +48,7 @@ def log_partition(scores: Tensor, lengths: Tensor | None = None, single_root: bo
         single_root: exactly one modifier hangs on the root; else at least one.
 
     Raises:
-        ObservationError: for scores or lengths of another shape, or scores that are NaN or +inf.
+        ObservationError: for scores or lengths of another shape, lengths below 0 or above n, or scores of words that are NaN or +inf.
     """
     return log_partition_and_marginals(scores, lengths, single_root)[0]
 
@@ -61,29 +64,30 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
 def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
     """Both at once, from one factorisation; arguments and errors as for ``log_partition``."""
     check_shape(scores)
-    return _found(scores, None if lengths is None else present(scores, lengths), single_root, _checked_and_eliminated)
+    return _solve(scores, None if lengths is None else _existing(scores, lengths), single_root, _checked_and_eliminated)
 
 
 def unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
     """Log-partition and marginals of scores that are known to be as they should be; ``exists`` has shape ``(batch, n)``, None for no padding."""
-    return _found(scores, exists, single_root, eliminated)
+    return _solve(scores, exists, single_root, eliminated)
 
 
 _Last = Callable[[Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
 
 
-def _found(scores: Tensor, exists: Tensor | None, single_root: bool, last: _Last) -> tuple[Tensor, Tensor]:
+def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, last: _Last) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
         # which way is taken depends on the values, so that this part runs as it is between two compiled ones
-        eager: tuple[Tensor, Tensor] = torch.compiler.disable(_found)(scores, exists, single_root, last)
+        eager: tuple[Tensor, Tensor] = torch.compiler.disable(_solve)(scores, exists, single_root, last)
         return eager
     if not scores.shape[1]:
         # the only tree of no nodes
         return scores.sum((1, 2)), scores.clone()
-    kept = scores if scores.dtype == torch.float64 else scores.float()
+    wide = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
-        kept = kept.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
-    partition, arcs = _by_cases(kept, exists, single_root, _WAYS[kept.dtype], last)
+        wide = wide.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
+    factorise = partial(_by_cases, single_root=single_root, ways=_WAYS[wide.dtype], last=last)
+    partition, arcs = differentiable(wide, exists, factorise)
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
 
@@ -120,14 +124,25 @@ def present(scores: Tensor, lengths: Tensor | None) -> Tensor:
     """Which nodes exist, shape ``(batch, n)``, boolean.
 
     Raises:
-        ObservationError: for lengths of another shape, or scores that are not as they should be.
+        ObservationError: for lengths of another shape, below 0 or above n, or scores that are not as they should be, but for those in padding.
     """
-    check_scores(scores)
-    batch, n = scores.shape[:2]
     if lengths is None:
-        return torch.ones(batch, n, dtype=torch.bool, device=scores.device)
+        check_scores(scores)
+        return torch.ones(scores.shape[:2], dtype=torch.bool, device=scores.device)
+    check_shape(scores)
+    exists = _existing(scores, lengths)
+    check_scores(scores.detach().masked_fill(~(exists[:, :, None] & exists[:, None]), 0))
+    return exists
+
+
+def _existing(scores: Tensor, lengths: Tensor) -> Tensor:
+    batch, n = scores.shape[:2]
     if lengths.shape != (batch,) or lengths.is_floating_point():
         raise ObservationError(f"trees: lengths need shape ({batch},) and whole numbers, got {tuple(lengths.shape)} and {lengths.dtype}.")
+    outside = (lengths < 0) | (lengths > n)
+    if not torch.compiler.is_compiling() and bool(outside.any()):
+        b = int(outside.nonzero()[0])
+        raise ObservationError(f"trees: lengths go from 0 to {n}, the size of the scores, but that of batch element {b} is {int(lengths[b])}.")
     return torch.arange(n, device=scores.device) < lengths.to(scores.device)[:, None]
 
 
@@ -142,34 +157,60 @@ class _Way:
 
 def _by_cases(
     scores: Tensor, exists: Tensor | None, single_root: bool, ways: Sequence[_Way], last: _Last = eliminated
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Factorisation]:  # fmt: skip
     """The first of some ways for what it can be trusted with, the next for the rest, elimination for what is left."""
     if not ways:
-        return last(scores.double(), exists, single_root)
-    cast = scores.to(ways[0].dtype)
-    solved = ways[0].solve(cast.detach(), exists, single_root)
+        wide = scores.double()
+        partition, arcs = last(wide, exists, single_root)
+        return partition.to(scores.dtype), arcs.to(scores.dtype), _Eliminated(wide, exists, single_root)
+    solved = ways[0].solve(scores.to(ways[0].dtype), exists, single_root)
     # the largest of anything with NaN is NaN
     if not len(scores) or float(solved.cancelled.amax()) <= ways[0].worst:
-        return _attached(cast, solved)
+        return solved.partition.to(scores.dtype), solved.marginals.to(scores.dtype), solved.inverse
     trusted = solved.cancelled <= ways[0].worst
     good, bad = trusted.nonzero().squeeze(1), (~trusted).nonzero().squeeze(1)
-    parts = [_by_cases(scores[bad], None if exists is None else exists[bad], single_root, ways[1:], last)]
-    if len(good):
-        parts.insert(0, _attached(cast[good], solved.rows(good)))
+    partition, arcs, rest = _by_cases(scores[bad], None if exists is None else exists[bad], single_root, ways[1:], last)
+    if not len(good):
+        return partition, arcs, rest
     place = torch.cat([good, bad]).argsort()
-    return torch.cat([part[0].to(scores.dtype) for part in parts])[place], torch.cat([part[1].to(scores.dtype) for part in parts])[place]
+    return (
+        torch.cat([solved.partition[good].to(scores.dtype), partition])[place],
+        torch.cat([solved.marginals[good].to(scores.dtype), arcs])[place],
+        _Mixed([(good, solved.inverse.rows(good)), (bad, rest)]),
+    )
 
 
-@dataclass
-class _Solved:
-    """The inverse of the matrix whose determinant is the weight of all trees, and what follows from it.
+@dataclass(frozen=True)
+class _Mixed:
+    """Factorisations of some batch elements each."""
+
+    parts: Sequence[tuple[Tensor, Factorisation]]
+
+    def derivative(self, directions: Sequence[Tensor]) -> Tensor:
+        result = torch.empty_like(directions[0])
+        for rows, part in self.parts:
+            result[rows] = part.derivative([direction[rows] for direction in directions])
+        return result
+
+
+@dataclass(frozen=True)
+class _Eliminated:
+    """Scores without any factorisation that could be trusted."""
+
+    scores: Tensor
+    exists: Tensor | None
+    single_root: bool
+
+    def derivative(self, directions: Sequence[Tensor]) -> Tensor:
+        along = [direction.double() for direction in directions]
+        return eliminated_derivative(self.scores, self.exists, self.single_root, along).to(directions[0].dtype)
+
+
+@dataclass(frozen=True)
+class _Inverse:
+    """The inverse of the matrix whose determinant is the weight of all trees.
 
     Attributes:
-        partition: shape ``(batch,)``.
-        found: marginals, shape ``(batch, n, n)``.
-        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``; NaN or infinity if nothing is left.
-        shift: of the scores of arcs, by modifier, shape ``(batch, n)``.
-        root_shift: of those of roots, beside that, shape ``(batch, 1)``.
         arcs: weights of the shifted scores, 0 on the diagonal, shape ``(batch, n, n)``.
         roots: likewise, shape ``(batch, n)``.
         guess: how likely each node is the root, u above, shape ``(batch, n)``; None where several roots are allowed.
@@ -177,21 +218,44 @@ class _Solved:
         per_root: the probability of each root, by its weight, shape ``(batch, n)``.
     """
 
-    partition: Tensor
-    found: Tensor
-    cancelled: Tensor
-    shift: Tensor
-    root_shift: Tensor
     arcs: Tensor
     roots: Tensor
     guess: Tensor | None
     inverse: Tensor
     per_root: Tensor
 
-    def rows(self, chosen: Tensor) -> _Solved:
-        """Those of some batch elements."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part[chosen] for name, part in held.items() if part is not None})
+    def rows(self, chosen: Tensor) -> _Inverse:
+        """That of some batch elements."""
+        guess = None if self.guess is None else self.guess[chosen]
+        return _Inverse(self.arcs[chosen], self.roots[chosen], guess, self.inverse[chosen], self.per_root[chosen])
+
+    def derivative(self, directions: Sequence[Tensor]) -> Tensor:
+        along = [direction.to(self.arcs.dtype) for direction in directions]
+        if len(along) == 1:
+            return _directional(self, along[0]).to(directions[0].dtype)
+        with torch.enable_grad():
+            change = torch.zeros_like(self.arcs, requires_grad=True)
+            gradient = _differentiable(change, self)
+            for direction in along:
+                (gradient,) = torch.autograd.grad((gradient * direction).sum(), change, create_graph=True)
+        return gradient.detach().to(directions[0].dtype)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """What follows from an inverse.
+
+    Attributes:
+        partition: shape ``(batch,)``.
+        marginals: shape ``(batch, n, n)``.
+        cancelled: of what size the terms are whose sums are one, shape ``(batch,)``; NaN or infinity if nothing is left.
+        inverse: as it was found.
+    """
+
+    partition: Tensor
+    marginals: Tensor
+    cancelled: Tensor
+    inverse: _Inverse
 
 
 def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
@@ -199,7 +263,7 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     # a maximum over the first axis is several times faster than over the second
     arcs = scores.transpose(0, 1).clone(memory_format=torch.contiguous_format)
     diagonal = arcs.diagonal(dim1=0, dim2=2)
-    roots = diagonal.clone()
+    roots = diagonal.clone(memory_format=torch.contiguous_format)
     largest = arcs.amax(0)
     if exists is not None:
         largest = torch.where(exists, largest, 0)
@@ -211,30 +275,36 @@ def _solve_fast(scores: Tensor, exists: Tensor | None, single_root: bool) -> _So
     bounded = total.clamp_min(_LEAST)
     degree = total.div_(bounded)
     arcs = arcs.div_(bounded).transpose(0, 1)
-    shift = bounded.log_().add_(largest)
+    own_shift = bounded.log_()
     if exists is not None:
-        degree, shift = torch.where(exists, degree, 1), torch.where(exists, shift, 0)
-    partition = shift.sum(1, dtype=torch.float64)
+        degree, own_shift = torch.where(exists, degree, 1), torch.where(exists, own_shift, 0)
+    partition = largest.sum(1, dtype=torch.float64).add_(own_shift.sum(1))
     if single_root:
-        roots -= shift
-        root_shift = roots.logsumexp(1, keepdim=True)
-        guess = roots = roots.softmax(1)
+        # not less the sum of both, in which the smaller one would drown
+        roots.sub_(largest).sub_(own_shift)
+        top = roots.amax(1, keepdim=True)
+        weight = roots.sub_(top).exp_().sum(1, keepdim=True)
+        guess = roots = roots.div_(weight)
+        root_shift = weight.log_().add_(top)[:, 0]
         if exists is not None:
-            root_shift = torch.where(exists[:, :1], root_shift, 0)
+            root_shift = torch.where(exists[:, 0], root_shift, 0)
             guess = roots = torch.where(exists, roots, 0)
-        partition += root_shift[:, 0]
+        partition += root_shift
         matrix = torch.mul(guess[:, :, None], roots[:, None]).sub_(arcs)
     else:
         roots = diagonal.clone()
         diagonal.zero_()
-        root_shift, guess = shift.new_zeros(len(shift), 1), None
+        root_shift, guess = None, None
         matrix = arcs.neg()
     matrix.diagonal(dim1=1, dim2=2).add_(degree)
-    inverse, determinant, largest_entry = invert(matrix)
+    inverse, determinant, cancelled = invert(matrix)
     partition += determinant
+    if root_shift is not None:
+        # scores of roots are rounded in proportion to their size
+        cancelled = torch.addcmul(cancelled, root_shift, root_shift, value=_ROUNDED[scores.dtype])
     per_root = _per_root(inverse, guess)
-    found = _marginals(arcs, roots, inverse, per_root)
-    return _Solved(partition, found, largest_entry, shift, root_shift, arcs, roots, guess, inverse, per_root)
+    marginals = _marginals(arcs, roots, inverse, per_root)
+    return _Solved(partition, marginals, cancelled, _Inverse(arcs, roots, guess, inverse, per_root))
 
 
 def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Solved:
@@ -260,7 +330,7 @@ def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> 
     visits = (arcs.sum(1) + surplus) * per_root
     found = _marginals(arcs, roots, inverse, per_root)
     cancelled = torch.where(_sound(found, inverse, visits, exists), 2 * visits.amax(1) - 1, torch.inf)
-    return _Solved(determinant + shift.sum(1), found, cancelled, shift, shift.new_zeros(len(shift), 1), arcs, roots, None, inverse, per_root)
+    return _Solved(determinant + shift.sum(1), found, cancelled, _Inverse(arcs, roots, None, inverse, per_root))
 
 
 def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor | None) -> _Solved:
@@ -289,9 +359,8 @@ def _hung_on_heaviest(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor
     scale = per_root.amax(1, keepdim=True)
     partition = determinant + shift.sum(1) + total.log()
     per_root = per_root / scale
-    return _Solved(
-        partition, found, cancelled, shift, -scale.log(), arcs, roots * scale, guess, inverse + per_root[:, :, None], per_root
-    )  # fmt: skip
+    moved = _Inverse(arcs, roots * scale, guess, inverse + per_root[:, :, None], per_root)
+    return _Solved(partition, found, cancelled, moved)
 
 
 def _sound(found: Tensor, inverse: Tensor, visits: Tensor, exists: Tensor | None) -> Tensor:
@@ -316,8 +385,7 @@ def _marginals(arcs: Tensor, roots: Tensor, inverse: Tensor, per_root: Tensor) -
     return found
 
 
-@torch.no_grad()
-def _directional(solved: _Solved, direction: Tensor) -> Tensor:
+def _directional(solved: _Inverse, direction: Tensor) -> Tensor:
     """The derivative of the marginals in a direction of the scores: the Hessian of the log-partition, which is symmetric, times the direction."""
     arcs, roots = solved.arcs * direction, solved.roots * direction.diagonal(dim1=1, dim2=2)
     step = arcs.clone()
@@ -332,57 +400,21 @@ def _directional(solved: _Solved, direction: Tensor) -> Tensor:
     return _marginals(arcs, roots, solved.inverse, solved.per_root).add_(moved_roots)
 
 
-def _attached(scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
-    """Log-partition and marginals with their derivatives."""
-    if not (torch.is_grad_enabled() and scores.requires_grad):
-        return solved.partition, solved.found
-    partition, found = _Attached.apply(scores, solved)
-    return partition, found
-
-
-class _Attached(torch.autograd.Function):
-    """A factorisation with its first derivatives; those of higher order come from differentiable operations."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, solved: _Solved) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(scores)
-        ctx.solved = solved
-        ctx.set_materialize_grads(False)
-        return solved.partition.clone(), solved.found.clone()
-
-    @staticmethod
-    def backward(ctx: Any, by_partition: Tensor | None, by_found: Tensor | None) -> tuple[Tensor | None, None]:
-        (scores,) = ctx.saved_tensors
-        solved: _Solved = ctx.solved
-        again = torch.is_grad_enabled()
-        found = _differentiable(scores, solved) if again else solved.found
-        gradient = None if by_partition is None else by_partition[:, None, None] * found
-        if by_found is not None:
-            if again:
-                (more,) = torch.autograd.grad(found, scores, by_found, create_graph=True)
-            else:
-                more = _directional(solved, by_found)
-            gradient = more if gradient is None else gradient + more
-        return gradient, None
-
-
-def _differentiable(scores: Tensor, solved: _Solved) -> Tensor:
-    """The marginals in operations that can be differentiated any number of times, from the inverse that is known."""
-    identity = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
-    arcs = (scores.masked_fill(identity, -torch.inf) - solved.shift[:, None]).exp()
-    roots = (scores.diagonal(dim1=1, dim2=2) - (solved.shift + solved.root_shift)).exp()
+def _differentiable(change: Tensor, solved: _Inverse) -> Tensor:
+    """The marginals after a change of the scores, which is 0, in operations that can be differentiated by it any number of times."""
+    arcs, roots = solved.arcs * change.exp(), solved.roots * change.diagonal(dim1=1, dim2=2).exp()
     if solved.guess is None:
         matrix = torch.diag_embed(arcs.sum(1) + roots) - arcs
     else:
         matrix = torch.diag_embed(arcs.sum(1)) - arcs + solved.guess[:, :, None] * roots[:, None]
     inverse = Inverted.apply(matrix, solved.inverse)
     own = inverse.diagonal(dim1=1, dim2=2)
-    found: Tensor = arcs * (own[:, None] - inverse.mT) + torch.diag_embed(roots * _per_root(inverse, solved.guess))
-    return found
+    marginals: Tensor = arcs * (own[:, None] - inverse.mT) + torch.diag_embed(roots * _per_root(inverse, solved.guess))
+    return marginals
 
 
 _WAYS = {
     torch.float64: (_Way(_solve_fast, torch.float64, 30.0), _Way(_solve_exactly, torch.float64, 300.0)),
-    torch.float32: (_Way(_solve_fast, torch.float32, 8.0), _Way(_solve_exactly, torch.float64, 1e7)),
+    torch.float32: (_Way(_solve_fast, torch.float32, 8.0), _Way(_solve_fast, torch.float64, 1e4), _Way(_solve_exactly, torch.float64, 1e7)),
 }
 """What is tried for results of a dtype before elimination in the logarithmic domain."""

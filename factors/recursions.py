@@ -12,6 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from unn.errors import DerivativeError
+from unn.regularizers.base import is_transformed
+
 from .semirings import NEVER, Semiring, Total
 
 
@@ -58,6 +61,7 @@ class Chain(Paths):
     def partition(self, scores: Tensor, sizes: Tensor, total: Total) -> Tensor:
         from torch_struct import LinearChain
 
+        _refuse_transforms("LinearChainCRF")
         # it insists that the longest sequence fills the axis, and counts nodes
         longest = int(sizes.max())
         value: Tensor = LinearChain(Semiring(total)).logpartition(scores[:, :longest] + 0.0, sizes[:, 0] + 1)[0][0]
@@ -181,8 +185,17 @@ class Spans(Recursion):
     def partition(self, scores: Tensor, sizes: Tensor, total: Total) -> Tensor:
         from torch_struct import CKY_CRF
 
+        _refuse_transforms("TreeCRF")
         value: Tensor = CKY_CRF(Semiring(total)).logpartition(scores + 0.0, sizes[:, 0])[0][0]
         return value
+
+
+def _refuse_transforms(name: str) -> None:
+    if is_transformed():
+        raise DerivativeError(
+            f"Structured({name}) is computed by torch-struct, which does not run under torch.func (vmap, grad, jvp, jacrev), nor in the forward mode "
+            "of its mirror: differentiate it by torch.autograd.grad or torch.autograd.functional, and give it a batch for vmap."
+        )
 
 
 class Projective(Recursion):

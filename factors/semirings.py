@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unn.regularizers.base import uniform
 
-NEVER = -1e30
-"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores comes near it."""
+NEVER = -1e300
+"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores of float32 comes near it."""
 
 Total = Callable[[Tensor, int], Tensor]
 """A sum along one axis, by its number counted from the end."""
@@ -23,7 +23,9 @@ Total = Callable[[Tensor, int], Tensor]
 
 def log_sum(x: Tensor, dim: int = -1) -> Tensor:
     """The logarithm of the sum of exponentials; its gradient leads to marginals."""
-    return torch.logsumexp(x, dim)
+    # the gradient of logsumexp is exp(x - result), whose terms do not sum to one where the result is rounded to a coarse grid
+    peak = x.detach().amax(dim, keepdim=True)
+    return torch.logsumexp(x - peak, dim) + peak.squeeze(dim)
 
 
 def best(x: Tensor, dim: int = -1) -> Tensor:

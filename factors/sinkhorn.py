@@ -10,13 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NEVER = -1e30
-"""Stands for -inf, so that differences stay numbers."""
+NEVER = -1e300
+"""Stands for -inf, so that differences stay numbers; no score of float32 over a temperature comes near it."""
 
 _RIDGE = 1e-14
 _STAGE = 4.0
 _EXACT = 1e-13
 _ROUNDS = 400
+_FAR = 1e8
+"""Entries this far below the largest of their row and column have no share, if there is a permutation without them."""
+_COARSE = 1e11
+"""Above this, rounding of the scores leaves nothing to be shared: what is balanced is the best permutation."""
 
 
 @torch.no_grad()
@@ -29,13 +33,18 @@ def balanced(scores: Tensor) -> tuple[Tensor, Tensor]:
         scores: shape ``(batch, n, n)``, float64, finite.
     """
     possible = scores > NEVER / 2
+    # sums of rows and columns do not care, and what is left has as few digits before the point as there can be
+    scores, shift = _centred(scores, possible)
+    possible = _without_far(scores, possible)
+    scores = torch.where(possible, scores, NEVER)
     top = torch.where(possible, scores, -torch.inf).flatten(1).amax(1) if scores.numel() else scores.new_zeros(len(scores))
     low = torch.where(possible, scores, torch.inf).flatten(1).amin(1) if scores.numel() else top
     span = (top - low).nan_to_num(0.0, 0.0, 0.0).clamp(min=1.0)
     exact = (torch.finfo(scores.dtype).eps * span).clamp(min=_EXACT)
     stage = (_STAGE / span).clamp(max=1.0)
     g = scores.new_zeros(len(scores), scores.shape[2])
-    left = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+    coarse = span > _COARSE
+    left = ~coarse
     for _ in range(_ROUNDS):
         rows = left.nonzero().squeeze(1)
         if not len(rows):
@@ -57,7 +66,40 @@ def balanced(scores: Tensor) -> tuple[Tensor, Tensor]:
         stage[rows] = raised
     f = -torch.logsumexp(scores + g[:, None], 2)
     x = torch.softmax(scores + g[:, None], 2)
-    return _checked(x, f.sum(1) + g.sum(1), possible, left)
+    x, value = _checked(x, f.sum(1) + g.sum(1), possible, left)
+    for b in (coarse & (value > -torch.inf)).nonzero().squeeze(1).tolist():
+        x[b] = _best_permutation(scores[b])
+        value[b] = (x[b] * scores[b]).sum()
+    return x, value + shift
+
+
+def _centred(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores less the largest of their row, then of their column, and the sum of all these."""
+    total = scores.new_zeros(len(scores))
+    for axis in (2, 1):
+        largest = torch.where(possible, scores, -torch.inf).amax(axis, keepdim=True) if scores.numel() else scores.sum(axis, keepdim=True)
+        largest = torch.where(largest == -torch.inf, 0, largest)
+        scores = torch.where(possible, scores - largest, NEVER)
+        total = total + largest.sum((1, 2))
+    return scores, total
+
+
+def _without_far(scores: Tensor, possible: Tensor) -> Tensor:
+    """Which entries are possible and near enough to the largest of their row and column to have a share."""
+    near = possible & (scores > -_FAR)
+    for b in (possible & ~near).flatten(1).any(1).nonzero().squeeze(1).tolist():
+        if not _has_permutation(near[b]):
+            near[b] = possible[b]
+    return near
+
+
+def _best_permutation(scores: Tensor) -> Tensor:
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
+    found = torch.zeros_like(scores)
+    found[rows, columns] = 1
+    return found
 
 
 def curvature(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ NonProjectiveDependencyCRF  wrong: adds 1e-5 to every exp(score): marginals are 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -134,17 +134,28 @@ class Structured(LogPartition):
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Psi(x), shape ``(batch,)``; +inf outside the convex hull, 0 with the derivative 0 at structures."""
         if not isinstance(self._recursion, Paths):
-            return self._except_structures(super().value, x, mask, torch.zeros((), dtype=x.dtype, device=x.device))
+            return super().value(x, mask)
         flat, sizes = self._flat(x, mask, absent=0.0)
         _, out, _ = self._recursion.nodes(flat, sizes.clamp(min=1))
         negative = _x_log_x(flat).flatten(1).sum(1) - _x_log_x(out).flatten(1).sum(1)
         negative = torch.where(sizes.amin(1) > 0, negative, 0).view(len(x), -1).sum(1)
         return torch.where(self.contains(x, mask), negative, torch.inf).to(x.dtype)
 
+    def _supremum(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        corner = self._structures(x, mask)
+        psi, dual = x.new_zeros(len(x)), torch.zeros_like(x)
+        if not bool(corner.all()):
+            own = None if mask is None else mask.expand(x.shape)[~corner]
+            psi[~corner], dual[~corner] = super()._supremum(x[~corner], own)
+        return psi, dual
+
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Is x the mean of structures, to a tolerance?"""
         if not isinstance(self._recursion, Paths):
-            return self._except_structures(super().contains, x.detach(), mask, torch.ones((), dtype=torch.bool, device=x.device))
+            good = self._structures(x.detach(), mask)
+            if not bool(good.all()):
+                good[~good] = super().contains(x.detach()[~good], None if mask is None else mask.expand(x.shape)[~good])
+            return good
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)
         some = sizes.clamp(min=1)
         into, out, ends = self._recursion.nodes(flat, some)
@@ -216,16 +227,13 @@ class Structured(LogPartition):
         tidy = _spans_balanced(flat, sizes) if isinstance(self._recursion, Spans) else heads_balanced(flat, self.multiroot)
         return super().scores_of(tidy.view(x.shape), mask)
 
-    def _except_structures(self, slow: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None, known: Tensor) -> Tensor:
-        """The result of a slow method for those batch elements that are not 0 and 1 everywhere; what is known for those that are structures."""
-        kept = x.detach() if mask is None else torch.where(mask, x.detach(), 0)
-        corner = ((kept == 0) | (kept == 1)).flatten(1).all(1)
+    def _structures(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Which batch elements are structures, of entries 0 and 1, shape ``(batch,)``."""
+        x = x if mask is None else torch.where(mask, x, 0)
+        corner = ((x == 0) | (x == 1)).flatten(1).all(1)
         # a structure is its own best one, if it is scored 1 where it has something and -1 where not
-        corner &= (self.argmax(2 * torch.where(corner.view(-1, *[1] * (x.ndim - 1)), kept, 0) - 1, mask) == kept).flatten(1).all(1)
-        if bool(corner.all()):
-            return known.expand(len(x))
-        rest = slow(x[~corner], None if mask is None else mask.expand(x.shape)[~corner])
-        return known.expand(len(x)).masked_scatter(~corner, rest)
+        best_one = self.argmax(2 * torch.where(corner.view(-1, *[1] * (x.ndim - 1)), x, 0) - 1, mask)
+        return corner & (best_one == x).flatten(1).all(1)
 
     def _flat(self, t: Tensor, mask: Tensor | None, absent: float = NEVER) -> tuple[Tensor, Tensor]:
         """Structures ``(structures, *event)`` in float64, ``absent`` where forbidden and in padding, and their sizes ``(structures, lengths)``."""

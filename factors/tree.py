@@ -92,11 +92,14 @@ class TreeEntropy(LogPartition):
             good[b] = _reached(packed[b, :size, :size].cpu().numpy(), slack)
         return good.view(len(x), -1).all(1)
 
-    def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Psi(x), shape ``(batch,)``; 0 for trees, +inf outside the convex hull of trees. See ``LogPartition.value`` for what lies between."""
-        if not bool(((x == 0) | (x == 1)).all()):
-            return super().value(x, mask)
-        return torch.where(self.contains(x, mask), 0.0, torch.inf).to(x.dtype)
+    def _supremum(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        # a tree has no entropy, and scores that are infinite
+        corner = ((x == 0) | (x == 1)).flatten(1).all(1)
+        psi, dual = torch.where(self.contains(x, mask), 0.0, torch.inf).to(x.dtype), torch.zeros_like(x)
+        if not bool(corner.all()):
+            own = None if mask is None else mask.expand(x.shape)[~corner]
+            psi[~corner], dual[~corner] = super()._supremum(x[~corner], own)
+        return psi, dual
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from .engine.solution import Status as Status
 from .engine.unrolled import Unrolled as Unrolled
 from .errors import DataError as DataError
 from .errors import DeclarationError as DeclarationError
+from .errors import DerivativeError as DerivativeError
 from .errors import DivergenceError as DivergenceError
 from .errors import InferenceError as InferenceError
 from .errors import ObservationError as ObservationError

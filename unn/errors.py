@@ -33,6 +33,10 @@ class UnknownNameError(UnnError, KeyError):
         return str(self.args[0])
 
 
+class DerivativeError(UnnError, NotImplementedError):
+    """A derivative or a transform was asked for that a function does not have; the message names one that it has."""
+
+
 class DataError(UnnError, ValueError):
     """A data file is missing, truncated or corrupt."""
 

@@ -1,5 +1,6 @@
 """Arborescences: reference values, enumeration, networkx; derivatives; any scale, strong cycles, forbidden arcs, padding."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from factors import laplacian
 from factors.arborescence import decode, sample
 from factors.elimination import eliminated
 from factors.matrix_tree import _WAYS, _by_cases, log_partition, log_partition_and_marginals, marginals, present
+from factors.tree_derivatives import differentiable
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "matrix_tree.npz")
 ROOTS = pytest.mark.parametrize("roots", ["single", "multi"])
@@ -237,10 +239,13 @@ def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_stron
         return partition, arcs, gradient
 
     expected = everything(lambda s: eliminated(s, exists, roots))
+    def solve(s, ways):
+        return differentiable(s, exists, partial(_by_cases, single_root=roots, ways=ways))
+
     for ways in (_WAYS[torch.float64], _WAYS[torch.float64][1:]):
-        for found, right in zip(everything(lambda s, w=ways: _by_cases(s, exists, roots, w)), expected, strict=True):
+        for found, right in zip(everything(lambda s, w=ways: solve(s, w)), expected, strict=True):
             torch.testing.assert_close(found, right, atol=1e-10, rtol=1e-12)
-    single = everything(lambda s: _by_cases(s.float(), exists, roots, _WAYS[torch.float32]))
+    single = everything(lambda s: solve(s.float(), _WAYS[torch.float32]))
     for found, right in zip(single, expected, strict=True):
         torch.testing.assert_close(found.double(), right, atol=2e-4, rtol=1e-5)
 
@@ -292,7 +297,7 @@ def test_each_way_alone_is_right_where_it_is_trusted(roots, kind, strength, monk
             for way in _WAYS[dtype]:
                 solved = way.solve(given_scores.to(way.dtype), None, roots == "single")
                 trusted = solved.cancelled <= way.worst
-                assert ((solved.found.double() - exact)[trusted].abs() <= closest).all()
+                assert ((solved.marginals.double() - exact)[trusted].abs() <= closest).all()
                 assert ((solved.partition - partition)[trusted].abs() <= relative * partition[trusted].abs().clamp_min(1)).all()
 
 
@@ -312,3 +317,77 @@ def test_scores_as_of_a_parser_take_the_fast_way_whatever_its_root():
             way = _WAYS[torch.float32][0]
             solved = way.solve(hard_scores(kind, strength, 50, n, generator).float(), None, True)
             assert (solved.cancelled <= way.worst).float().mean() > 0.95
+
+
+def soft_masked(mask, dtype, seed):
+    """Scores in which most arcs have one soft mask, and the same with the mask left out of the digits of the rest."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(20, 4, 4, generator=generator, dtype=torch.float64).to(dtype)
+    return scores, torch.rand(20, 4, 4, generator=generator) < 0.7
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e6, -1e9, -1e15, -1e20, -1e30, -3e38])
+@pytest.mark.parametrize(("dtype", "slack"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+@ROOTS
+def test_soft_masks_that_every_tree_must_break_leave_exact_probabilities(roots, dtype, slack, mask):
+    single = roots == "single"
+    scores, masked = soft_masked(mask, dtype, seed=int(-mask % 97))
+    arcs = marginals(scores.masked_fill(masked, mask), None, single)
+    assert (arcs >= -slack).all() and (arcs <= 1 + slack).all()
+    torch.testing.assert_close(arcs.sum(1), torch.ones(20, 4, dtype=dtype), atol=slack, rtol=0)
+    # trees with more masked arcs than they must have count for nothing
+    every = torch.tensor(trees(4, single))
+    for b in range(20):
+        broken = masked[b].gather(0, every)
+        fewest = every[broken.sum(1) == broken.sum(1).min()]
+        own = torch.where(masked[b], 0, scores[b].double())
+        chances = torch.softmax(own.gather(0, fewest).sum(1), 0)
+        expected = torch.stack([(chances[:, None] * (fewest == h)).sum(0) for h in range(4)])
+        torch.testing.assert_close(arcs[b].double(), expected, atol=slack, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0, 20.0, 60.0, 1e3, 1e4, 1e5, 1e6])
+@ROOTS
+def test_float32_and_its_derivatives_are_exact_at_any_scale(roots, scale):
+    generator = torch.Generator().manual_seed(0)
+    for kind in ("scaled", "roots", "heads", "cycles", "no roots"):
+        scores = hard_scores(kind, scale, 10, 6, generator).float()
+        slope = torch.randn(10, 6, 6, generator=generator)
+        exact = scores.double().requires_grad_()
+        _, expected = eliminated(exact, None, roots == "single")
+        (product,) = torch.autograd.grad((expected * slope).sum(), exact)
+        leaf = scores.clone().requires_grad_()
+        partition, arcs = log_partition_and_marginals(leaf, None, roots == "single")
+        (gradient,) = torch.autograd.grad(partition.sum(), leaf, create_graph=True)
+        (by_mirror,) = torch.autograd.grad((arcs * slope).sum(), leaf, retain_graph=True)
+        (by_gradient,) = torch.autograd.grad((gradient * slope).sum(), leaf)
+        for ours, right in ((arcs, expected), (gradient, expected), (by_mirror, product), (by_gradient, product)):
+            torch.testing.assert_close(ours.double(), right, atol=1e-5, rtol=0)
+
+
+def test_a_constant_in_all_scores_of_float32_takes_no_digits_from_the_others():
+    # whole numbers, which float32 holds beside the constant
+    scores = torch.randint(-3, 4, (20, 6, 6), generator=torch.Generator().manual_seed(0)).float()
+    torch.testing.assert_close(marginals(scores + 1e6), marginals(scores), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("function", [log_partition, marginals, decode, sample])
+@pytest.mark.parametrize("length", [-1, 4])
+def test_lengths_that_the_scores_do_not_have_are_refused(function, length):
+    with pytest.raises(unn.ObservationError, match=says("from 0 to 3", "batch element 1", str(length))):
+        function(torch.zeros(2, 3, 3), torch.tensor([3, length]))
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
+def test_whatever_stands_in_padding_is_left_out(junk):
+    scores, lengths = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([4, 2])
+    filled = scores.clone()
+    filled[1, 2:], filled[1, :, 2:] = junk, junk
+    filled.requires_grad_()
+    partition, arcs = log_partition_and_marginals(filled, lengths)
+    torch.testing.assert_close(partition, log_partition(scores, lengths))
+    (gradient,) = torch.autograd.grad(partition.sum() + (arcs * scores).sum(), filled)
+    assert gradient.isfinite().all() and (gradient[1, 2:] == 0).all() and (arcs[1, :, 2:] == 0).all()
+    assert torch.equal(decode(filled, lengths), decode(scores, lengths)) and sample(filled, lengths).shape == (2, 4)
+    with pytest.raises(unn.ObservationError, match="NaN"):
+        log_partition(torch.full((1, 2, 2), torch.nan), torch.tensor([2]))

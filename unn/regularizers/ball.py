@@ -41,7 +41,7 @@ class Ball(AlongAxis):
         inner = torch.where(outside, 0, wide)
         rows = torch.where(
             outside.squeeze(self.dim),
-            self.radius * norm.squeeze(self.dim) - 0.5 * self.radius**2,
+            self.radius * (norm.squeeze(self.dim) - 0.5 * self.radius),
             0.5 * (inner * inner).sum(self.dim),
         )
         return batch_sum(rows).to(t.dtype)
@@ -53,7 +53,9 @@ class Ball(AlongAxis):
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(x) if mask is None else torch.where(mask, widened(x), 0)
-        norm = torch.linalg.vector_norm(wide, dim=self.dim)
+        # scaled, so that squares do not overflow
+        peak = wide.abs().amax(self.dim, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny)
+        norm = peak.squeeze(self.dim) * torch.linalg.vector_norm(wide / peak, dim=self.dim)
         return batch_all(norm <= self.radius * (1 + tolerance(x.dtype)))
 
     def _norm(self, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import UnnError
 
@@ -90,8 +91,10 @@ class Regularizer(ABC):
         For ``Entropy`` and a one-hot target it is the cross-entropy of softmax(t); for ``SignedEntropy`` the binary
         cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
         """
-        inner = target * t if mask is None else torch.where(mask, target * t, 0)
-        return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(inner)
+        if mask is not None:
+            # before the product, whose gradient would take what is in the padding along
+            target, t = torch.where(mask, target, 0), torch.where(mask, t, 0)
+        return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(target * t)
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes along which entries depend on one another; none for an elementwise regularizer."""
@@ -117,6 +120,20 @@ def batch_sum(x: Tensor) -> Tensor:
 def batch_all(x: Tensor) -> Tensor:
     """Conjunction over all axes but the first."""
     return x if x.ndim < 2 else x.flatten(1).all(1)
+
+
+def is_transformed(*tensors: Tensor) -> bool:
+    """Are transforms of ``torch.func`` active, or is one of some tensors differentiated in forward mode?
+
+    ``requires_grad`` then does not say whether derivatives are needed.
+    """
+    active: bool = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
+    return active or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+def merged(size: int, x: Tensor, dim: int | None) -> Tensor:
+    """The axis of a ``torch.func.vmap`` of a size, None where x has none, merged into the axis of the batch, which is the first."""
+    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from .base import Regularizer, batch_all, batch_sum, normal, tolerance, uniform, widened
-from .tanh import tanh
 
 
 class Elementwise(Regularizer):
@@ -37,17 +36,25 @@ class Elementwise(Regularizer):
         return -math.inf, math.inf
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            # the middle of the domain has a finite slope, which 0 need not have
+            x = torch.where(mask, x, self._inner_point())
         wide = widened(x)
         low, high = self.interval()
         inside = self.entry_contains(x, tolerance(x.dtype))
         entries = self.entry_value(wide if low == -math.inf and high == math.inf else wide.clamp(low, high))
         if mask is not None:
-            inside = inside | ~mask
             entries = torch.where(mask, entries, 0)
         return torch.where(batch_all(inside), batch_sum(entries), torch.inf).to(x.dtype)
 
+    def _inner_point(self) -> float:
+        low, high = self.interval()
+        if math.isfinite(low):
+            return (low + high) / 2 if math.isfinite(high) else low + 1
+        return high - 1 if math.isfinite(high) else 0.0
+
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        entries = self.entry_conjugate(widened(t))
+        entries = self.entry_conjugate(widened(t if mask is None else torch.where(mask, t, 0)))
         if mask is not None:
             entries = torch.where(mask, entries, 0)
         return batch_sum(entries).to(t.dtype)
@@ -122,8 +129,8 @@ class BinaryEntropy(Elementwise):
         return _phi(x) + _phi(1 - x)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # softplus switches to the identity at 20, which costs 2e-9 in float64
-        return torch.logaddexp(t, torch.zeros_like(t))
+        # softplus switches to the identity at 20, which costs 2e-9 in float64; the second derivative of logaddexp is NaN at large scores
+        return -torch.nn.functional.logsigmoid(-t)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
         return t.sigmoid()
@@ -150,11 +157,12 @@ class SignedEntropy(Elementwise):
         return _phi((1 + x) / 2) + _phi((1 - x) / 2)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0
-        return torch.logaddexp(t, -t)
+        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0, logaddexp that at large scores
+        twice = 2 * t
+        return -0.5 * (torch.nn.functional.logsigmoid(twice) + torch.nn.functional.logsigmoid(-twice))
 
     def entry_mirror(self, t: Tensor) -> Tensor:
-        return tanh(t)
+        return t.tanh()
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.abs() <= 1 + tolerance

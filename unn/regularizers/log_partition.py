@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Regularizer, batch_sum, tolerance
+from ..errors import DerivativeError
+from .base import Regularizer, batch_sum, is_transformed, merged, tolerance
 
 _NOTHING = 1e-14
 """Probabilities below this are taken for 0 where the scores of a point are sought."""
@@ -32,6 +33,10 @@ class LogPartition(Regularizer):
         """The structure with the largest score, entries 0 and 1, shape of ``t``."""
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        if is_transformed(t):
+            # nests in either mode, where a detached leaf would have no tangent
+            marginals: Tensor = torch.func.grad(lambda scores: self.conjugate(scores, mask).sum())(t)
+            return marginals
         differentiable = torch.is_grad_enabled() and t.requires_grad
         with torch.enable_grad():
             leaf = t if differentiable else t.detach().requires_grad_()
@@ -50,19 +55,30 @@ class LogPartition(Regularizer):
 
         It is the supremum of <x, t> - conjugate(t) over t, found by L-BFGS in float64 for each batch element: slow, and differentiable once. Where
         the scores are known, ``value_at_mirror`` is exact and cheap.
+
+        Raises:
+            DerivativeError: where its second derivative is asked for, in either mode.
         """
+        if torch.compiler.is_compiling():
+            eager: Tensor = torch.compiler.disable(LogPartition.value)(self, x, mask)
+            return eager
+        psi: Tensor
+        psi, _ = _Supremum.apply(x if mask is None else torch.where(mask, x, 0), mask, self)
+        return psi
+
+    def _supremum(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Psi(x) and scores that attain it, 0 outside the convex hull; without autograd."""
         if type(self).contains is LogPartition.contains:
             dual, reached = self.scores_of(x, mask)
             inside = _near(x, reached)
         else:
             inside = self.contains(x, mask)
-        psi = x.new_full((len(x),), torch.inf)
-        if not bool(inside.any()):
-            return psi
-        kept = None if mask is None else mask.expand(x.shape)[inside]
-        dual = dual[inside] if type(self).contains is LogPartition.contains else self.scores_of(x[inside], kept)[0]
-        supremum = (inner(x.detach()[inside].double(), dual) - self.conjugate(dual, kept)).to(x.dtype)
-        return psi.masked_scatter(inside, _Dual.apply(x[inside], dual.to(x.dtype), supremum))
+            dual = x.new_zeros(x.shape, dtype=torch.float64)
+            if bool(inside.any()):
+                dual[inside] = self.scores_of(x[inside], None if mask is None else mask.expand(x.shape)[inside])[0]
+        dual = torch.where(inside.view(-1, *[1] * (x.ndim - 1)), dual, 0)
+        supremum = inner(x.double(), dual) - self.conjugate(dual, mask)
+        return torch.where(inside, supremum, torch.inf).to(x.dtype), dual.to(x.dtype)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Is x the mean of a distribution over structures, to a tolerance? Found by seeking its scores, unless a subclass knows better."""
@@ -110,16 +126,62 @@ def inner(x: Tensor, t: Tensor) -> Tensor:
     return batch_sum(torch.where(x == 0, 0, x * torch.where(x == 0, 0, t)))
 
 
-class _Dual(torch.autograd.Function):
-    """A known supremum over t of <x, t> - Psi*(t), whose gradient is the t that attains it (Danskin)."""
+class _Supremum(torch.autograd.Function):
+    """A supremum over t of <x, t> - Psi*(t), whose gradient is the t that attains it (Danskin)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, t: Tensor, value: Tensor) -> Tensor:
-        ctx.save_for_backward(t)
-        return value.clone()
+    def forward(x: Tensor, mask: Tensor | None, regularizer: LogPartition) -> tuple[Tensor, Tensor]:
+        return regularizer._supremum(x.detach(), mask)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, _, ctx.regularizer = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, output[1])
+        ctx.save_for_forward(x, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        x, dual = ctx.saved_tensors
+        return gradient.view(-1, *[1] * (x.ndim - 1)) * _Slope.apply(x, dual, ctx.regularizer), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, direction: Tensor, *_: None) -> tuple[Tensor, None]:
+        x, dual = ctx.saved_tensors
+        return batch_sum(_Slope.apply(x, dual, ctx.regularizer) * direction), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, mask: Tensor | None, regularizer: LogPartition) -> tuple[Any, Any]:
+        flat = merged(info.batch_size, x, in_dims[0])
+        whole = None if mask is None else merged(info.batch_size, mask, in_dims[1])
+        psi, dual = _Supremum.apply(flat, whole, regularizer)
+        return (psi.unflatten(0, (info.batch_size, -1)), dual.unflatten(0, (info.batch_size, -1))), (0, 0)
+
+
+class _Slope(torch.autograd.Function):
+    """The known gradient of a supremum, which has no derivative of its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, slope: Tensor, regularizer: LogPartition) -> Tensor:
+        return slope.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.regularizer = inputs[2]
+
+    @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (t,) = ctx.saved_tensors
-        return gradient.view(-1, *[1] * (t.ndim - 1)) * t, None, None
+        raise _no_second_derivative(ctx.regularizer)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        raise _no_second_derivative(ctx.regularizer)
+
+
+def _no_second_derivative(regularizer: LogPartition) -> DerivativeError:
+    return DerivativeError(
+        f"{regularizer!r}.value(x) is found by iterations and has a first derivative only; "
+        "value_at_mirror(mirror(t), t) has derivatives of any order."
+    )

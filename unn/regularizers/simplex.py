@@ -119,16 +119,27 @@ class Entropy(Simplex):
         return negative
 
     def row_conjugate(self, t: Tensor) -> Tensor:
-        return self.temperature * torch.logsumexp(t / self.temperature, self.dim)
+        if self.temperature >= 1:
+            return self.temperature * torch.logsumexp(t / self.temperature, self.dim)
+        peak = t.detach().amax(self.dim, keepdim=True)
+        return peak.squeeze(self.dim) + self.temperature * torch.logsumexp((t - peak) / self.temperature, self.dim)
 
     def row_mirror(self, t: Tensor) -> Tensor:
-        return torch.softmax(t if self.temperature == 1 else t / self.temperature, self.dim)
+        if self.temperature == 1:
+            return torch.softmax(t, self.dim)
+        wide = widened(t)
+        if self.temperature < 1:
+            # large scores over a low temperature would overflow
+            wide = wide - wide.detach().amax(self.dim, keepdim=True)
+        return torch.softmax(wide / self.temperature, self.dim).to(t.dtype)
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         rows, empty = self._rows(t, mask)
         noise = uniform(t.shape, widened(t), generator)
         gumbel = -(-noise.clamp_min(torch.finfo(noise.dtype).tiny).log()).log()
-        winner = (rows / self.temperature + gumbel).argmax(self.dim, keepdim=True)
+        wide = widened(rows)
+        wide = (wide - wide.amax(self.dim, keepdim=True)) / self.temperature
+        winner = (wide + gumbel).argmax(self.dim, keepdim=True)
         return torch.zeros_like(t).scatter(self.dim, winner, 1.0).masked_fill(empty, 0)
 
     def _options(self) -> list[str]:
@@ -196,23 +207,24 @@ class TsallisEntropy(Simplex):
     def row_mirror(self, t: Tensor) -> Tensor:
         wide = widened(t)
         peak = wide.detach().amax(self.dim, keepdim=True)
-        scores = (self.alpha - 1) * (wide - peak)
+        scores = wide - peak
         with torch.no_grad():
             threshold = self._threshold(scores.detach())
         # two Newton steps from the detached root carry exact first and second derivatives
         for _ in range(2):
             threshold = self._newton(scores, threshold)
-        x = self._power(scores - threshold, 1 / (self.alpha - 1))
+        x, _ = self._powers(scores - threshold)
         return torch.where(peak.isfinite(), x, torch.nan).to(t.dtype)
 
     def _threshold(self, scores: Tensor) -> Tensor:
-        """The root of sum (scores - threshold)_+^(1/(alpha-1)) = 1; scores have maximum 0."""
-        low = torch.full_like(scores.narrow(self.dim, 0, 1), -1.0)
-        width = 1.0
+        """The root of sum (1 + (alpha-1) (scores - threshold))_+^(1/(alpha-1)) = 1; scores have maximum 0."""
+        low = torch.zeros_like(scores.narrow(self.dim, 0, 1))
+        # that of equal scores, which is the largest
+        width = -math.expm1(-(self.alpha - 1) * math.log(max(scores.shape[self.dim], 2))) / (self.alpha - 1)
         for _ in range(20):
             width /= 2
             middle = low + width
-            total = self._power(scores - middle, 1 / (self.alpha - 1)).sum(self.dim, keepdim=True)
+            total = self._powers(scores - middle)[0].sum(self.dim, keepdim=True)
             low = torch.where(total >= 1, middle, low)
         # the sum is convex and decreasing: from below, Newton's method rises to the root and never passes it
         for _ in range(4):
@@ -220,16 +232,19 @@ class TsallisEntropy(Simplex):
         return low
 
     def _newton(self, scores: Tensor, threshold: Tensor) -> Tensor:
-        exponent = 1 / (self.alpha - 1)
-        gap = scores - threshold
-        excess = self._power(gap, exponent).sum(self.dim, keepdim=True) - 1
-        slope = exponent * self._power(gap, exponent - 1).sum(self.dim, keepdim=True)
-        return threshold + excess / slope
+        power, slope = self._powers(scores - threshold)
+        return threshold + (power.sum(self.dim, keepdim=True) - 1) / slope.sum(self.dim, keepdim=True)
 
-    @staticmethod
-    def _power(gap: Tensor, exponent: float) -> Tensor:
-        positive = gap > 0
-        return torch.where(positive, torch.where(positive, gap, 1) ** exponent, 0)
+    def _powers(self, excess: Tensor) -> tuple[Tensor, Tensor]:
+        """(1 + (alpha-1) excess)_+^(1/(alpha-1)) and its derivative, which is exp(excess) as alpha tends to 1."""
+        change, exponent = (self.alpha - 1) * excess, 1 / (self.alpha - 1)
+        positive = change > -1
+        change = torch.where(positive, change, 0)
+        base = 1 + change
+        # a high power of a number near 1 keeps its digits if the 1 is left out
+        power = base**exponent if exponent <= 10 else torch.exp(exponent * torch.log1p(change))
+        slope = base ** (exponent - 1) if exponent <= 10 else power / base
+        return torch.where(positive, power, 0), torch.where(positive, slope, 0)
 
     def _options(self) -> list[str]:
         return [f"alpha={self.alpha:g}", *super()._options()]

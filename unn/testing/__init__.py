@@ -11,6 +11,7 @@ Example:
             return g
 """
 
+from .derivatives import check_derivatives as check_derivatives
 from .factors import FactorContract as FactorContract
 from .graphs import GraphContract as GraphContract
 from .regularizers import RegularizerContract as RegularizerContract

@@ -1,0 +1,160 @@
+"""Agreement of all derivatives of a function: reverse mode, forward mode and differences, to second order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..errors import DerivativeError
+
+Function = Callable[[Tensor], Tensor]
+
+_EPS = torch.finfo(torch.float64).eps
+
+
+def check_derivatives(
+    function: Function,
+    points: Iterable[Tensor],
+    *,
+    order: int = 2,
+    step: float = 1e-5,
+    tolerance: float = 1e-6,
+    may_refuse: bool = False,
+    seed: int = 0,
+) -> None:
+    """Check that the derivatives of a function agree with one another and with central differences.
+
+    At each point, in a random direction and for a random weighting of the results, these are compared: ``torch.autograd.grad``, ``torch.func.vjp``,
+    ``torch.func.jvp`` and ``torch.autograd.forward_ad``; to second order, reverse over reverse, forward over reverse and reverse over forward. At a
+    kink, such as that of ``relu`` at 0, a derivative between those of the two sides is right. A mode that leaves the derivative out is
+    wrong, as is one that returns 0; a mode that raises ``DerivativeError`` passes if it may.
+
+    Args:
+        function: of one tensor, to one tensor of any shape; finite near the points.
+        points: float64; one entry of the list is one call of the function.
+        order: 1, or 2 for second derivatives too.
+        step: of differences, along a direction of unit variance.
+        tolerance: of differences, relative to the largest entry of what is compared or to 1, beside their rounding.
+        may_refuse: accept ``DerivativeError`` of any mode but ``torch.autograd.grad`` of first order.
+        seed: of the direction and the weighting.
+
+    Raises:
+        AssertionError: where derivatives disagree; names the mode, the point and the error.
+
+    Example:
+        >>> check_derivatives(torch.tanh, [torch.randn(3, dtype=torch.float64), torch.tensor([30.0, -1e3, 0.0], dtype=torch.float64)])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for index, at in enumerate(points):
+        point = at.detach()
+        direction = torch.randn(point.shape, dtype=point.dtype, generator=generator)
+        result = function(point)
+        weight = torch.randn(result.shape, dtype=result.dtype, generator=generator)
+        modes = _first_order(function, point, direction, weight)
+        _compare(modes, f"point {index}, first order", may_refuse, _differences(function, point, direction, step), weight, tolerance)
+        if order > 1:
+
+            def gradient(x: Tensor, weight: Tensor = weight) -> Tensor:
+                leaf = x.detach().requires_grad_()
+                return _reverse(function, leaf, weight)
+
+            across = torch.randn(point.shape, dtype=point.dtype, generator=generator)
+            second = _second_order(function, point, direction, weight, across)
+            _compare(second, f"point {index}, second order", may_refuse, _differences(gradient, point, direction, step), across, tolerance)
+
+
+def _reverse(function: Function, leaf: Tensor, weight: Tensor, create_graph: bool = False) -> Tensor:
+    result = (function(leaf) * weight).sum()
+    if not result.requires_grad:
+        return torch.zeros_like(leaf)
+    (gradient,) = torch.autograd.grad(result, leaf, create_graph=create_graph, materialize_grads=True)
+    return gradient
+
+
+def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The weighted derivative in the direction, by mode."""
+
+    def dual() -> Tensor:
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(x, direction))).tangent
+        assert tangent is not None, "torch.autograd.forward_ad: the result has no tangent"
+        return (tangent * weight).sum()
+
+    return {
+        "torch.autograd.grad": lambda: (_reverse(function, x.clone().requires_grad_(), weight) * direction).sum(),
+        "torch.func.vjp": lambda: (torch.func.vjp(function, x)[1](weight)[0] * direction).sum(),
+        "torch.func.jvp": lambda: (torch.func.jvp(function, (x,), (direction,))[1] * weight).sum(),
+        "torch.autograd.forward_ad": dual,
+    }
+
+
+def _second_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor, across: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The second derivative of the weighted result in two directions, by modes."""
+
+    def gradient(y: Tensor) -> Tensor:
+        slope: Tensor = torch.func.vjp(function, y)[1](weight)[0]
+        return slope
+
+    def slope_along(y: Tensor) -> Tensor:
+        change: Tensor = torch.func.jvp(function, (y,), (across,))[1]
+        return (change * weight).sum()
+
+    def twice_in_reverse() -> Tensor:
+        leaf = x.clone().requires_grad_()
+        slope = _reverse(function, leaf, weight, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros((), dtype=x.dtype)
+        return (_reverse(lambda _: slope, leaf, across) * direction).sum()
+
+    return {
+        "torch.autograd.grad of torch.autograd.grad": twice_in_reverse,
+        "torch.func.jvp of torch.func.vjp": lambda: (torch.func.jvp(gradient, (x,), (direction,))[1] * across).sum(),
+        "torch.func.grad of torch.func.jvp": lambda: (torch.func.grad(slope_along)(x) * direction).sum(),
+    }
+
+
+def _differences(function: Function, x: Tensor, direction: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Difference quotients on either side, and how far rounding may move them."""
+    before, here, after = (function(x + step * side * direction).detach() for side in (-1, 0, 1))
+    size = torch.stack([before, here, after]).abs().amax() if here.numel() else here.sum()
+    # what a function loses is more than the rounding of its results
+    rounding = 50 * _EPS * torch.maximum(size, x.abs().amax() if x.numel() else size) / step
+    return (here - before) / step, (after - here) / step, rounding
+
+
+def _compare(
+    modes: dict[str, Callable[[], Tensor]],
+    what: str,
+    may_refuse: bool,
+    differences: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor,
+    tolerance: float,
+) -> None:
+    results = {}
+    for name, mode in modes.items():
+        try:
+            results[name] = mode().detach()
+        except DerivativeError:
+            if not may_refuse or name == "torch.autograd.grad":
+                raise
+    left, right, rounding = differences
+    low, high = (sides * weight for sides in (torch.minimum(left, right), torch.maximum(left, right)))
+    bounds = torch.minimum(low, high).sum(), torch.maximum(low, high).sum()
+    central = ((left + right) / 2 * weight).sum()
+    scale = 1 + (torch.maximum(left.abs(), right.abs()) * weight.abs()).sum()
+    slack = tolerance * scale + rounding * weight.abs().sum()
+    smooth = float(bounds[1] - bounds[0]) <= 1e3 * float(slack)
+    for name, result in results.items():
+        if smooth:
+            right_here = bool((result - central).abs() <= slack)
+        else:
+            right_here = bool((result >= bounds[0] - slack) & (result <= bounds[1] + slack))
+        assert right_here, f"{what}: {name} gives {float(result):.10g}, differences {float(central):.10g}, to {float(slack):.1g}"
+    # in exact arithmetic they are the same number
+    values = torch.stack(list(results.values()))
+    spread = float(values.amax() - values.amin())
+    allowed = 1e-8 * (1 + float(values.abs().amax()))
+    assert spread <= allowed, f"{what}: modes differ by {spread:.2g}: {({name: float(value) for name, value in results.items()})}"
