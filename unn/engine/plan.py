@@ -126,12 +126,14 @@ class Plan:
             InferenceError: for a block whose nodes interact or whose shape does not fit.
         """
         out: list[Step] = []
-        for item in items:
-            if isinstance(item, Block):
-                out.append(self._block(item, shapes, device))
-                continue
-            classes = self._classes(item, shapes, device) if self.how[item] == "coloured" else None
-            out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
+        # steps outlive the call: nodes made as inference tensors could not be saved for a later backward pass
+        with torch.inference_mode(False):
+            for item in items:
+                if isinstance(item, Block):
+                    out.append(self._block(item, shapes, device))
+                    continue
+                classes = self._classes(item, shapes, device) if self.how[item] == "coloured" else None
+                out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
         return out
 
     def _classes(self, name: str, shapes: Shapes, device: torch.device) -> list[Tensor] | None:
@@ -156,7 +158,7 @@ class Plan:
             )
         if block.nodes.device.type == "meta" != device.type:
             raise InferenceError(f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, which holds no values.")
-        nodes = block.nodes.to(device)
+        nodes = block.nodes.to(device, copy=True)
         if self.how[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()
             for factor in self.factors_of(block.name):
