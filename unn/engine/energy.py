@@ -39,6 +39,23 @@ def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapp
     return terms
 
 
+def state_terms(state: State) -> dict[str, Tensor]:
+    """The share of each regularizer and each factor in the energy of the current values, shape ``(batch,)`` each.
+
+    Absent variables count as zero: Psi(0) for the regularizer, nothing for their factors.
+    """
+    graph, setting = state.plan.graph, state.setting
+    terms: dict[str, Tensor] = {}
+    for name in graph.variables:
+        terms[name] = setting.regularizers[name].value(state.value(name), setting.masks.get(name))
+    for factor in graph.factors.values():
+        if all(name in state.values for name in factor.variables):
+            terms[factor.name] = factor.energy(state.values).expand(setting.batch)
+        else:
+            terms[factor.name] = setting.like.new_zeros(setting.batch)
+    return terms
+
+
 class Trace:
     """The energy after each update, kept by differences: only the block that changed is evaluated.
 
@@ -50,19 +67,12 @@ class Trace:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        setting = state.setting
-        self._regularizers: dict[str, Tensor] = {}
         self._energies: list[Tensor] = []
         with torch.no_grad():
-            for name in state.plan.graph.variables:
-                x = state.values.get(name)
-                if x is None:
-                    x = setting.like.new_zeros(setting.batch, *setting.shapes[name])
-                self._regularizers[name] = setting.regularizers[name].value(x, setting.masks.get(name))
-            self._factors = setting.like.new_zeros(setting.batch)
-            for factor in state.plan.graph.factors.values():
-                if all(name in state.values for name in factor.variables):
-                    self._factors = self._factors + factor.energy(state.values)
+            terms = state_terms(state)
+            variables = state.plan.graph.variables
+            self._regularizers = {name: terms.pop(name) for name in variables}
+            self._factors = torch.stack([state.setting.like.new_zeros(state.setting.batch), *terms.values()]).sum(0)
 
     @torch.no_grad()
     def record(self, step: Step, old: Tensor | None) -> None:
@@ -118,14 +128,8 @@ class Terms:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        graph, setting = state.plan.graph, state.setting
         with torch.no_grad():
-            self._now: dict[str, Tensor] = {}
-            for name in graph.variables:
-                x = state.values[name] if name in state.values else setting.like.new_zeros(setting.batch, *setting.shapes[name])
-                self._now[name] = setting.regularizers[name].value(x, setting.masks.get(name))
-            for factor in graph.factors.values():
-                self._now[factor.name] = self._share(factor)
+            self._now = state_terms(state)
         self._rows: dict[str, list[Tensor]] = {name: [] for name in self._now}
 
     @torch.no_grad()

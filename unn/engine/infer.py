@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -11,11 +10,12 @@ from torch import Tensor
 from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
 from .energy import Terms, Trace
-from .observe import Given, Initial, Partial, observe
+from .observe import Given, Initial, Partial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
-from .state import Snapshot, State
+from .state import State
+from .verdict import judge, limit_message
 
 ROUND_CAP = 1000
 
@@ -79,6 +79,7 @@ def infer(
         raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
+    require_inferred_parts(setting, chosen.names, initial or {})
     state = State(plan, setting)
     record = Trace(state) if trace else None
     shares = Terms(state) if terms else None
@@ -99,7 +100,7 @@ def infer(
                 shares.record(step)
         schedule += steps
         rounds += 1
-        status, message = _judge(state, before, steps, rounds, until)
+        status, message = judge(state, before, steps, rounds, until)
 
     values = {name: state.result(name) for name in graph.variables}
     return Solution(
@@ -110,7 +111,7 @@ def infer(
         schedule=tuple(map(str, schedule)),
         rounds=rounds,
         status=status,
-        message=message or _limit_message(rounds, until),
+        message=message or limit_message(rounds, until),
     )
 
 
@@ -132,60 +133,3 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
         raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
     return iterations
-
-
-@torch.no_grad()
-def _judge(state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None) -> tuple[Status, str]:
-    """Judge a round: diverged (the state goes back to the values before it), converged, or neither."""
-    names = list(dict.fromkeys(step.name for step in steps))
-    largest = torch.stack([state.values[name].abs().amax() for name in names])
-    if not bool((largest <= _huge(largest.dtype)).all()):
-        return _diverged(state, before, steps, rounds)
-    if until is None or any(name not in before.values for name in names):
-        return Status.LIMIT, ""
-    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
-    if change <= until:
-        return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
-    return Status.LIMIT, ""
-
-
-def _diverged(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> tuple[Status, str]:
-    """Run the round once more to find the update at which it diverged; leave the state as it was before the round."""
-    state.restore(before)
-    found = steps[-1]
-    number = len(steps)
-    bad = torch.ones(state.setting.batch, dtype=torch.bool, device=state.setting.like.device)
-    largest = 0.0
-    for k, step in enumerate(steps):
-        peaks = [x.abs().amax().item() for name, x in state.values.items() if name in state.plan.free]
-        largest = max([largest, *peaks])
-        state.update(step)
-        x = state.values[step.name].reshape(state.setting.batch, -1).abs().amax(1)
-        bad = ~(x <= _huge(x.dtype))
-        if bool(bad.any()):
-            found, number = step, k + 1
-            break
-    overflow = not bool(state.values[found.name].isnan().any()) or largest > _huge(state.setting.like.dtype) ** 0.5
-    state.restore(before)
-    place = f"at update {number} of round {rounds} ({found}), in {int(bad.sum())} of {state.setting.batch} batch elements"
-    kept = "The values are those before that round." if rounds > 1 else "The values are those before the first round."
-    if overflow:
-        verdict = state.plan.graph.boundedness(given=[n for n in state.plan.graph.variables if n not in state.plan.free])
-        return Status.UNBOUNDED, f"unbounded: values grew without limit {place}; the energy: {verdict} {kept}"
-    return Status.NOT_A_NUMBER, (
-        f"not a number: NaN {place}. {kept} Check the parameters of the factors of {found.name} for NaN or infinite entries."
-    )
-
-
-def _limit_message(rounds: int, until: float | None) -> str:
-    if until is None:
-        return f"reached its limit: {rounds} rounds, as asked; use until=1e-6 to iterate to convergence."
-    return (
-        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise iterations, or check "
-        "graph.boundedness() for whether the energy has a minimum."
-    )
-
-
-def _huge(dtype: torch.dtype) -> float:
-    """Values beyond this overflow when two of them are multiplied."""
-    return math.sqrt(torch.finfo(dtype).max)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -183,6 +183,37 @@ def observe(
             value_at_start = torch.where(observed[name][1], observed[name][0], value_at_start)
         values[name] = masked(value_at_start, masks.get(name))
     return setting
+
+
+def require_inferred_parts(
+    setting: Setting, updated: Collection[str], held: Collection[str], may_read: bool = True
+) -> None:
+    """Check that no entry stays without a value: what is observed in part is updated, held, or observed in full.
+
+    Args:
+        setting: of the run.
+        updated: the variables of the order.
+        held: the variables with an initial value.
+        may_read: whether masks can be read; without that, full masks are refused as well.
+
+    Raises:
+        InferenceError: names the variable.
+    """
+    for name, (_, where) in setting.observed.items():
+        if name in updated or name in held:
+            continue
+        share = "part of it"
+        if may_read:
+            mask = setting.masks.get(name)
+            missing = int((~where if mask is None else ~where & mask).sum())
+            if not missing:
+                continue
+            share = f"{missing} of its {where.numel()} entries"
+        raise InferenceError(
+            f"order: variable {name!r} is given in part (unn.Partial), and {share} would never be inferred, because the "
+            f"order {list(updated)} leaves it out; add it to the order, give all of it, or hold the rest with "
+            f"initial={{{name!r}: 'zero'}}."
+        )
 
 
 def initial_value(setting: Setting, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool) -> Tensor | None:

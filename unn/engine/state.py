@@ -83,11 +83,14 @@ class State:
         self._version[name] += 1
         return old
 
+    def value(self, name: str) -> Tensor:
+        """The value that the engine computes with: zeros if the variable is absent."""
+        x = self.values.get(name)
+        return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name]) if x is None else x
+
     def result(self, name: str) -> Tensor:
         """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
-        x = self.values.get(name)
-        if x is None:
-            return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name])
+        x = self.value(name)
         if name in self.setting.padding:
             given, where = self.setting.padding[name]
             x = torch.where(where, given, x)

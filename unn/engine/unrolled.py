@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
-from .observe import Initial, Partial, Setting, observe
+from .observe import Initial, Partial, Setting, observe, require_inferred_parts
 from .orders import Block, Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
@@ -161,6 +161,8 @@ class Unrolled(nn.Module):
             check_values=self.check_values and not torch.compiler.is_compiling(),
             check_masks=self.check_values,
         )
+        readable = self.check_values and not torch.compiler.is_compiling()
+        require_inferred_parts(setting, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
         state = self._state(plan, setting, remember)
         steps = self._steps(plan, state, self._rounds(iterations, generator), generator)
