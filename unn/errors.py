@@ -26,6 +26,10 @@ class DivergenceError(InferenceError, FloatingPointError):
     """An unrolled network computed NaN or infinite values."""
 
 
+class ConvergenceWarning(UserWarning):
+    """An unrolled network ran an update whose inner solver did not reach a minimum."""
+
+
 class UnknownNameError(UnnError, KeyError):
     """A result was looked up under a name that it does not hold."""
 

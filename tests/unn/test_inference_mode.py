@@ -3,6 +3,7 @@
 import pytest
 import torch
 from device_cases import CASES, Case, make
+from torch.utils._pytree import tree_map_only
 
 import unn
 from factors import Multilinear
@@ -94,3 +95,15 @@ def test_changing_the_nodes_of_a_block_afterwards_does_not_change_a_network():
     expected = net(case.given["X"])
     nodes.fill_(True)
     assert torch.equal(net(case.given["X"]), expected)
+
+
+@pytest.mark.parametrize("name", [*CASES, *MORE])
+def test_values_and_energies_are_the_same_in_inference_mode(name):
+    expected = build(name).infer()
+    case = build(name)
+    with torch.inference_mode():
+        case.given = tree_map_only(torch.Tensor, torch.clone, case.given)
+        out = case.infer()
+    for variable, x in expected.values.items():
+        torch.testing.assert_close(out[variable], x.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(out.energy, expected.energy, rtol=1e-9, atol=1e-9)

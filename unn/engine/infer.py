@@ -14,8 +14,8 @@ from .observe import Given, Initial, Partial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
-from .state import State
-from .verdict import judge, limit_message
+from .state import Snapshot, State
+from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
 
 ROUND_CAP = 1000
 
@@ -87,32 +87,69 @@ def infer(
     schedule: list[Step] = []
     steps: list[Step] = []
     status, message, rounds = Status.LIMIT, "", 0
-    while rounds < limit and status is Status.LIMIT:
+    diverged: Divergence | None = None
+    while rounds < limit and status is Status.LIMIT and not state.all_frozen:
         before = state.snapshot()
         if not steps or not isinstance(chosen, Listed):
             steps = plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
             steps = mark_reuse(plan, steps, cyclic=True) if isinstance(chosen, Listed) else steps
+        schedule += steps
+        rounds += 1
+        divergence = _run_round(state, before, steps, rounds, record, shares)
+        diverged = diverged or divergence
+        if not state.all_frozen:
+            status, message = judge_convergence(state, before, steps, rounds, until)
+    if status is Status.LIMIT:
+        message = stopped_early_message(state, rounds)
+        status = Status.STOPPED_EARLY if message else Status.LIMIT
+    message = message or limit_message(rounds, until)
+    if diverged is not None:
+        status, message = diverged.status, diverged.message("" if state.all_frozen else message)
+
+    values = {name: state.result(name) for name in graph.variables}
+    return Solution(
+        values=values,
+        preactivations={name: state.resulting_preactivation(name) for name in state.preactivations},
+        energy=None if record is None else record.energies(),
+        terms=None if shares is None else shares.shares(),
+        schedule=tuple(map(str, schedule)),
+        rounds=rounds,
+        status=status,
+        message=message,
+    )
+
+
+def _run_round(
+    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, record: Trace | None, shares: Terms | None
+) -> Divergence | None:
+    """Run a round; batch elements that diverge in it go back to their values before it and stay there.
+
+    Returns:
+        The first divergence; None if there is none.
+    """
+    marks = None if record is None else record.mark(), None if shares is None else shares.mark()
+    energies: list[Tensor] = []
+    first: Divergence | None = None
+    while True:
         for step in steps:
             old = state.update(step)
             if record is not None:
                 record.record(step, old)
             if shares is not None:
                 shares.record(step)
-        schedule += steps
-        rounds += 1
-        status, message = judge(state, before, steps, rounds, until)
-
-    values = {name: state.result(name) for name in graph.variables}
-    return Solution(
-        values=values,
-        preactivations={name: t.expand(values[name].shape) for name, t in state.preactivations.items()},
-        energy=None if record is None else record.energies(),
-        terms=None if shares is None else shares.shares(),
-        schedule=tuple(map(str, schedule)),
-        rounds=rounds,
-        status=status,
-        message=message or limit_message(rounds, until),
-    )
+        if record is not None and first is not None and state.frozen is not None:
+            record.overwrite(energies, state.frozen)
+        divergence = find_divergence(state, before, steps, rounds)
+        if divergence is None:
+            return first
+        first = first or divergence
+        state.freeze(divergence.elements, before)
+        if state.all_frozen:
+            return first
+        if record is not None and marks[0] is not None:
+            energies = record.rewind(marks[0])
+        if shares is not None and marks[1] is not None:
+            shares.rewind(marks[1])
 
 
 def round_limit(iterations: int | range | None, until: float | None, generator: torch.Generator | None) -> int:

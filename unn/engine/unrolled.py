@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import DivergenceError, InferenceError, unknown
+from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
 from .infer import round_limit
+from .inner import MAX_STEPS
 from .observe import Initial, Partial, Setting, observe, require_inferred_parts
 from .orders import Block, Item, Listed, Order, as_order
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
+from .verdict import unfinished_blocks
 
 
 class Unrolled(nn.Module):
     """Coordinate descent on a graph as a feed-forward module with tied weights (undirected-network paper, Lemma 1).
 
     Gradients are exact: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
+    An update that the inner solver cannot finish raises ``unn.ConvergenceWarning``.
 
     Args:
         graph: the declaration; its parameters become those of this module.
@@ -173,6 +177,15 @@ class Unrolled(nn.Module):
             state.receive(steps[-1])
         else:
             state.update(steps[-1])
+        blocks = unfinished_blocks(state) if state.unfinished else ""
+        if blocks:
+            warnings.warn(
+                f"the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} steps, so that values and "
+                "gradients of this call are those of an update that is not exact; raise iterations, or check "
+                "graph.boundedness() for whether there is a minimum.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
         return state
 
     def _rounds(self, iterations: int | None, generator: torch.Generator | None) -> int:
