@@ -272,17 +272,25 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
         steps: a schedule.
         cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
     """
+    # backwards, with the place of the next update of each variable; of a schedule that repeats, that of its next round
+    following: dict[str, int] = {}
+    if cyclic:
+        following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
     marked: list[Step] = []
-    for place, step in enumerate(steps):
-        later = list(steps[place + 1 :]) + (list(steps[: place + 1]) if cyclic else [])
-        following = [other.name for other in later]
-        if step.name not in following:
-            marked.append(replace(step, reused=frozenset()))
-            continue
-        changed = {step.name, *following[: following.index(step.name)]}
-        reused = frozenset(inlet.key for inlet in plan.changing[step.name] if not changed & set(inlet.sources))
+    for place in range(len(steps) - 1, -1, -1):
+        step = steps[place]
+        until = following.get(step.name)
+        reused: frozenset[int] = frozenset()
+        if until is not None:
+            # unchanged: neither this variable nor one that is updated before its next update
+            reused = frozenset(
+                inlet.key
+                for inlet in plan.changing[step.name]
+                if all(source != step.name and following.get(source, until) >= until for source in inlet.sources)
+            )
         marked.append(replace(step, reused=reused))
-    return marked
+        following[step.name] = place
+    return marked[::-1]
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:
