@@ -12,6 +12,7 @@ from ..graph import FactorGraph
 from .energy import Terms, Trace
 from .observe import Given, Initial, Partial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
+from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
 from .state import Snapshot, State
@@ -54,7 +55,8 @@ def infer(
         generator: of random orders, initial values and dropout.
 
     Returns:
-        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values.
+        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values. They
+        share no memory with what was given, nor with one another.
 
     Raises:
         ObservationError: for values that do not fit the declaration.
@@ -106,10 +108,15 @@ def infer(
     if diverged is not None:
         status, message = diverged.status, diverged.message("" if state.all_frozen else message)
 
-    values = {name: state.result(name) for name in graph.variables}
+    taken = input_storages(setting, initial or {})
+    preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
+    flags = [name in state.raw for name in graph.variables]
+    values = dict(zip(graph.variables, separate([state.result(name) for name in graph.variables], taken, flags)))
+    flags = [name in state.raw for name in preactivations]
+    preactivations = dict(zip(preactivations, separate(preactivations.values(), taken, flags)))
     return Solution(
         values=values,
-        preactivations={name: state.resulting_preactivation(name) for name in state.preactivations},
+        preactivations=preactivations,
         energy=None if record is None else record.energies(),
         terms=None if shares is None else shares.shares(),
         schedule=tuple(map(str, schedule)),

@@ -36,6 +36,7 @@ class State:
 
     Attributes:
         frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
+        raw: the variables whose last sum of messages is one message, just as its factor returned it.
         unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
@@ -48,6 +49,7 @@ class State:
         self.unfinished: dict[str, Tensor] = {}
         self.frozen: Tensor | None = None
         self._frozen_preactivations: dict[str, Tensor] = {}
+        self.raw: set[str] = set()
         self._version = dict.fromkeys(plan.free, 0)
         self._static: dict[str, Tensor | None] = {}
         self._refreshable = {
@@ -205,6 +207,7 @@ class State:
     def preactivation(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
         name = step.name
+        single = len(self.plan.static[name]) <= 1
         if name in self._static:
             total = self._static[name]
         else:
@@ -217,12 +220,14 @@ class State:
             received = self._receive(inlet, step)
             if received is None:
                 continue
+            single = total is None
             if total is None:
                 total = received
             elif inlet.factor.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
                 total = received.add_(total)
             else:
                 total = total + received
+        (self.raw.add if single else self.raw.discard)(name)
         shape = self.setting.shapes[name]
         if total is None:
             return self.setting.like.new_zeros(1, *shape)

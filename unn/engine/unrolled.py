@@ -16,6 +16,7 @@ from .infer import round_limit
 from .inner import MAX_STEPS
 from .observe import Initial, Partial, Setting, observe, require_inferred_parts
 from .orders import Block, Item, Listed, Order, as_order
+from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .state import State
 from .verdict import unfinished_blocks
@@ -105,9 +106,7 @@ class Unrolled(nn.Module):
             ObservationError: for values that do not fit the declaration.
         """
         state = self._run(inputs, lengths, iterations, generator, remember=())
-        found = tuple(state.result(name) for name in self.want)
-        self._check_finite(found)
-        return found[0] if self._single else found
+        return self._hand_out(state, [state.result(name) for name in self.want])
 
     def preactivations(
         self,
@@ -118,9 +117,16 @@ class Unrolled(nn.Module):
     ) -> Tensor | tuple[Tensor, ...]:
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
         state = self._run(inputs, lengths, iterations, generator, remember=self.want)
-        found = tuple(state.preactivations[name].expand(state.setting.batch, *state.setting.shapes[name]) for name in self.want)
-        self._check_finite(found)
-        return found[0] if self._single else found
+        shapes = state.setting.shapes
+        results = [state.preactivations[name].expand(state.setting.batch, *shapes[name]) for name in self.want]
+        return self._hand_out(state, results)
+
+    def _hand_out(self, state: State, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results checked, without memory of the inputs."""
+        taken = input_storages(state.setting, self.initial)
+        separated = tuple(separate(results, taken, [name in state.raw for name in self.want]))
+        self._check_finite(separated)
+        return separated[0] if self._single else separated
 
     def _check_finite(self, found: Sequence[Tensor]) -> None:
         if not self.check_values or torch.compiler.is_compiling():
