@@ -16,6 +16,7 @@ from ..graph import FactorGraph
 from ..interactions import Shapes, node_axis_count
 from .blocks import colour_classes, meets_itself, node_pairs
 from .orders import Block, Item, Order
+from .recent import Recent
 
 How = Literal["closed form", "coloured", "inner solver"]
 
@@ -97,7 +98,7 @@ class Plan:
         for name, how in self.how.items():
             if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
                 self.how[name] = "inner solver"
-        self._colours: dict[object, list[Tensor] | None] = {}
+        self._colours: Recent[list[Tensor] | None] = Recent()
 
     @classmethod
     def of(cls, graph: FactorGraph, fixed: Collection[str]) -> Plan:
@@ -140,11 +141,15 @@ class Plan:
         factors = [factor for factor in self.factors_of(name) if not factor.affine_in(name)]
         involved = dict.fromkeys([name, *(array for factor in factors for array in factor.operands)])
         key = (name, device, tuple(shapes[array] for array in involved))
-        if key not in self._colours:
+
+        def colour() -> list[Tensor] | None:
             variable = self.graph.variables[name]
             classes = colour_classes(variable, factors, shapes)
-            self._colours[key] = None if classes is None else [_spread(torch.from_numpy(c).to(device), variable) for c in classes]
-        return self._colours[key]
+            if classes is None:
+                return None
+            return [_spread(torch.from_numpy(nodes).to(device), variable) for nodes in classes]
+
+        return self._colours.get(key, colour)
 
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
         variable = self.graph.variable_named(block.name)
