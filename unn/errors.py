@@ -42,9 +42,12 @@ class DataError(UnnError, ValueError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the closest known name, or the list of known names."""
+    """' Did you mean ...?' with the closest known name, upper and lower case being alike, or the list of known names."""
     options = sorted(known)
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
+    if not close:
+        lower = {option.lower(): option for option in options}
+        close = [lower[match] for match in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)]
     if close:
         return f" Did you mean {close[0]!r}?"
     if options:

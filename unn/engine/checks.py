@@ -43,6 +43,8 @@ def check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Te
     """
     if not isinstance(x, Tensor):
         raise ObservationError(f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor(...).")
+    if x.layout != torch.strided:
+        raise ObservationError(f"{array.kind} {where}: a sparse tensor ({x.layout}); call .to_dense().")
     if not x.is_floating_point():
         remedy = "one-hot labels with torch.nn.functional.one_hot(...).float()" if x.ndim <= len(array.axes) else "call .float()"
         raise ObservationError(f"{array.kind} {where}: dtype {x.dtype} is not floating point; {remedy}.")

@@ -24,6 +24,10 @@ def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapp
         ObservationError: if a variable is missing or a value does not fit.
         InferenceError: if a factor has no energy.
     """
+    if not isinstance(values, Mapping):
+        raise ObservationError(
+            f"energy: a mapping from names to tensors such as {{'X': x}}, got {type(values).__name__}."
+        )
     for name in graph.variables:
         if isinstance(values.get(name), Partial):
             raise ObservationError(f"energy: variable {name!r} is a Partial; the energy needs all of its entries, as from infer(...).values.")

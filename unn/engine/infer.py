@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,6 +69,14 @@ def infer(
         >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
         >>> out["Y"], out.energy, out.converged
     """
+    if not isinstance(graph, FactorGraph):
+        raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InferenceError(
+            f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got {generator!r}."
+        )
+    if not isinstance(trace, bool) or not isinstance(terms, bool):
+        raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):
         raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
     limit = round_limit(iterations, until, generator)
@@ -165,8 +176,10 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     Raises:
         InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
     """
-    if until is not None and (isinstance(until, bool) or not isinstance(until, (int, float)) or not until > 0):
-        raise InferenceError(f"until: the tolerance must be a number > 0, got {until!r}.")
+    if until is not None:
+        number = isinstance(until, (numbers.Real, np.floating)) and not isinstance(until, (bool, np.bool_))
+        if not number or not 0 < until < math.inf:
+            raise InferenceError(f"until: the tolerance must be a finite number > 0, got {until!r}.")
     if iterations is None:
         return 1 if until is None else ROUND_CAP
     if isinstance(iterations, range):
@@ -174,6 +187,8 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
             raise InferenceError(f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5.")
         place = "cpu" if generator is None else generator.device
         return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]
+    if isinstance(iterations, np.integer):
+        iterations = int(iterations)
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
         raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
     return iterations

@@ -82,8 +82,14 @@ def observe(
     """
     if not isinstance(given, Mapping):
         raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
-    if not isinstance(initial or {}, Mapping) or not isinstance(dropout or {}, Mapping) or not isinstance(lengths or {}, Mapping):
-        raise InferenceError("initial, dropout and lengths are mappings by name, such as initial={'Y': 'uniform'}.")
+    for option, mapping, example in (
+        ("initial", initial, "{'Y': 'uniform'}"),
+        ("dropout", dropout, "{'H': 0.5}"),
+        ("lengths", lengths, "{'n': torch.tensor([5, 2])}, by axis"),
+        ("sizes", sizes, "{'n': 3}, by axis"),
+    ):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InferenceError(f"{option}: a mapping such as {option}={example}, got {type(mapping).__name__}.")
     check_masks = check_masks and not torch.compiler.is_compiling()
     values = graph.fixed_values()
     like = next((x for x in values.values() if x.is_floating_point()), None)

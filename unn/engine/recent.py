@@ -27,7 +27,7 @@ class Recent(Generic[V]):
         """The value for a key, made now if there is none."""
         if key in self._values:
             value = self._values[key]
-            try:
+            try:  # noqa: SIM105 - this runs inside torch.compile
                 self._values.move_to_end(key)
             except KeyError:
                 # another thread has dropped it since

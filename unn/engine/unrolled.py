@@ -67,6 +67,17 @@ class Unrolled(nn.Module):
         until: float | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(graph, FactorGraph):
+            raise InferenceError(f"Unrolled takes a unn.FactorGraph first, got {type(graph).__name__}.")
+        for option, names in (("given", given), ("want", want)):
+            if not isinstance(names, (str, Sequence)) or not names:
+                raise InferenceError(f"{option}: the name of a variable or a list of names, got {names!r}.")
+        for option, mapping in (("initial", initial), ("dropout", dropout)):
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise InferenceError(f"{option}: a mapping by name such as {{'H': ...}}, got {mapping!r}.")
+        for name in dropout or {}:
+            if name not in graph.variables:
+                raise InferenceError(f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
         self.graph = graph
         self.given = (given,) if isinstance(given, str) else tuple(given)
         self.want = (want,) if isinstance(want, str) else tuple(want)
