@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
+from .checks import describe_bad_parameters
 from .infer import round_limit
 from .inner import MAX_STEPS
 from .observe import Initial, Partial, Setting, observe, require_inferred_parts
@@ -155,7 +156,8 @@ class Unrolled(nn.Module):
                 continue
             bad = int((~x.detach().isfinite()).reshape(len(x), -1).any(1).sum())
             raise DivergenceError(
-                f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. The energy: "
+                f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. "
+                f"{describe_bad_parameters(self.graph)} The energy: "
                 f"{self.graph.boundedness([other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
                 "values to find the update at which it happened."
             )
