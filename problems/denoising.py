@@ -333,7 +333,8 @@ class DenoisingProblem(Problem):
             save_figure(picture, request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}
-        return Answer(tuple(lines), {"values": data, "valid": None if samples.valid is None else samples.valid.tolist(), "tries": samples.tries.tolist()})
+        valid = None if samples.valid is None else samples.valid.tolist()
+        return Answer(tuple(lines), {"values": data, "valid": valid, "tries": samples.tries.tolist()})
 
     def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
         """By variable, rows and columns of the blocks that pictures part by lines; none by default."""

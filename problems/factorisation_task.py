@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
-MODEL = ModelConfig(depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule")
+MODEL = ModelConfig(
+    depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule"
+)
 TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 

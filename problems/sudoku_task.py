@@ -33,8 +33,8 @@ class SudokuConfig:
         block_rows: rows of a block.
         block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
         examples: how many grids there are to train on; 0 for a stream without an end.
-        puzzles: file of puzzles, one a line, or a folder of such files (.gz too). Half of the examples of training are these, under random symmetries,
-            and evaluation measures the held-out fifth of each file by its name. The others have any cells given.
+        puzzles: File of puzzles, one a line, or a folder of such files (.gz too). Half of the examples of training are these, under random
+            symmetries, and evaluation measures the held-out fifth of each file by its name. The others have any cells given.
         model: the denoiser and its diffusion, or a baseline.
         training: how it is trained.
     """

@@ -24,6 +24,7 @@ from .engine.orders import RandomOrder as RandomOrder
 from .engine.solution import Solution as Solution
 from .engine.solution import Status as Status
 from .engine.unrolled import Unrolled as Unrolled
+from .errors import ConvergenceWarning as ConvergenceWarning
 from .errors import DataError as DataError
 from .errors import DeclarationError as DeclarationError
 from .errors import DerivativeError as DerivativeError

@@ -28,8 +28,8 @@ class Calibration:
         p_value: that ranks as uneven as these come from the right posterior, the smallest over all nodes times their number (Bonferroni).
         coverage_50: share of true values in the central interval that holds half of the samples.
         coverage_90: share in the one that holds nine tenths.
-        spread: standard deviation of samples by the root mean squared error of their means, 1 for the right posterior and 0 for one that has collapsed
-            to a point; None for discrete variables.
+        spread: standard deviation of samples by the root mean squared error of their means: 1 for the right posterior, 0 for one that has
+            collapsed to a point; None for discrete variables.
         calibration_error: mean absolute difference between the probability of an option and how often it is true; None for continuous variables.
     """
 
@@ -173,8 +173,8 @@ def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
     fits = truth.ndim == 2 and samples.ndim == 3 and (samples.shape[0], samples.shape[2]) == tuple(truth.shape)
     if not fits or samples.shape[1] < 2 or unobserved.shape != truth.shape:
         raise ObservationError(
-            "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) with two draws or more, and unobserved nodes "
-            f"the shape of the true values; got {tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
+            "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) with two draws or more, and "
+            f"unobserved nodes the shape of the true values; got {tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
         )
     if not bool(unobserved.any()):
         raise ObservationError("calibration: every node is observed, so that there is nothing to compare.")

@@ -26,6 +26,10 @@ class DivergenceError(InferenceError, FloatingPointError):
     """An unrolled network computed NaN or infinite values."""
 
 
+class ConvergenceWarning(UserWarning):
+    """An unrolled network ran an update whose inner solver did not reach a minimum."""
+
+
 class UnknownNameError(UnnError, KeyError):
     """A result was looked up under a name that it does not hold."""
 
@@ -45,11 +49,17 @@ class ExchangeabilityWarning(UserWarning):
     """Embeddings are shared along indices of which the declaration does not say that their values are interchangeable."""
 
 
+_CLOSE = 0.75
+"""Least similarity of a suggestion; at 0.7 'nothing' would still mean 'sorting'."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the closest known name, or the list of known names."""
+    """' Did you mean ...?' with the closest known name, upper and lower case being alike, or the list of known names."""
     options = sorted(known)
-    # at 0.7 'nothing' would still mean 'sorting'
-    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(str(name), options, n=1, cutoff=_CLOSE)
+    if not close:
+        lower = {option.lower(): option for option in options}
+        close = [lower[match] for match in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=_CLOSE)]
     if close:
         return f" Did you mean {close[0]!r}?"
     if options:

@@ -92,7 +92,9 @@ class Factor:
             shape: the target's shape without its batch axis, needed where ``values`` lacks the target.
         """
         outer = torch.is_grad_enabled()
-        with torch.enable_grad():
+        # inference mode would record nothing, and make every message zero
+        with torch.inference_mode(False), torch.enable_grad():
+            values = {name: x.clone() if x.is_inference() else x for name, x in values.items() if name in self.operands}
             x = values[target]
             # a node of its own, so that other values computed from x do not count
             leaf = x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_()

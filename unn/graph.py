@@ -5,8 +5,9 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,6 +53,9 @@ class FactorGraph(nn.Module):
 
     def __init__(self, name: str = "graph", **sizes: int) -> None:
         super().__init__()
+        if not isinstance(name, str):
+            raise DeclarationError(f"a graph needs a name that is text, got {name!r}.")
+        sizes = {axis: int(size) if isinstance(size, np.integer) else size for axis, size in sizes.items()}
         for axis, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise DeclarationError(f"axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
@@ -124,6 +128,8 @@ class FactorGraph(nn.Module):
             raise DeclarationError(
                 f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
             )
+        if isinstance(init, Tensor) and init.is_floating_point() and not bool(init.isfinite().all()):
+            raise DeclarationError(f"parameter {name!r}: its first values have NaN or infinite entries.")
         if isinstance(init, Tensor) and not init.is_floating_point():
             raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
         self._declare(parameter)
@@ -267,10 +273,13 @@ class FactorGraph(nn.Module):
         for reference in factor.references:
             known = self.arrays.get(reference.array.name)
             if known is not reference.array:
+                name = reference.array.name
+                what = "belongs to another graph" if known is None else "is not the one declared in this graph"
+                remedy = suggest(name, self.arrays)
+                if known is not None:
+                    remedy = f" Use this graph's own, g[{name!r}]."
                 raise DeclarationError(
-                    f"factor {factor.name!r} refers to {reference.array.kind} {reference.array.name!r}, which "
-                    f"{'belongs to another graph' if known is None else 'is not the one declared in this graph'} ({self.name!r})."
-                    f"{suggest(reference.array.name, self.arrays)}"
+                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {what} ({self.name!r}).{remedy}"
                 )
         factor.indices = self._indices_of(factor)
         if self.factors.get(factor.name) is factor:
@@ -440,6 +449,14 @@ class FactorGraph(nn.Module):
         """Without compiled plans, which are found again."""
         return {**self.__dict__, "_plans": {}}
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in self.__dict__.get("_variables", ()):
+                raise AttributeError(f"variables are looked up by name: g[{name!r}], not g.{name}.") from None
+            raise
+
     def __repr__(self) -> str:
         names = ", ".join(self.variables)
         count = sum(p.numel() for p in nn.Module.parameters(self))
@@ -551,7 +568,7 @@ class FactorGraph(nn.Module):
         for name, init in list(self._pending.items()):
             shape = table.shape(self.arrays[name], table.static)
             if None not in shape:
-                self.register_parameter(name, nn.Parameter(_initial(init, [size or 0 for size in shape])))
+                self.register_parameter(name, nn.Parameter(_initial(name, init, [size or 0 for size in shape])))
                 del self._pending[name]
 
     def fixed_values(self) -> dict[str, Tensor]:
@@ -599,7 +616,7 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
     return own
 
 
-def _initial(init: Initializer, shape: list[int]) -> Tensor:
+def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
     values = torch.zeros(shape)
     if isinstance(init, Tensor):
         return init.detach().clone()
@@ -613,7 +630,13 @@ def _initial(init: Initializer, shape: list[int]) -> Tensor:
             values.uniform_(-bound, bound)
     elif callable(init):
         with torch.no_grad():
-            init(values)
+            try:
+                init(values)
+            except Exception as error:
+                raise DeclarationError(
+                    f"parameter {name!r}: the function that fills it failed on a tensor of shape {tuple(shape)} "
+                    f"({type(error).__name__}: {error})."
+                ) from error
     else:
         values.normal_(0, float(init))
     return values

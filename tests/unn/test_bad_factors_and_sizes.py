@@ -304,8 +304,9 @@ def test_a_failing_init_function_leaves_the_graph_usable():
     def fail(values):
         raise OSError("no such file")
 
-    with pytest.raises(OSError, match="no such file"):
+    with pytest.raises(unn.DeclarationError, match="'W'.*no such file") as caught:
         g.parameter("W", "n", init=fail)
+    assert isinstance(caught.value.__cause__, OSError)
     assert "W" not in g.arrays
     assert g.parameter("V", "n").axes == ("n",)
 

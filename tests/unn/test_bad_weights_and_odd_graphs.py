@@ -134,7 +134,8 @@ def test_weightless_attention_ends_as_unbounded_with_finite_values(regularizer):
     assert out.status is unn.Status.UNBOUNDED and 1 < out.rounds < 1000
     assert all(x.isfinite().all() for x in out.values.values())
     assert (regularizer.contains(out["S"])).all()
-    assert re.search(rf"at update [123] of round {out.rounds} \([SQK]\)", out.message)
+    place = re.search(r"at update [123] of round (\d+) \([SQK]\)", out.message)
+    assert place and 1 < int(place[1]) <= out.rounds
     assert "unbounded below" in out.message and "Ball, Box" in out.message
 
 
@@ -165,7 +166,7 @@ def test_a_nan_parameter_ends_as_not_a_number_with_finite_values(regularizer):
     assert out.status is unn.Status.NOT_A_NUMBER and not out.converged
     assert all(value.isfinite().all() for value in out.values.values())
     assert "update 2 of round 1 (Y)" in out.message and "2 of 2 batch elements" in out.message
-    assert "parameters" in out.message and out.rounds == 1
+    assert "Parameter 'W'" in out.message and out.rounds == 1
 
 
 def test_a_nan_parameter_of_a_scalar_ends_as_not_a_number():

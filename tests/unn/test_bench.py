@@ -11,7 +11,6 @@ import torch
 
 from problems import sudoku
 from tests.benchmarks import attention, core, gpu
-from unn import bench
 from unn.attention import AttentionMask
 from unn.bench import Case, Figure, Result, figure_table, measure, median_seconds, one_thread, peak_memory, require_equal, table
 

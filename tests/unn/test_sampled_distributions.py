@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from factors import Clique
 from helpers import says
 from torch.nn.functional import one_hot
 
 import unn
+from factors import Clique
 from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, restarted
 
 COUNT = 20_000

@@ -295,7 +295,8 @@ def _checked(seed: int) -> int:
 def _check_verification(graph: FactorGraph, verify: bool, tries: int) -> None:
     if verify and not any(factor.is_constraint for factor in graph.factors.values()):
         raise DeclarationError(
-            f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, or leave out verify."
+            f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, "
+            "or leave out verify."
         )
     if tries > 1 and not verify:
         raise DeclarationError(f"sampling: tries={tries} draws samples again that break a constraint; that needs verify=True.")

@@ -94,8 +94,8 @@ class LogNormal(Schedule):
     """Levels of Karras et al. (2022): log sigma is Gaussian in training; sampling is even in sigma^(1/7).
 
     Attributes:
-        mean: of log sigma; -1.2 for the images of the paper. Levels matter where they are near the standard deviation of a posterior, in units of that
-            of the prior, and posteriors of few numbers are wider than those of pixels.
+        mean: of log sigma; -1.2 for the images of the paper. Levels matter where they are near the standard deviation of a posterior, in units
+            of that of the prior, and posteriors of few numbers are wider than those of pixels.
         deviation: of log sigma; 1.2 in the paper.
         lowest: smallest sigma in sampling.
         highest: largest sigma in sampling.

@@ -47,6 +47,8 @@ def check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Te
     """
     if not isinstance(x, Tensor):
         raise ObservationError(f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor(...).")
+    if x.layout != torch.strided:
+        raise ObservationError(f"{array.kind} {where}: a sparse tensor ({x.layout}); call .to_dense().")
     if not x.is_floating_point():
         remedy = "one-hot labels with torch.nn.functional.one_hot(...).float()" if x.ndim <= len(array.axes) else "call .float()"
         raise ObservationError(f"{array.kind} {where}: dtype {x.dtype} is not floating point; {remedy}.")
@@ -189,3 +191,16 @@ def describe_non_finite(x: Tensor) -> str:
     bad = (~x.isfinite()).nonzero()
     first = tuple(int(k) for k in bad[0])
     return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first].detach())})"
+
+
+def describe_bad_parameters(graph: FactorGraph, names: Collection[str] | None = None) -> str:
+    """Which parameters are NaN or infinite, and where; empty if none is.
+
+    Args:
+        graph: that owns them.
+        names: of declared parameters to look at; all, and those of the factors' modules, if None.
+    """
+    for name, parameter in graph.named_parameters():
+        if (names is None or name in names or "." in name) and not bool(parameter.isfinite().all()):
+            return f"Parameter {name!r}: {describe_non_finite(parameter.detach())}; restore it, and look at what set it."
+    return ""

@@ -13,6 +13,7 @@ from ..graph import FactorGraph
 from ..regularizers.base import batch_sum
 from .observe import Partial, observe
 from .plan import Step
+from .shares import factor_share, regularizer_share, wide
 from .state import State
 
 
@@ -23,6 +24,10 @@ def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapp
         ObservationError: if a variable is missing or a value does not fit.
         InferenceError: if a factor has no energy.
     """
+    if not isinstance(values, Mapping):
+        raise ObservationError(
+            f"energy: a mapping from names to tensors such as {{'X': x}}, got {type(values).__name__}."
+        )
     for name in graph.variables:
         if isinstance(values.get(name), Partial):
             raise ObservationError(f"energy: variable {name!r} is a Partial; the energy needs all of its entries, as from infer(...).values.")
@@ -31,12 +36,35 @@ def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapp
     known = {n: x for n, x in values.items() if n not in graph._parameters}
     graph.require_parameters()
     setting = observe(graph, known, lengths=lengths, check_values=False)
-    terms = {name: setting.regularizers[name].value(setting.values[name], setting.masks.get(name)) for name in graph.variables}
+    terms = {
+        name: regularizer_share(setting.regularizers[name], setting.values[name], setting.masks.get(name))
+        for name in graph.variables
+    }
     for factor in graph.factors.values():
         if not factor.inferable():
             raise InferenceError(f"graph {graph.name!r}: {factor.refusal()}")
-        terms[factor.name] = factor.energy(setting.values)
+        terms[factor.name] = factor_share(factor, setting.values)
     return terms
+
+
+def state_terms(state: State) -> dict[str, Tensor]:
+    """The share of each regularizer and each factor in the energy of the current values, shape ``(batch,)`` each.
+
+    Absent variables count as zero: Psi(0) for the regularizer, nothing for their factors.
+    """
+    graph, setting = state.plan.graph, state.setting
+    terms: dict[str, Tensor] = {}
+    for name in graph.variables:
+        terms[name] = regularizer_share(setting.regularizers[name], state.value(name), setting.masks.get(name))
+    for factor in graph.factors.values():
+        if all(name in state.values for name in factor.variables):
+            terms[factor.name] = factor_share(factor, state.values).expand(setting.batch)
+        else:
+            terms[factor.name] = _zeros(state)
+    return terms
+
+
+_Mark = tuple[dict[str, Tensor], Tensor, int]
 
 
 class Trace:
@@ -50,19 +78,29 @@ class Trace:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        setting = state.setting
-        self._regularizers: dict[str, Tensor] = {}
         self._energies: list[Tensor] = []
         with torch.no_grad():
-            for name in state.plan.graph.variables:
-                x = state.values.get(name)
-                if x is None:
-                    x = setting.like.new_zeros(setting.batch, *setting.shapes[name])
-                self._regularizers[name] = setting.regularizers[name].value(x, setting.masks.get(name))
-            self._factors = setting.like.new_zeros(setting.batch)
-            for factor in state.plan.graph.factors.values():
-                if all(name in state.values for name in factor.variables):
-                    self._factors = self._factors + factor.energy(state.values)
+            terms = state_terms(state)
+            variables = state.plan.graph.variables
+            self._regularizers = {name: terms.pop(name) for name in variables}
+            self._factors = torch.stack([_zeros(state), *terms.values()]).sum(0)
+
+    def mark(self) -> _Mark:
+        """This moment, to rewind to."""
+        return dict(self._regularizers), self._factors, len(self._energies)
+
+    def rewind(self, mark: _Mark) -> list[Tensor]:
+        """Go back; returns the energies noted since."""
+        self._regularizers, self._factors, count = dict(mark[0]), mark[1], mark[2]
+        since = self._energies[count:]
+        del self._energies[count:]
+        return since
+
+    def overwrite(self, energies: list[Tensor], elements: Tensor) -> None:
+        """Put earlier energies of some batch elements in place of the last ones."""
+        first = len(self._energies) - len(energies)
+        for k, energy in enumerate(energies):
+            self._energies[first + k] = torch.where(elements, energy, self._energies[first + k])
 
     @torch.no_grad()
     def record(self, step: Step, old: Tensor | None) -> None:
@@ -78,24 +116,26 @@ class Trace:
         if state.closed_form(step):
             # the energy of the factors is affine in the block, with slope -t
             change = new if old is None else new - old
-            self._factors = self._factors - batch_sum(state.preactivations[name] * change)
+            slope = state.preactivations[name].to(self._factors.dtype)
+            factors = self._factors - batch_sum(slope * change)
         else:
             assert old is not None
-            self._factors = self._factors + self._touching(name, new) - self._touching(name, old)
-        self._regularizers[name] = _regularizer_share(state, step, new)
+            factors = self._factors + self._touching(name, new) - self._touching(name, old)
+        self._factors = state.keep_frozen(factors, self._factors)
+        self._regularizers[name] = state.keep_frozen(_regularizer_share(state, step, new), self._regularizers[name])
         self._energies.append(torch.stack(list(self._regularizers.values())).sum(0) + self._factors)
 
     def _touching(self, name: str, x: Tensor) -> Tensor:
         values = {**self._state.values, name: x}
-        total = self._state.setting.like.new_zeros(self._state.setting.batch)
+        total = _zeros(self._state)
         for factor in self._state.present_factors(name):
-            total = total + factor.energy(values)
+            total = total + factor_share(factor, values)
         return total
 
     def energies(self) -> Tensor:
         """Shape ``(updates, batch)``."""
         if not self._energies:
-            return self._state.setting.like.new_zeros(0, self._state.setting.batch)
+            return _zeros(self._state).expand(0, -1)
         return torch.stack(self._energies)
 
 
@@ -105,8 +145,14 @@ def _regularizer_share(state: State, step: Step, x: Tensor) -> Tensor:
     regularizer, mask = setting.regularizers[name], setting.masks.get(name)
     whole = (step.nodes is None and name not in setting.observed) or name in setting.restricted
     if state.closed_form(step) and whole and name in state.preactivations:
-        return regularizer.value_at_mirror(x, state.preactivations[name].expand(x.shape).to(x.dtype), mask)
-    return regularizer.value(x, mask)
+        return regularizer_share(regularizer, x, mask, state.preactivations[name].expand(x.shape).to(x.dtype))
+    return regularizer_share(regularizer, x, mask)
+
+
+def _zeros(state: State) -> Tensor:
+    """Energies of 0, shape ``(batch,)``."""
+    like = state.setting.like
+    return torch.zeros(state.setting.batch, dtype=wide(like.dtype), device=like.device)
 
 
 class Terms:
@@ -118,26 +164,33 @@ class Terms:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        graph, setting = state.plan.graph, state.setting
         with torch.no_grad():
-            self._now: dict[str, Tensor] = {}
-            for name in graph.variables:
-                x = state.values[name] if name in state.values else setting.like.new_zeros(setting.batch, *setting.shapes[name])
-                self._now[name] = setting.regularizers[name].value(x, setting.masks.get(name))
-            for factor in graph.factors.values():
-                self._now[factor.name] = self._share(factor)
+            self._now = state_terms(state)
         self._rows: dict[str, list[Tensor]] = {name: [] for name in self._now}
 
     @torch.no_grad()
     def record(self, step: Step) -> None:
         """Note all shares after an update."""
         state, name = self._state, step.name
+        before = dict(self._now)
         self._now[name] = _regularizer_share(state, step, state.values[name])
         for factor in state.plan.graph.factors.values():
             if name in factor.variables:
                 self._now[factor.name] = self._share(factor)
+        if state.frozen is not None:
+            self._now = {term: state.keep_frozen(share, before[term]) for term, share in self._now.items()}
         for term, share in self._now.items():
             self._rows[term].append(share)
+
+    def mark(self) -> tuple[dict[str, Tensor], int]:
+        """This moment, to rewind to."""
+        return dict(self._now), len(next(iter(self._rows.values())))
+
+    def rewind(self, mark: tuple[dict[str, Tensor], int]) -> None:
+        """Go back."""
+        self._now = dict(mark[0])
+        for rows in self._rows.values():
+            del rows[mark[1] :]
 
     def shares(self) -> dict[str, Tensor]:
         """Shape ``(updates, batch)`` each."""
@@ -147,5 +200,5 @@ class Terms:
         state = self._state
         # absent variables count as zero, where the energy of factors that can be inferred vanishes
         if not all(name in state.values for name in factor.variables):
-            return state.setting.like.new_zeros(state.setting.batch)
-        return factor.energy(state.values).expand(state.setting.batch)
+            return _zeros(state)
+        return factor_share(factor, state.values).expand(state.setting.batch)

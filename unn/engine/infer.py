@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
 from .energy import Terms, Trace
-from .observe import Given, Initial, Partial, observe
+from .observe import Given, Initial, Partial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
+from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
 from .state import Snapshot, State
+from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
 
 ROUND_CAP = 1000
 
@@ -54,7 +58,8 @@ def infer(
         generator: of random orders, initial values and dropout.
 
     Returns:
-        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values.
+        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values. They
+        share no memory with what was given, nor with one another.
 
     Raises:
         ObservationError: for values that do not fit the declaration.
@@ -64,6 +69,14 @@ def infer(
         >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
         >>> out["Y"], out.energy, out.converged
     """
+    if not isinstance(graph, FactorGraph):
+        raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InferenceError(
+            f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got {generator!r}."
+        )
+    if not isinstance(trace, bool) or not isinstance(terms, bool):
+        raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):
         raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
     limit = round_limit(iterations, until, generator)
@@ -79,6 +92,7 @@ def infer(
         raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
+    require_inferred_parts(setting, chosen.names, initial or {})
     state = State(plan, setting)
     record = Trace(state) if trace else None
     shares = Terms(state) if terms else None
@@ -86,32 +100,74 @@ def infer(
     schedule: list[Step] = []
     steps: list[Step] = []
     status, message, rounds = Status.LIMIT, "", 0
-    while rounds < limit and status is Status.LIMIT:
+    diverged: Divergence | None = None
+    while rounds < limit and status is Status.LIMIT and not state.all_frozen:
         before = state.snapshot()
         if not steps or not isinstance(chosen, Listed):
             steps = plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
             steps = mark_reuse(plan, steps, cyclic=True) if isinstance(chosen, Listed) else steps
+        schedule += steps
+        rounds += 1
+        divergence = _run_round(state, before, steps, rounds, record, shares)
+        diverged = diverged or divergence
+        if not state.all_frozen:
+            status, message = judge_convergence(state, before, steps, rounds, until)
+    if status is Status.LIMIT:
+        message = stopped_early_message(state, rounds)
+        status = Status.STOPPED_EARLY if message else Status.LIMIT
+    message = message or limit_message(rounds, until)
+    if diverged is not None:
+        status, message = diverged.status, diverged.message("" if state.all_frozen else message)
+
+    taken = input_storages(setting, initial or {})
+    preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
+    flags = [name in state.raw for name in graph.variables]
+    values = dict(zip(graph.variables, separate([state.result(name) for name in graph.variables], taken, flags)))
+    flags = [name in state.raw for name in preactivations]
+    preactivations = dict(zip(preactivations, separate(preactivations.values(), taken, flags)))
+    return Solution(
+        values=values,
+        preactivations=preactivations,
+        energy=None if record is None else record.energies(),
+        terms=None if shares is None else shares.shares(),
+        schedule=tuple(map(str, schedule)),
+        rounds=rounds,
+        status=status,
+        message=message,
+    )
+
+
+def _run_round(
+    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, record: Trace | None, shares: Terms | None
+) -> Divergence | None:
+    """Run a round; batch elements that diverge in it go back to their values before it and stay there.
+
+    Returns:
+        The first divergence; None if there is none.
+    """
+    marks = None if record is None else record.mark(), None if shares is None else shares.mark()
+    energies: list[Tensor] = []
+    first: Divergence | None = None
+    while True:
         for step in steps:
             old = state.update(step)
             if record is not None:
                 record.record(step, old)
             if shares is not None:
                 shares.record(step)
-        schedule += steps
-        rounds += 1
-        status, message = _judge(state, before, steps, rounds, until)
-
-    values = {name: state.result(name) for name in graph.variables}
-    return Solution(
-        values=values,
-        preactivations={name: t.expand(values[name].shape) for name, t in state.preactivations.items()},
-        energy=None if record is None else record.energies(),
-        terms=None if shares is None else shares.shares(),
-        schedule=tuple(map(str, schedule)),
-        rounds=rounds,
-        status=status,
-        message=message or _limit_message(rounds, until),
-    )
+        if record is not None and first is not None and state.frozen is not None:
+            record.overwrite(energies, state.frozen)
+        divergence = find_divergence(state, before, steps, rounds)
+        if divergence is None:
+            return first
+        first = first or divergence
+        state.freeze(divergence.elements, before)
+        if state.all_frozen:
+            return first
+        if record is not None and marks[0] is not None:
+            energies = record.rewind(marks[0])
+        if shares is not None and marks[1] is not None:
+            shares.rewind(marks[1])
 
 
 def round_limit(iterations: int | range | None, until: float | None, generator: torch.Generator | None) -> int:
@@ -120,8 +176,10 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     Raises:
         InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
     """
-    if until is not None and (isinstance(until, bool) or not isinstance(until, (int, float)) or not until > 0):
-        raise InferenceError(f"until: the tolerance must be a number > 0, got {until!r}.")
+    if until is not None:
+        number = isinstance(until, (numbers.Real, np.floating)) and not isinstance(until, (bool, np.bool_))
+        if not number or not 0 < until < math.inf:
+            raise InferenceError(f"until: the tolerance must be a finite number > 0, got {until!r}.")
     if iterations is None:
         return 1 if until is None else ROUND_CAP
     if isinstance(iterations, range):
@@ -129,63 +187,8 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
             raise InferenceError(f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5.")
         place = "cpu" if generator is None else generator.device
         return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]
+    if isinstance(iterations, np.integer):
+        iterations = int(iterations)
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
         raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
     return iterations
-
-
-@torch.no_grad()
-def _judge(state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None) -> tuple[Status, str]:
-    """Judge a round: diverged (the state goes back to the values before it), converged, or neither."""
-    names = list(dict.fromkeys(step.name for step in steps))
-    largest = torch.stack([state.values[name].abs().amax() for name in names])
-    if not bool((largest <= _huge(largest.dtype)).all()):
-        return _diverged(state, before, steps, rounds)
-    if until is None or any(name not in before.values for name in names):
-        return Status.LIMIT, ""
-    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
-    if change <= until:
-        return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
-    return Status.LIMIT, ""
-
-
-def _diverged(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> tuple[Status, str]:
-    """Run the round once more to find the update at which it diverged; leave the state as it was before the round."""
-    state.restore(before)
-    found = steps[-1]
-    number = len(steps)
-    bad = torch.ones(state.setting.batch, dtype=torch.bool, device=state.setting.like.device)
-    largest = 0.0
-    for k, step in enumerate(steps):
-        peaks = [x.abs().amax().item() for name, x in state.values.items() if name in state.plan.free]
-        largest = max([largest, *peaks])
-        state.update(step)
-        x = state.values[step.name].reshape(state.setting.batch, -1).abs().amax(1)
-        bad = ~(x <= _huge(x.dtype))
-        if bool(bad.any()):
-            found, number = step, k + 1
-            break
-    overflow = not bool(state.values[found.name].isnan().any()) or largest > _huge(state.setting.like.dtype) ** 0.5
-    state.restore(before)
-    place = f"at update {number} of round {rounds} ({found}), in {int(bad.sum())} of {state.setting.batch} batch elements"
-    kept = "The values are those before that round." if rounds > 1 else "The values are those before the first round."
-    if overflow:
-        verdict = state.plan.graph.boundedness(given=[n for n in state.plan.graph.variables if n not in state.plan.free])
-        return Status.UNBOUNDED, f"unbounded: values grew without limit {place}; the energy: {verdict} {kept}"
-    return Status.NOT_A_NUMBER, (
-        f"not a number: NaN {place}. {kept} Check the parameters of the factors of {found.name} for NaN or infinite entries."
-    )
-
-
-def _limit_message(rounds: int, until: float | None) -> str:
-    if until is None:
-        return f"reached its limit: {rounds} rounds, as asked; use until=1e-6 to iterate to convergence."
-    return (
-        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise iterations, or check "
-        "graph.boundedness() for whether the energy has a minimum."
-    )
-
-
-def _huge(dtype: torch.dtype) -> float:
-    """Values beyond this overflow when two of them are multiplied."""
-    return math.sqrt(torch.finfo(dtype).max)

@@ -7,74 +7,198 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
+from .fixed_point import History, at_fixed_point
+from .shares import factor_share, largest_value, regularizer_share, wide
 
 if TYPE_CHECKING:
     from .plan import Step
     from .state import State
 
-MAX_STEPS = 50
+MAX_STEPS = 200
 _HALVINGS = 40
+_DOUBLINGS = 60
+_PATIENCE = 10
+_MARGIN = 1e4
+
+
+class BlockProblem:
+    """The energy of a run as a function of one block, everything else held.
+
+    Args:
+        state: of the run; later changes of it do not count.
+        step: the block.
+    """
+
+    def __init__(self, state: State, step: Step) -> None:
+        self._name = step.name
+        setting = state.setting
+        self._regularizer, self._mask = setting.regularizers[step.name], setting.masks.get(step.name)
+        self._factors = state.present_factors(step.name)
+        self._values = dict(state.values)
+        self._shape = setting.shapes[step.name]
+        self._observed = setting.observed.get(step.name)
+        self._nodes = step.nodes
+        old = state.values.get(step.name)
+        self.start = setting.like.new_zeros(setting.batch, *self._shape) if old is None else old
+        whole_line = (-torch.inf, torch.inf)
+        regularizer = self._regularizer
+        self.unconstrained = isinstance(regularizer, Elementwise) and regularizer.interval() == whole_line
+
+    def energy(self, x: Tensor) -> Tensor:
+        """The share of the energy that depends on the block, shape ``(batch,)``."""
+        values = {**self._values, self._name: x}
+        total = regularizer_share(self._regularizer, x, self._mask)
+        for factor in self._factors:
+            total = total + factor_share(factor, values)
+        return total
+
+    def messages(self, x: Tensor) -> Tensor:
+        """Minus the gradient of the factors at x, shape ``(batch, *axes)``."""
+        values = {**self._values, self._name: x}
+        t = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        for factor in self._factors:
+            t = t + factor.message(self._name, values, self._shape)
+        return t
+
+    def activate(self, t: Tensor) -> Tensor:
+        """The minimum where the factors are linear with slope -t."""
+        x = self._regularizer.mirror(t, self._mask).to(self.start.dtype)
+        if self._nodes is not None:
+            x = torch.where(self._nodes, x, self.start)
+        if self._observed is not None:
+            value, where = self._observed
+            x = torch.where(where, value, x)
+        return x
+
+    def linearised_drop(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """By how much the energy with linearised factors falls from x to its minimum s, shape ``(batch,)``."""
+        inner = batch_sum(t.to(wide(t.dtype)) * (s - x))
+        fall = regularizer_share(self._regularizer, x, self._mask) - regularizer_share(self._regularizer, s, self._mask)
+        return inner + fall
 
 
 def minimise_block(state: State, step: Step) -> Tensor:
     """Lower the energy in one block until it is stationary, and never raise it.
 
-    Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the linear model plus Psi is
-    minimised exactly by s = mirror(messages), and x moves towards s as far as backtracking allows, each batch element by itself.
-    Needs no more of a regularizer than its mirror and value, and stays inside any convex domain.
+    Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the linear model
+    plus Psi is minimised exactly by s = mirror(messages), and x moves towards s as far as backtracking allows, each
+    batch element by itself. Where that lowers the energy at least as much, x moves instead to the mirror of messages
+    extrapolated from the last steps (Anderson acceleration), which finds the minimum of a quadratic energy in as many
+    steps as it has dimensions. Needs no more of a regularizer than its mirror and value, and stays inside any domain.
+
+    The derivative is that of the minimum (implicit function theorem). Batch elements whose block is not stationary at
+    the end are noted in ``state.unfinished``.
 
     Returns:
-        The new value, shape ``(batch, *axes)``.
+        The new value, shape ``(batch, *axes)``; infinite in batch elements whose energy falls without limit.
     """
-    name = step.name
-    setting = state.setting
-    regularizer, mask = setting.regularizers[name], setting.masks.get(name)
-    factors = state.present_factors(name)
-    shape = (setting.batch, *setting.shapes[name])
-
-    def energy(x: Tensor) -> Tensor:
-        values = {**state.values, name: x}
-        total = regularizer.value(x, mask)
-        for factor in factors:
-            total = total + factor.energy(values)
-        return total
-
-    def target(x: Tensor) -> tuple[Tensor, Tensor]:
-        values = {**state.values, name: x}
-        t = torch.zeros(shape, dtype=x.dtype, device=x.device)
-        for factor in factors:
-            t = t + factor.message(name, values, setting.shapes[name])
-        return t, state.hold(step, regularizer.mirror(t, mask))
-
-    x = state.values.get(name)
-    if x is None:
-        x = setting.like.new_zeros(shape)
-    slack = 1e-12 if x.dtype == torch.float64 else 1e-7
-    for _ in range(MAX_STEPS):
-        t, s = target(x)
-        state.preactivations[name] = t
-        with torch.no_grad():
-            now = energy(x)
-            outside = ~now.isfinite()
-            drop = batch_sum(t * (s - x)) - (regularizer.value(s, mask) - regularizer.value(x, mask))
-            drop = torch.where(outside, 0, drop)
-            moving = outside | (drop > slack * (1 + now.abs()))
-            if not bool(moving.any()):
-                break
-            rate = torch.where(moving, torch.ones_like(now), 0)
-            for _ in range(_HALVINGS):
-                trial = energy(x + _along(rate, x) * (s - x))
-                bad = moving & ~outside & ~(trial <= now - 0.1 * rate * drop)
-                if not bool(bad.any()):
-                    break
-                rate = torch.where(bad, rate / 2, rate)
-            rate = torch.where(bad, 0, rate)
-        x = x + _along(rate, x) * (s - x)
-        if not bool((rate > 0).any()):
-            break
+    problem = BlockProblem(state, step)
+    x, unfinished = _descend(problem)
+    state.unfinished[step.name] = unfinished
+    if torch.is_grad_enabled():
+        x = at_fixed_point(lambda z: problem.activate(problem.messages(z)), x)
+    if state.remembers(step.name):
+        state.preactivations[step.name] = problem.messages(x)
     return x
 
 
-def _along(rate: Tensor, x: Tensor) -> Tensor:
-    return rate.view(-1, *[1] * (x.ndim - 1))
+@torch.no_grad()
+def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
+    """The minimum found, and the batch elements in which it is not stationary."""
+    x = problem.start.detach()
+    eps = torch.finfo(x.dtype).eps
+    tolerance = 16 * eps if eps < 1e-5 else 2 * eps
+    now = problem.energy(x)
+    rounding = 8 * torch.finfo(now.dtype).eps
+    limit = largest_value(x.dtype) / _MARGIN
+    history = History.of(x)
+    best, best_energy, smallest = x, now, now.new_full((len(x),), torch.inf)
+    stalled = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    for count in range(MAX_STEPS + 1):
+        t = problem.messages(x)
+        s = problem.activate(t)
+        residual = _peak(s - x)
+        outside = ~now.isfinite()
+        drop = torch.where(outside, 0, problem.linearised_drop(x, s, t).clamp(min=0))
+        falls = residual < 0.9 * smallest
+        closer = outside | (residual < smallest) | (now < best_energy - rounding * (1 + now.abs()))
+        best, best_energy = torch.where(_along(closer, x), x, best), torch.where(closer, now, best_energy)
+        smallest = torch.where(closer, residual, smallest)
+        alive = (_peak(x) <= limit) & (stalled < _PATIENCE)
+        moving = alive & (outside | (residual > tolerance * (1 + _peak(x))))
+        if count == MAX_STEPS or not bool(moving.any()):
+            break
+        history.add(s - x, t)
+        following, energy = _step(problem, x, s, now, drop, moving, outside, history, rounding)
+        falls = falls | (energy < now - rounding * (1 + now.abs())) | outside
+        stalled = torch.where(falls, 0, stalled + 1)
+        x, now = following, energy
+    lost = ~(_peak(x) <= limit)
+    x = torch.where(_along(now < best_energy - rounding * (1 + now.abs()), x), x, best)
+    # the energy falls without limit in this block
+    x = torch.where(_along(lost, x), torch.inf, x)
+    slack = 1e-12 if x.dtype == torch.float64 else 1e-6
+    return x, lost | outside | ((residual > tolerance * (1 + _peak(x))) & (drop > slack * (1 + now.abs())))
+
+
+def _step(
+    problem: BlockProblem,
+    x: Tensor,
+    s: Tensor,
+    now: Tensor,
+    drop: Tensor,
+    moving: Tensor,
+    outside: Tensor,
+    history: History,
+    rounding: float,
+) -> tuple[Tensor, Tensor]:
+    """The next point and its energy; batch elements that do not move, or cannot fall, stay."""
+    waiting = moving
+    result, energy = x, now
+    allowed = now + rounding * (1 + now.abs())
+    if len(history) > 1:
+        candidate = problem.activate(history.extrapolate())
+        trial = problem.energy(candidate)
+        accepted = waiting & ~outside & (trial <= allowed - 0.1 * drop)
+        result = torch.where(_along(accepted, x), candidate, result)
+        energy = torch.where(accepted, trial, energy)
+        waiting = waiting & ~accepted
+        if not bool(waiting.any()):
+            return result, energy
+    rate = waiting.to(x.dtype)
+    for _ in range(_HALVINGS):
+        trial = problem.energy(_towards(x, s, rate))
+        bad = waiting & ~outside & ~(trial <= allowed - 0.1 * rate * drop)
+        if not bool(bad.any()):
+            break
+        rate = torch.where(bad, rate / 2, rate)
+    rate = torch.where(bad, 0, rate)
+    trial = torch.where(bad, now, trial)
+    growing = waiting & ~outside & (rate == 1) & problem.unconstrained
+    for _ in range(_DOUBLINGS):
+        if not bool(growing.any()):
+            break
+        further = torch.where(growing, 2 * rate, rate)
+        beyond = problem.energy(_towards(x, s, further))
+        growing = growing & (beyond < trial)
+        rate, trial = torch.where(growing, further, rate), torch.where(growing, beyond, trial)
+    result = torch.where(_along(waiting, x), _towards(x, s, rate), result)
+    return result, torch.where(waiting, trial, energy)
+
+
+def _towards(x: Tensor, s: Tensor, rate: Tensor) -> Tensor:
+    """From x as far towards s as the rate of each batch element says; exactly s for a rate of 1."""
+    rate = _along(rate, x)
+    return torch.where(rate == 1, s, x + rate * (s - x))
+
+
+def _peak(x: Tensor) -> Tensor:
+    """The largest magnitude in each batch element."""
+    return x.reshape(len(x), -1).abs().amax(1)
+
+
+def _along(values: Tensor, x: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (x.ndim - 1))
+

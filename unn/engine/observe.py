@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -82,8 +82,14 @@ def observe(
     """
     if not isinstance(given, Mapping):
         raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
-    if not isinstance(initial or {}, Mapping) or not isinstance(dropout or {}, Mapping) or not isinstance(lengths or {}, Mapping):
-        raise InferenceError("initial, dropout and lengths are mappings by name, such as initial={'Y': 'uniform'}.")
+    for option, mapping, example in (
+        ("initial", initial, "{'Y': 'uniform'}"),
+        ("dropout", dropout, "{'H': 0.5}"),
+        ("lengths", lengths, "{'n': torch.tensor([5, 2])}, by axis"),
+        ("sizes", sizes, "{'n': 3}, by axis"),
+    ):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InferenceError(f"{option}: a mapping such as {option}={example}, got {type(mapping).__name__}.")
     check_masks = check_masks and not torch.compiler.is_compiling()
     values = graph.fixed_values()
     like = next((x for x in values.values() if x.is_floating_point()), None)
@@ -183,6 +189,37 @@ def observe(
             value_at_start = torch.where(observed[name][1], observed[name][0], value_at_start)
         values[name] = masked(value_at_start, masks.get(name))
     return setting
+
+
+def require_inferred_parts(
+    setting: Setting, updated: Collection[str], held: Collection[str], may_read: bool = True
+) -> None:
+    """Check that no entry stays without a value: what is observed in part is updated, held, or observed in full.
+
+    Args:
+        setting: of the run.
+        updated: the variables of the order.
+        held: the variables with an initial value.
+        may_read: whether masks can be read; without that, full masks are refused as well.
+
+    Raises:
+        InferenceError: names the variable.
+    """
+    for name, (_, where) in setting.observed.items():
+        if name in updated or name in held:
+            continue
+        share = "part of it"
+        if may_read:
+            mask = setting.masks.get(name)
+            missing = int((~where if mask is None else ~where & mask).sum())
+            if not missing:
+                continue
+            share = f"{missing} of its {where.numel()} entries"
+        raise InferenceError(
+            f"order: variable {name!r} is given in part (unn.Partial), and {share} would never be inferred, because the "
+            f"order {list(updated)} leaves it out; add it to the order, give all of it, or hold the rest with "
+            f"initial={{{name!r}: 'zero'}}."
+        )
 
 
 def initial_value(setting: Setting, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool) -> Tensor | None:

@@ -16,6 +16,7 @@ from ..graph import FactorGraph
 from ..interactions import Shapes, node_axis_count
 from .blocks import colour_classes, meets_itself, node_pairs
 from .orders import Block, Item, Order
+from .recent import Recent
 
 How = Literal["closed form", "coloured", "inner solver"]
 
@@ -97,7 +98,7 @@ class Plan:
         for name, how in self.how.items():
             if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
                 self.how[name] = "inner solver"
-        self._colours: dict[object, list[Tensor] | None] = {}
+        self._colours: Recent[list[Tensor] | None] = Recent()
 
     @classmethod
     def of(cls, graph: FactorGraph, fixed: Collection[str]) -> Plan:
@@ -126,23 +127,29 @@ class Plan:
             InferenceError: for a block whose nodes interact or whose shape does not fit.
         """
         out: list[Step] = []
-        for item in items:
-            if isinstance(item, Block):
-                out.append(self._block(item, shapes, device))
-                continue
-            classes = self._classes(item, shapes, device) if self.how[item] == "coloured" else None
-            out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
+        # steps outlive the call: nodes made as inference tensors could not be saved for a later backward pass
+        with torch.inference_mode(False):
+            for item in items:
+                if isinstance(item, Block):
+                    out.append(self._block(item, shapes, device))
+                    continue
+                classes = self._classes(item, shapes, device) if self.how[item] == "coloured" else None
+                out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
         return out
 
     def _classes(self, name: str, shapes: Shapes, device: torch.device) -> list[Tensor] | None:
         factors = [factor for factor in self.factors_of(name) if not factor.affine_in(name)]
         involved = dict.fromkeys([name, *(array for factor in factors for array in factor.operands)])
         key = (name, device, tuple(shapes[array] for array in involved))
-        if key not in self._colours:
+
+        def colour() -> list[Tensor] | None:
             variable = self.graph.variables[name]
             classes = colour_classes(variable, factors, shapes)
-            self._colours[key] = None if classes is None else [_spread(torch.from_numpy(c).to(device), variable) for c in classes]
-        return self._colours[key]
+            if classes is None:
+                return None
+            return [_spread(torch.from_numpy(nodes).to(device), variable) for nodes in classes]
+
+        return self._colours.get(key, colour)
 
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
         variable = self.graph.variable_named(block.name)
@@ -156,7 +163,7 @@ class Plan:
             )
         if block.nodes.device.type == "meta" != device.type:
             raise InferenceError(f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, which holds no values.")
-        nodes = block.nodes.to(device)
+        nodes = block.nodes.to(device, copy=True)
         if self.how[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()
             for factor in self.factors_of(block.name):
@@ -270,17 +277,25 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
         steps: a schedule.
         cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
     """
+    # backwards, with the place of the next update of each variable; of a schedule that repeats, that of its next round
+    following: dict[str, int] = {}
+    if cyclic:
+        following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
     marked: list[Step] = []
-    for place, step in enumerate(steps):
-        later = list(steps[place + 1 :]) + (list(steps[: place + 1]) if cyclic else [])
-        following = [other.name for other in later]
-        if step.name not in following:
-            marked.append(replace(step, reused=frozenset()))
-            continue
-        changed = {step.name, *following[: following.index(step.name)]}
-        reused = frozenset(inlet.key for inlet in plan.changing[step.name] if not changed & set(inlet.sources))
+    for place in range(len(steps) - 1, -1, -1):
+        step = steps[place]
+        until = following.get(step.name)
+        reused: frozenset[int] = frozenset()
+        if until is not None:
+            # unchanged: neither this variable nor one that is updated before its next update
+            reused = frozenset(
+                inlet.key
+                for inlet in plan.changing[step.name]
+                if all(source != step.name and following.get(source, until) >= until for source in inlet.sources)
+            )
         marked.append(replace(step, reused=reused))
-    return marked
+        following[step.name] = place
+    return marked[::-1]
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

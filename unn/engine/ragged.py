@@ -87,7 +87,8 @@ def _checked(axis: str, length: object, batch: int, device: torch.device) -> Ten
         raise ObservationError(f"lengths: axis {axis!r} needs whole numbers of shape ({batch},), got {got}.")
     if length.device.type == "meta" != device.type:
         raise ObservationError(f"lengths: axis {axis!r} is on device {length.device}, which holds no values; the run is on {device}.")
-    return length.to(device)
+    # a narrow integer could not hold the size that lengths are compared with
+    return length.to(device, torch.int64)
 
 
 def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:

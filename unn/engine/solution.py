@@ -15,6 +15,8 @@ class Status(Enum):
 
     CONVERGED = "converged"
     LIMIT = "reached its limit"
+    STOPPED_EARLY = "stopped early"
+    INFINITE = "infinite energy"
     UNBOUNDED = "unbounded"
     NOT_A_NUMBER = "not a number"
 

@@ -33,6 +33,11 @@ class State:
         plan: which messages reach which variable.
         setting: what is fixed.
         remember: the variables whose last pre-activations are wanted; all if None.
+
+    Attributes:
+        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
+        raw: the variables whose last sum of messages is one message, just as its factor returned it.
+        unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
     def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None) -> None:
@@ -41,6 +46,10 @@ class State:
         self._remember = remember
         self.values = dict(setting.values)
         self.preactivations: dict[str, Tensor] = {}
+        self.unfinished: dict[str, Tensor] = {}
+        self.frozen: Tensor | None = None
+        self._frozen_preactivations: dict[str, Tensor] = {}
+        self.raw: set[str] = set()
         self._version = dict.fromkeys(plan.free, 0)
         self._static: dict[str, Tensor | None] = {}
         self._refreshable = {
@@ -83,11 +92,14 @@ class State:
         self._version[name] += 1
         return old
 
+    def value(self, name: str) -> Tensor:
+        """The value that the engine computes with: zeros if the variable is absent."""
+        x = self.values.get(name)
+        return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name]) if x is None else x
+
     def result(self, name: str) -> Tensor:
         """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
-        x = self.values.get(name)
-        if x is None:
-            return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name])
+        x = self.value(name)
         if name in self.setting.padding:
             given, where = self.setting.padding[name]
             x = torch.where(where, given, x)
@@ -108,12 +120,42 @@ class State:
         self._kept.clear()
         self._products.clear()
 
+    def freeze(self, elements: Tensor, before: Snapshot) -> None:
+        """Go back to earlier values and hold these batch elements there from now on.
+
+        Args:
+            elements: boolean, shape ``(batch,)``.
+            before: the values to go back to.
+        """
+        for name, t in self.preactivations.items():
+            shape = (self.setting.batch, *self.setting.shapes[name])
+            earlier = before.preactivations.get(name, torch.zeros_like(t)).detach().expand(shape)
+            frozen = self._frozen_preactivations.get(name, torch.zeros_like(earlier))
+            self._frozen_preactivations[name] = torch.where(_along(elements, earlier), earlier, frozen)
+        self.restore(before)
+        self.frozen = elements if self.frozen is None else self.frozen | elements
+
+    @property
+    def all_frozen(self) -> bool:
+        """Have all batch elements diverged?"""
+        return self.frozen is not None and bool(self.frozen.all())
+
+    def keep_frozen(self, new: Tensor, old: Tensor | None) -> Tensor:
+        """New values, and the old ones (0 if None) in frozen batch elements; shape ``(batch, ...)`` each."""
+        if self.frozen is None:
+            return new
+        return torch.where(_along(self.frozen, new), 0 if old is None else old, new)
+
+    def resulting_preactivation(self, name: str) -> Tensor:
+        """The sum of messages at the last update, shape ``(batch, *axes)``; before divergence, in frozen batch elements."""
+        t = self.preactivations[name].expand(self.setting.batch, *self.setting.shapes[name])
+        return self.keep_frozen(t, self._frozen_preactivations.get(name))
+
     def _update_rows(self, step: Step) -> Tensor | None:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
         rows = self.setting.free_rows.get(name)
-        wanted = self._remember is None or name in self._remember
-        if rows is None or wanted or self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
+        if rows is None or self.remembers(name) or self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
             return None
         regularizer = self.setting.regularizers[name]
         if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
@@ -149,9 +191,13 @@ class State:
     def receive(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, remembered where it is wanted."""
         t = self.preactivation(step)
-        if self._remember is None or step.name in self._remember:
+        if self.remembers(step.name):
             self.preactivations[step.name] = t
         return t
+
+    def remembers(self, name: str) -> bool:
+        """Is the last pre-activation of this variable wanted?"""
+        return self._remember is None or name in self._remember
 
     def closed_form(self, step: Step) -> bool:
         """Is the energy of the factors affine in this block?"""
@@ -161,6 +207,7 @@ class State:
     def preactivation(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
         name = step.name
+        single = len(self.plan.static[name]) <= 1
         if name in self._static:
             total = self._static[name]
         else:
@@ -173,12 +220,14 @@ class State:
             received = self._receive(inlet, step)
             if received is None:
                 continue
+            single = total is None
             if total is None:
                 total = received
             elif inlet.factor.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
                 total = received.add_(total)
             else:
                 total = total + received
+        (self.raw.add if single else self.raw.discard)(name)
         shape = self.setting.shapes[name]
         if total is None:
             return self.setting.like.new_zeros(1, *shape)
@@ -225,4 +274,9 @@ class State:
         if step.name in self.setting.observed:
             value, where = self.setting.observed[step.name]
             x = torch.where(where, value, x)
-        return x
+        return self.keep_frozen(x, self.values.get(step.name))
+
+
+def _along(elements: Tensor, x: Tensor) -> Tensor:
+    """Flags of batch elements with axes of size 1 for the others of x."""
+    return elements.view(-1, *[1] * (x.ndim - 1))

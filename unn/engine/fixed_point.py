@@ -1,0 +1,155 @@
+"""Fixed points of a block: Anderson acceleration towards them, and their exact derivatives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Map = Callable[[Tensor], Tensor]
+
+_LINEAR_STEPS = 200
+_PATIENCE = 10
+_MEMORY = 40
+_MEMORY_OF_LARGE_BLOCKS = 10
+_LARGE = 4096
+
+
+class History:
+    """The last evaluations of a fixed-point map, from which the next point is extrapolated (Anderson, 1965).
+
+    Args:
+        memory: the number of evaluations.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._residuals: deque[Tensor] = deque(maxlen=memory)
+        self._points: deque[Tensor] = deque(maxlen=memory)
+
+    @classmethod
+    def of(cls, x: Tensor) -> History:
+        """A history for points like x: as many evaluations as entries of a batch element, up to a limit of space."""
+        entries = x[0].numel()
+        return cls(_MEMORY_OF_LARGE_BLOCKS if entries > _LARGE else min(_MEMORY, entries + 1))
+
+    def add(self, residual: Tensor, point: Tensor) -> None:
+        """Take in one evaluation.
+
+        Args:
+            residual: by how much the map moved its argument, shape ``(batch, *axes)``.
+            point: what is to be extrapolated, of the same shape.
+        """
+        self._residuals.append(residual)
+        self._points.append(point)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def extrapolate(self) -> Tensor:
+        """The combination of the points, weights summing to 1, whose combined residual is smallest in each batch element.
+
+        With an affine map and as many evaluations as dimensions this is the fixed point.
+        """
+        residuals = torch.stack([x.reshape(len(x), -1) for x in self._residuals], 1).double().nan_to_num(0.0, 0.0, 0.0)
+        last = residuals[:, -1]
+        differences = residuals[:, :-1] - last[:, None]
+        norms = differences.norm(dim=2, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        directions = differences / norms
+        # columns become dependent as the iteration converges: small eigenvalues carry rounding alone
+        eigenvalues, vectors = torch.linalg.eigh(directions @ directions.mT)
+        inverse = torch.where(eigenvalues > 1e-13 * eigenvalues[:, -1:], 1 / eigenvalues, 0)
+        right = vectors.mT @ (directions @ last[:, :, None])
+        weights = -(vectors @ (inverse[:, :, None] * right)) / norms
+        weights = torch.cat([weights, 1 - weights.sum(1, keepdim=True)], 1)
+        points = torch.stack([x.reshape(len(x), -1) for x in self._points], 1)
+        mixed = (weights.to(points.dtype).mT @ points)[:, 0]
+        return mixed.view_as(self._points[-1])
+
+
+def at_fixed_point(function: Map, x: Tensor) -> Tensor:
+    """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
+
+    By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the function in
+    x; only products with the transposed J are needed. There is no forward mode.
+
+    Args:
+        function: differentiable in x and in the tensors that it closes over; batch elements do not interact.
+        x: its fixed point, shape ``(batch, *axes)``.
+    """
+    x = x.detach()
+    y = function(x)
+    if not y.requires_grad:
+        return x
+    first = _FixedPoint.apply(y, x, function)
+    # the derivative of y is taken at constant x there, so that its own derivative would lack that of x
+    second: Tensor = _FixedPoint.apply(function(first.view_as(first)), first, function)
+    return second
+
+
+class _FixedPoint(torch.autograd.Function):
+    """x with the derivative that y = function(x) gives it; that of y with respect to x does not count twice."""
+
+    @staticmethod
+    def forward(y: Tensor, x: Tensor, function: Map) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Map], output: Tensor) -> None:
+        ctx.function = inputs[2]
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (x,) = ctx.saved_tensors
+        differentiable = torch.is_grad_enabled()
+        if not differentiable and not bool(gradient.any()):
+            return gradient, None, None
+        with torch.enable_grad():
+            z = x.view_as(x) if differentiable else x.detach().requires_grad_()
+            y = ctx.function(z)
+        if not y.requires_grad:
+            return gradient, None, None
+
+        def product(u: Tensor) -> Tensor:
+            (transposed,) = torch.autograd.grad(
+                y, z, u, retain_graph=True, create_graph=differentiable, allow_unused=True
+            )
+            return torch.zeros_like(z) if transposed is None else transposed
+
+        def equation(u: Tensor) -> Tensor:
+            return gradient + product(u)
+
+        solution = _solve_linear(equation, gradient.detach())
+        if differentiable:
+            solution = _FixedPoint.apply(equation(solution), solution, equation)
+        return solution, -product(solution) if ctx.needs_input_grad[1] else None, None
+
+
+def _solve_linear(equation: Map, start: Tensor) -> Tensor:
+    """The fixed point of an affine map, or the point of smallest residual after the last step."""
+    history = History.of(start)
+    tolerance = 8 * torch.finfo(start.dtype).eps
+    u = best = start
+    smallest = start.new_full((len(start),), torch.inf)
+    stalled = 0
+    for _ in range(_LINEAR_STEPS):
+        v = equation(u).detach()
+        residual = (v - u).reshape(len(u), -1).abs().amax(1)
+        better = residual < smallest
+        moving = residual > tolerance * torch.maximum(_peak(u), _peak(start))
+        stalled = 0 if bool((moving & (residual < 0.5 * smallest)).any()) else stalled + 1
+        best = torch.where(better.view(-1, *[1] * (u.ndim - 1)), u, best)
+        smallest = torch.where(better, residual, smallest)
+        if stalled > _PATIENCE or not bool(moving.any()):
+            break
+        history.add(v - u, v)
+        u = v if len(history) == 1 else history.extrapolate()
+    return best
+
+
+def _peak(x: Tensor) -> Tensor:
+    """The largest magnitude in each batch element."""
+    return x.reshape(len(x), -1).abs().amax(1)
