@@ -123,12 +123,29 @@ class FactorContract(ABC):
         for name in list(g.variables) * 3:
             now = infer(g, {}, initial=now, order=[name]).values
             after = g.energy(now)
-            rise = ((after - energy) / (1 + after.abs())).max()
+            rise = ((after - energy) / (1 + after.abs())).detach().max()
             assert rise <= self.tolerance, (
                 f"the update of {name} raises graph.energy by {float(rise):.3g} (relative); look at the messages to {name} of "
                 f"{', '.join(f.name for f in g.factors.values() if name in f.variables)}, and at affine_in"
             )
             energy = after
+
+    def test_exact_updates_reach_the_minimum_over_their_variable(self) -> None:
+        g, values = self._case(6)
+        generator = torch.Generator().manual_seed(0)
+        for name, variable in g.variables.items():
+            touching = [f for f in g.factors.values() if name in f.variables]
+            if not all(f.affine_in(name) for f in touching):
+                continue
+            out = infer(g, {}, initial={n: values[n] for n in g.variables}, order=[name]).values
+            best = g.energy(out).detach()
+            for weight in (1.0, 0.1, 1e-3):
+                point = domain_point(variable.regularizer, tuple(out[name].shape), generator)
+                excess = g.energy({**out, name: torch.lerp(out[name], point, weight)}).detach() - best
+                assert (excess >= -self.tolerance * (1 + best.abs())).all(), (
+                    f"the update of {name} is not the minimum of graph.energy over {name}, but {', '.join(f.name for f in touching)} say by "
+                    f"affine_in that it is exact: another point is lower by {-excess.min().item():.3g}"
+                )
 
     def test_the_trace_of_a_run_is_the_energy_of_its_values(self) -> None:
         g, values = self._case(6)
