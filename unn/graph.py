@@ -67,7 +67,7 @@ class FactorGraph(nn.Module):
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
-    def variable(self, name: str, axes: str, regularizer: Regularizer) -> Variable:
+    def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
         """Declare an array that can be observed or inferred.
 
         Args:
