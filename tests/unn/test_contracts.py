@@ -159,7 +159,7 @@ WRONG_REGULARIZERS = {
     "a ball with corners": (AcceptsOutsideOfTheBall, DOMAIN),
     "a space called bounded": (BoundedByName, "test_bounded_domains_reject_what_is_far_away"),
     "a domain that is not convex": (RejectsTheInside, "test_mean_of_mirrors_lies_in_the_domain"),
-    "a constant": (OffByAConstant, "test_fenchel_young_inequality_holds_and_is_tight_at_the_mirror"),
+    "a wrong constant": (OffByAConstant, "test_fenchel_young_inequality_holds_and_is_tight_at_the_mirror"),
     "another mirror for large scores": (OtherForLargeScores, "test_mirror_is_the_gradient_of_the_conjugate"),
 }
 
