@@ -57,6 +57,9 @@ class RegularizerContract(ABC):
     largest_score: ClassVar[float] = 1e4
     """Scores up to this size must give finite results in every dtype; lower for activations that overflow, such as 20 for exp."""
 
+    contains_is_closed_form: ClassVar[bool] = True
+    """False where contains seeks the scores of a point by iterations, which do not end soon outside the domain: such points are not tried."""
+
     works_under_vmap: ClassVar[bool] = True
     """False where results are found by steps that depend on values: what does not work must then raise, and not return something else."""
 
@@ -120,7 +123,7 @@ class RegularizerContract(ABC):
 
     def test_what_contains_accepts_has_a_finite_value_that_keeps_the_inequality_of_fenchel_and_young(self) -> None:
         r = self.regularizer()
-        for what, x, outward in self._points_beyond_the_border():
+        for what, x, outward in self._points_beyond_the_border() if self.contains_is_closed_form else ():
             accepted, value = r.contains(x), r.value(x)
             _holds(value.isfinite() == accepted, value, f"{r!r}: value() must be finite where contains() is True, and +inf elsewhere; {what}")
             _holds(value.isfinite() | (value == torch.inf), value, f"{r!r}: outside its domain value() must be +inf; {what}")
@@ -134,7 +137,7 @@ class RegularizerContract(ABC):
 
     def test_bounded_domains_reject_what_is_far_away(self) -> None:
         r = self.regularizer()
-        if r.bounded:
+        if r.bounded and self.contains_is_closed_form:
             for x in (self.point(0) + 1e12, self.point(0) - 1e12):
                 why = f"{r!r}: bounded is True, but contains() accepts entries of size 1e12; set bounded = False"
                 _holds(~r.contains(x), x, why)
@@ -145,13 +148,15 @@ class RegularizerContract(ABC):
         single = torch.zeros(self.shape, dtype=torch.float64)
         single[..., 0] = 1.0
         noise = self.noise(20, 1.0)
-        directions = {"all entries smaller": -noise.abs(), "all entries larger": noise.abs()}
+        # where few examples are asked for, contains and value are slow
+        directions = {"all entries larger": noise.abs()[:1]}
         if self.examples >= 10:
-            directions |= {"one entry smaller": -single, "one entry larger": single, "some smaller and some larger": noise}
+            directions |= {"all entries smaller": -noise.abs(), "one entry smaller": -single, "one entry larger": single}
+            directions |= {"some smaller and some larger": noise}
         points = []
         for what, outward in directions.items():
             border = r.mirror(min(100.0, self.largest_score) * outward)
-            for step in (0.05, 0.5, 3.0) if self.examples >= 10 else (0.1,):
+            for step in (0.05, 0.5, 3.0) if self.examples >= 10 else (0.5,):
                 points.append((f"{what} by {step:g} than at the border", border + step * outward, outward))
         return points
 
