@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unn.errors import DeclarationError, ObservationError
 from unn.regularizers import Regularizer
-from unn.regularizers.base import merged, tolerance
+from unn.regularizers.base import merged, real_number, tolerance
 from unn.sizes import SizeRule, offset_rule
 
 from .sinkhorn import NEVER, balanced, curvature
@@ -42,9 +42,9 @@ class Birkhoff(Regularizer):
     activation = "Sinkhorn"
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if not (math.isfinite(temperature) and temperature > 0):
+        self.temperature = real_number("Birkhoff", "temperature", temperature)
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise DeclarationError(f"Birkhoff needs a finite temperature > 0, got {temperature}.")
-        self.temperature = float(temperature)
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return axes[-2:]

@@ -45,7 +45,8 @@ class Budget(AlongAxis, LogPartition):
     def __init__(self, k: int, over: str | None = None) -> None:
         super().__init__(over)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise DeclarationError(f"Budget needs a whole number k >= 1 of entries, got {k!r}.")
+            hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
+            raise DeclarationError(f"Budget needs a whole number k >= 1 of entries, got {k!r}.{hint}")
         self.k = k
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:

@@ -12,6 +12,13 @@ from unn.errors import DeclarationError
 from unn.factor import Values
 from unn.regularizers.base import batch_sum
 
+_LINEAR = (
+    nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.Conv1d, nn.Conv2d, nn.Conv3d,
+    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d,
+    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Hardtanh,
+)  # fmt: skip
+_BOUNDED = (nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Softsign)
+
 
 class Directed(Factor):
     """E = Psi*(f(parents)) - <child, f(parents)>, with Psi the child's regularizer and f any module.
@@ -22,6 +29,9 @@ class Directed(Factor):
 
     The child's update is exact: mirror(f(parents) + messages of its other factors), which is f's own output activated if there are none.
     Parents that are not observed are updated by the monotone inner solver.
+
+    Alone it is unbounded below, with Psi(child) never negative. Psi(child) counts once: where the child meets a second factor,
+    ``boundedness()`` goes by ``degree``, which is known for modules made of linear maps and common activations.
 
     Args:
         module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation ``(batch, *axes)``. Its parameters
@@ -64,6 +74,7 @@ class Directed(Factor):
         self.handles_padding = bool(handles_padding)
         self.child = child.name
         self.parents = tuple(parent.name for parent in several)
+        self.completed_by = child.name
         self._regularizer: Regularizer = child.regularizer
 
     def energy(self, values: Values) -> Tensor:
@@ -78,8 +89,13 @@ class Directed(Factor):
     def affine_in(self, target: str) -> bool:
         return target == self.child
 
-    def degree(self, names: Collection[str]) -> int:
-        return 0
+    def degree(self, names: Collection[str]) -> int | None:
+        """0 without the child, by Fenchel and Young; with it, 1 more than the growth of the module in the parents among ``names``."""
+        if self.child not in names:
+            return 0
+        assert self.module is not None
+        growth = growth_of(self.module) if set(self.parents) & set(names) else 0
+        return None if growth is None else 1 + growth
 
     def formula(self) -> str:
         return f"Psi*(f) - <{self.child}, f>, f = {type(self.module).__name__}({', '.join(self.parents)})"
@@ -100,3 +116,16 @@ class Directed(Factor):
 def _own(array: Variable | Constant, place: int) -> Reference:
     """All axes under letters of their own, so that nothing is tied by this factor."""
     return array[" ".join(f"x{place}_{k}" for k in range(len(array.axes)))]
+
+
+def growth_of(module: nn.Module) -> int | None:
+    """0 for a module with bounded results, 1 for one whose results grow at most linearly; None if that is not known.
+
+    Known of torch's own classes and ``Sequential`` of them, not of subclasses.
+    """
+    if type(module) is nn.Sequential:
+        growths = [growth_of(part) for part in module]
+        if None in growths:
+            return None
+        return 0 if 0 in growths else 1
+    return 0 if type(module) in _BOUNDED else 1 if type(module) in _LINEAR else None

@@ -117,8 +117,8 @@ MUTANTS = (
     ),
     Mutant(
         "degree two counts as bounded", "unn/boundedness.py",
-        "elif degree == 2:", "elif degree == -2:",
-        "tests/unn/test_inference.py",
+        "fall[f] not in (0, 1) and", "fall[f] not in (0, 1, 2) and",
+        "tests/unn/test_boundedness.py",
     ),
     Mutant(
         "the last of a forward-backward round is repeated", "unn/engine/orders.py",

@@ -35,6 +35,7 @@ from .errors import UnnError as UnnError
 from .factor import Factor as Factor
 from .graph import FactorGraph as FactorGraph
 from .models.denoiser import Denoiser as Denoiser
+from .rays import Ray as Ray
 from .regularizers import L1 as L1
 from .regularizers import Ball as Ball
 from .regularizers import BinaryEntropy as BinaryEntropy

@@ -56,6 +56,9 @@ class Factor:
     module: nn.Module | None = None
     """A module with parameters of its own; the graph registers it under the factor's name."""
 
+    completed_by: str | None = None
+    """The variable whose regularizer, added to the energy of this factor, makes it bounded below whatever all others are; None for none."""
+
     split_sizes: Mapping[str, int] = {}
     """Sizes of letters that split axes, as far as the graph knows them; set when the factor is added to a graph."""
 
@@ -137,9 +140,11 @@ class Factor:
         return False
 
     def degree(self, names: Collection[str]) -> int | None:
-        """The polynomial degree of the energy in these variables together; None if it is not known.
+        """How fast the energy can fall in these variables together: the least d known, with energy >= -C (1 + |x|^d).
 
-        0 also stands for an energy that is bounded below whatever these variables are.
+        Here x are the values of these variables, and C is one number for all values of the others in a bounded set. For a
+        polynomial it is the degree, for an energy that is bounded below whatever these variables are it is 0. None says
+        that it is not known. Energies are taken to be finite and continuous on the whole closed domain.
         """
         return None
 

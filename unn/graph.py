@@ -72,7 +72,7 @@ class FactorGraph(nn.Module):
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
-    def variable(self, name: str, axes: str, regularizer: Regularizer) -> Variable:
+    def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
         """Declare an array that can be observed or inferred.
 
         Args:
@@ -361,7 +361,16 @@ class FactorGraph(nn.Module):
         return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
 
     def boundedness(self, given: Collection[str] = ()) -> Boundedness:
-        """Is the energy bounded below, by the degree of its factors in unbounded variables, when ``given`` are observed?"""
+        """Is the energy bounded below when ``given`` are observed? Bounded, unbounded, depending on the weights, or unknown.
+
+        Args:
+            given: names of variables and constants, in a list, tuple or set.
+
+        Raises:
+            DeclarationError: for names that are not declared, or a text in place of a collection of names.
+        """
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
         for name in given:
             if name not in self.arrays:
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))

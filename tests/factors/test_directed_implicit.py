@@ -125,12 +125,27 @@ def test_a_child_with_other_factors_adds_their_messages_to_the_module():
     torch.testing.assert_close(out["H"], torch.tanh(net(x) + y @ g.V))
 
 
-def test_directed_factors_are_affine_in_the_child_alone_and_of_degree_zero():
+def test_directed_factors_are_affine_in_the_child_alone_and_bounded_with_its_regularizer():
     g, _ = directed(unn.SquaredNorm())
     f = g.factors["net"]
-    assert f.affine_in("H") and not f.affine_in("X")
-    assert f.degree(["H", "X"]) == 0 and not f.multilinear
+    assert f.affine_in("H") and not f.affine_in("X") and not f.multilinear
+    assert f.completed_by == "H" and f.degree(["X"]) == 0 and f.degree(["H"]) == 1
     assert g.boundedness().bounded
+
+
+@pytest.mark.parametrize(
+    ("module", "degree"),
+    [
+        (torch.nn.Linear(2, 2), 2),
+        (torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)), 2),
+        (torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)), 1),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2)), None),
+    ],
+)
+def test_the_degree_of_a_directed_factor_is_one_more_than_the_growth_of_its_module(module, degree):
+    g = unn.FactorGraph("growth", n=2)
+    X, H = (g.variable(name, "n", unn.SquaredNorm()) for name in "XH")
+    assert g.factor(Directed(module, H, X)).degree(["X", "H"]) == degree
 
 
 def test_wrong_roles_and_wrong_modules_are_refused():

@@ -58,6 +58,7 @@ class TestAlignment(StructuredContract):
 
 @pytest.mark.slow
 class TestProjective(StructuredContract):
+    contains_is_closed_form = False
     shape = (3, 2, 3, 3)
     value_derivatives = 1
     accuracy = 1e-7
@@ -77,6 +78,7 @@ class TestProjectiveWithOneRoot(TestProjective):
 
 
 class TestSpans(StructuredContract):
+    contains_is_closed_form = False
     shape = (3, 2, 3, 3, 2)
     value_derivatives = 1
     accuracy = 1e-7

@@ -377,7 +377,7 @@ def test_a_tolerance_is_a_positive_number(until):
     [
         (torch.ones(2, 4), ["boolean", "float32"]),
         (torch.ones(2, 4, dtype=torch.int), ["boolean", "int32"]),
-        (None, ["boolean", "NoneType"]),
+        (3, ["boolean", "int"]),
         ([True] * 4, ["boolean", "list"]),
         (torch.ones(4, 2, dtype=torch.bool), ["(4, 2)", "(2, 4)"]),
         (torch.ones(4, dtype=torch.bool), ["(4,)", "(2, 4)"]),

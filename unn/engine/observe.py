@@ -24,10 +24,17 @@ class Partial:
     Args:
         value: shape ``(batch, *axes)``; what stands at unobserved entries does not matter, unless it is NaN.
         mask: boolean, true where observed; shape of ``value``, or of its first axes (whole rows, whole batch elements).
+
+    Raises:
+        ObservationError: without a mask.
     """
 
     value: Tensor
-    mask: Tensor
+    mask: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.mask is None:
+            raise ObservationError("Partial needs a mask, boolean and true where value is observed: unn.Partial(value, mask).")
 
 
 Given = Mapping[str, Tensor | Partial]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError
-from .base import batch_all, batch_sum, tolerance, widened
+from .base import batch_all, batch_sum, real_number, tolerance, widened
 from .simplex import AlongAxis
 
 
@@ -26,9 +26,9 @@ class Ball(AlongAxis):
 
     def __init__(self, radius: float = 1.0, over: str | None = None) -> None:
         super().__init__(over)
-        if not (math.isfinite(radius) and radius > 0):
+        self.radius = real_number("Ball", "radius", radius, over=True)
+        if not (math.isfinite(self.radius) and self.radius > 0):
             raise DeclarationError(f"Ball needs a finite radius > 0, got {radius}.")
-        self.radius = float(radius)
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(x) if mask is None else torch.where(mask, widened(x), 0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..errors import UnnError
+from ..errors import DeclarationError, ObservationError, UnnError
 
 if TYPE_CHECKING:
     from ..sizes import SizeRule
@@ -90,11 +90,36 @@ class Regularizer(ABC):
 
         For ``Entropy`` and a one-hot target it is the cross-entropy of softmax(t); for ``SignedEntropy`` the binary
         cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
+
+        Args:
+            t: scores, shape ``(batch, *axes)``.
+            target: a point of the domain, shape of ``t`` or with axes of size 1 where it is the same for all. For a
+                regularizer on the simplex also class numbers, of an integer dtype and of the shape of ``t`` without the
+                axis that sums to one, as in ``torch.nn.functional.cross_entropy``.
+            mask: which entries exist, as in all methods.
+
+        Raises:
+            ObservationError: for a target of another shape, or class numbers out of range.
         """
+        target = self._point_of(target, t, mask)
         if mask is not None:
             # before the product, whose gradient would take what is in the padding along
             target, t = torch.where(mask, target, 0), torch.where(mask, t, 0)
         return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(target * t)
+
+    def _point_of(self, target: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
+        """The target of a loss as a point of the domain, with a shape that broadcasts to that of the scores."""
+        sizes = zip(target.shape, t.shape, strict=False)
+        if target.ndim != t.ndim or any(own not in (1, size) for own, size in sizes):
+            raise ObservationError(
+                f"{self!r}: loss needs a target of the shape of the scores, {tuple(t.shape)}, got {tuple(target.shape)} of {target.dtype}."
+                f"{self._target_hint(t)}"
+            )
+        return target if target.is_floating_point() else target.to(t.dtype)
+
+    def _target_hint(self, t: Tensor) -> str:
+        """What else a target may be; nothing by default."""
+        return ""
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes along which entries depend on one another; none for an elementwise regularizer."""
@@ -110,6 +135,27 @@ class Regularizer(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def real_number(owner: str, argument: str, value: object, over: bool = False) -> float:
+    """A number given to a constructor.
+
+    Args:
+        owner: the class, for the message.
+        argument: its name, for the message.
+        value: as given.
+        over: the class takes ``over``, the axis along which it acts; a text in place of a number is likely to be meant for it.
+
+    Raises:
+        DeclarationError: for what is no number.
+    """
+    if not isinstance(value, (str, bytes, bool)):
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            pass
+    hint = f" An axis is given by name: {owner}(over={value!r})." if over and isinstance(value, str) else ""
+    raise DeclarationError(f"{owner}: {argument} must be a number, got {value!r}.{hint}")
 
 
 def batch_sum(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError
-from .base import Regularizer, batch_all, batch_sum, normal, tolerance, uniform, widened
+from .base import Regularizer, batch_all, batch_sum, normal, real_number, tolerance, uniform, widened
 
 
 class Elementwise(Regularizer):
@@ -180,9 +180,9 @@ class Box(Elementwise):
     activation = "clip"
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        self.low, self.high = real_number("Box", "low", low), real_number("Box", "high", high)
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise DeclarationError(f"Box needs finite low < high, got low={low}, high={high}.")
-        self.low, self.high = float(low), float(high)
 
     def interval(self) -> tuple[float, float]:
         return self.low, self.high
@@ -214,9 +214,9 @@ class L1(Elementwise):
     activation = "soft threshold"
 
     def __init__(self, strength: float = 1.0) -> None:
-        if not (math.isfinite(strength) and strength >= 0):
+        self.strength = real_number("L1", "strength", strength)
+        if not (math.isfinite(self.strength) and self.strength >= 0):
             raise DeclarationError(f"L1 needs a finite strength >= 0, got {strength}.")
-        self.strength = float(strength)
 
     def entry_value(self, x: Tensor) -> Tensor:
         return 0.5 * x * x + self.strength * x.abs()

@@ -9,14 +9,16 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, suggest
-from .base import Regularizer, batch_all, batch_sum, tolerance, uniform, widened
+from ..errors import DeclarationError, ObservationError, suggest
+from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, uniform, widened
 
 
 class AlongAxis(Regularizer):
     """A regularizer whose entries depend on one another along one axis: the last, or the one named ``over``."""
 
     def __init__(self, over: str | None = None) -> None:
+        if over is not None and not isinstance(over, str):
+            raise DeclarationError(f"{type(self).__name__}: over is the name of an axis such as over='label', got {over!r}.")
         self.over = over
         self.dim = -1
 
@@ -87,6 +89,29 @@ class Simplex(AlongAxis):
             full = full | ~mask.expand(x.shape).any(self.dim)
         return batch_all(full) & batch_all((wide >= -slack).all(self.dim))
 
+    def _point_of(self, target: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
+        shape = list(t.shape)
+        count = shape.pop(self.dim)
+        numbers = not target.is_floating_point() and target.dtype != torch.bool
+        if not numbers or list(target.shape) != shape:
+            return super()._point_of(target, t, mask)
+        classes = torch.arange(count, device=t.device).view([-1] + [1] * (-1 - self.dim))
+        point = (target.unsqueeze(self.dim) == classes).to(t.dtype)
+        exists = torch.ones_like(target, dtype=torch.bool) if mask is None else mask.expand(t.shape).any(self.dim)
+        try:
+            wrong = bool((exists & ((target < 0) | (target >= count))).any())
+        except RuntimeError:
+            # under vmap no value can be looked at; such a target has the loss +inf
+            wrong = False
+        if wrong:
+            raise ObservationError(f"{self!r}: class numbers of a loss go from 0 to {count - 1}, got {int(target.amin())} to {int(target.amax())}.")
+        return point
+
+    def _target_hint(self, t: Tensor) -> str:
+        shape = list(t.shape)
+        del shape[self.dim]
+        return f" Class numbers have an integer dtype and the shape {tuple(shape)}."
+
     def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scores with -inf where padded, and which rows have no entry (their scores are then 0, against nan)."""
         if mask is not None:
@@ -110,9 +135,9 @@ class Entropy(Simplex):
 
     def __init__(self, temperature: float = 1.0, over: str | None = None) -> None:
         super().__init__(over)
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise DeclarationError(f"Entropy needs a finite temperature > 0, got {temperature}.")
-        self.temperature = float(temperature)
+        self.temperature = real_number(type(self).__name__, "temperature", temperature, over=True)
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise DeclarationError(f"{type(self).__name__} needs a finite temperature > 0, got {temperature}.")
 
     def row_value(self, x: Tensor) -> Tensor:
         negative: Tensor = torch.special.entr(x).sum(self.dim) * -self.temperature
@@ -191,9 +216,9 @@ class TsallisEntropy(Simplex):
 
     def __init__(self, alpha: float = 1.5, over: str | None = None) -> None:
         super().__init__(over)
-        if not 1 < alpha <= 2:
+        self.alpha = real_number("TsallisEntropy", "alpha", alpha, over=True)
+        if not 1 < self.alpha <= 2:
             raise DeclarationError(f"TsallisEntropy needs 1 < alpha <= 2, got {alpha}; for alpha = 1 use Entropy().")
-        self.alpha = float(alpha)
 
     def row_value(self, x: Tensor) -> Tensor:
         positive = x > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,19 +68,26 @@ class GraphCase:
 
 
 def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A random point of a domain, float64: of an elementwise one, the mirror of noise, so that it also reaches borders and stays off kinks; of any
-    other, the mean of several mirrors, which a convex domain holds."""
+    """A random point inside a domain, float64: of an elementwise one, noise moved into its interval; of any other, the mean of several mirrors,
+    which a convex domain holds."""
     noise = 1.5 * torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(regularizer, reg.Simplex):
         return torch.softmax(noise, regularizer.dim)
-    if isinstance(regularizer, reg.NonNegative):
-        return noise.abs() + 1e-3
-    if isinstance(regularizer, reg.L1):
-        return noise
-    if isinstance(regularizer, (reg.Elementwise, reg.Ball)):
+    if isinstance(regularizer, reg.Elementwise):
+        return _inside(noise, *regularizer.interval())
+    if isinstance(regularizer, reg.Ball):
         return regularizer.mirror(noise) * 0.98
     others = [1.5 * torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2)]
     return torch.stack([regularizer.mirror(t) for t in (noise, *others)]).mean(0)
+
+
+def _inside(noise: Tensor, low: float, high: float) -> Tensor:
+    """Noise moved into an interval, either end of which may be infinite."""
+    if math.isfinite(low) and math.isfinite(high):
+        return (low + high) / 2 + 0.98 * (high - low) / 2 * noise.tanh()
+    if math.isfinite(low):
+        return low + noise.abs() + 1e-3
+    return high - noise.abs() - 1e-3 if math.isfinite(high) else noise
 
 
 @st.composite
