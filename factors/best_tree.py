@@ -54,7 +54,7 @@ def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, 
     inside = nodes < sizes[:, None]
     own = heads[:, 1:] - 1
     roots = inside & (own == -1)
-    exists: Flags = (own >= -1).all(1)
+    exists: Flags = np.asarray((own >= -1).all(1))
     if single_root:
         exists = exists & (roots.sum(1) == 1) | (sizes == 0)
     return np.where(exists[:, None] & inside, np.where(roots, nodes, own), -1), exists

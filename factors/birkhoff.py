@@ -184,7 +184,8 @@ def _moved(x: Tensor, direction: Tensor) -> Tensor:
     # the part of the direction that changes the sums of rows or columns goes nowhere
     rows = weighted.sum(2, keepdim=True)
     columns = torch.linalg.solve(curvature(x), weighted.sum(1)[:, :, None] - x.transpose(1, 2) @ rows)
-    return weighted - x * (rows - x @ columns + columns.transpose(1, 2))
+    moved: Tensor = weighted - x * (rows - x @ columns + columns.transpose(1, 2))
+    return moved
 
 
 class _Known(torch.autograd.Function):
@@ -209,4 +210,5 @@ class _Known(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: Tensor | None, __: Tensor | None, direction: Tensor) -> Tensor:
         (slope,) = ctx.saved_tensors
-        return (slope * direction).sum((1, 2))
+        change: Tensor = (slope * direction).sum((1, 2))
+        return change

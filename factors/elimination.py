@@ -27,7 +27,7 @@ class _Log(NamedTuple):
     high: Tensor
     low: Tensor
 
-    def at(self, *index: Tensor | slice) -> _Log:
+    def at(self, *index: Tensor | slice | None) -> _Log:
         return _Log(self.high[index], self.low[index])
 
 

@@ -173,7 +173,7 @@ def is_transformed(*tensors: Tensor) -> bool:
 
     ``requires_grad`` then does not say whether derivatives are needed.
     """
-    active: bool = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
+    active: bool = torch._C._are_functorch_transforms_active()
     return active or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 

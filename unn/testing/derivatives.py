@@ -81,7 +81,8 @@ def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tenso
         with forward_ad.dual_level():
             tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(x, direction))).tangent
         assert tangent is not None, "torch.autograd.forward_ad: the result has no tangent"
-        return (tangent * weight).sum()
+        derivative: Tensor = (tangent * weight).sum()
+        return derivative
 
     return {
         "torch.autograd.grad": lambda: (_reverse(function, x.clone().requires_grad_(), weight) * direction).sum(),
