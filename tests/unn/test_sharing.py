@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
+from unn.models.baselines import Regressor
 from unn.symmetries import embedding_indices
 from unn.tracing import Bernoulli, Categorical, Distribution, Normal, Permutation, Uniform
 from unn.tracing.invariance import is_invariant
@@ -330,3 +331,36 @@ def test_what_is_not_shared_is_part_of_the_declaration():
     assert str(alone) == "x[i] depends on nothing (i ordered)"
     frame = unn.Denoiser(graph, width=8, heads=2, depth=1).frame()
     assert frame.symmetries == frame.candidates == []
+
+
+# -- learning ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_network_with_default_embeddings_learns_the_posterior_mean_of_a_line():
+    """Intercept and slope are told apart, and so are the points, whose abscissae are constants of the program."""
+    abscissae, noise, steps, batch = np.linspace(-1, 1, 6), 0.3, 1000, 64
+
+    def line(t):
+        w = t.sample("w", Normal(), 2)
+        t.sample("y", Normal(w[0] + w[1] * abscissae, noise))
+
+    traced = unn.trace(line)
+    torch.manual_seed(0)
+    model = Regressor(unn.Denoiser(traced.graph, width=32, depth=2, heads=2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    drawn = traced.draw(steps * batch, torch.Generator().manual_seed(0))
+    observed = {"y": torch.ones(1, 6, dtype=torch.bool)}
+    for step in range(steps):
+        rows = slice(step * batch, (step + 1) * batch)
+        loss = model.loss({name: x[rows] for name, x in drawn.items()}, observed)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    y = traced.draw(400, torch.Generator().manual_seed(1))["y"]
+    design = torch.stack([torch.ones(6), torch.tensor(abscissae, dtype=y.dtype)], 1)
+    mean = torch.linalg.solve(design.T @ design + noise**2 * torch.eye(2), design.T @ y.T).T
+    error = (model.sample({"y": y}, 400)["w"] - mean).square().mean(0).sqrt()
+    assert (error < 0.15).all(), error
