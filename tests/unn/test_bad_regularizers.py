@@ -7,7 +7,7 @@ from helpers import says
 import unn
 from factors import Birkhoff, Budget, MaskedEntropy
 
-NONSENSE = ["n", "0", None, b"n", [1.0], True, object()]
+NONSENSE = ["n", "0", None, b"n", [1.0], True, {}]
 ARGUMENTS = [
     (unn.Entropy, "temperature", True),
     (MaskedEntropy, "temperature", True),

@@ -172,7 +172,7 @@ X = torch.zeros(4, 2)
         ({"examples": X}, unn.DataError, "tensors by name"),
         ({"examples": lambda count, generator: X}, unn.DataError, "by variable"),
     ],
-    ids=str,
+    ids=lambda x: type(x).__name__ if isinstance(x, dict) else str(x),
 )
 def test_what_cannot_be_trained_is_said(change, error, words):
     arguments = {"model": diffusion(), "examples": draw, "steps": 1, **change}
