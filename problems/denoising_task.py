@@ -250,7 +250,10 @@ def calibrations(
     compared: dict[str, Calibration] = {}
     for name in names:
         slot = frame.slots[name]
-        unobserved = ~_mask(observed[name], truth[name]).flatten(1) if name in observed else torch.ones(count, *slot.node_shape).bool().flatten(1)
+        nodes = slot.nodes.stop - slot.nodes.start
+        unobserved = torch.ones(count, nodes, dtype=torch.bool)
+        if name in observed:
+            unobserved = ~_mask(observed[name], truth[name]).reshape(count, nodes)
         if not bool(unobserved.any()):
             continue
         true, drawn = (_numbers(x[name], slot) for x in (truth, samples))
@@ -274,7 +277,7 @@ def _mask(mask: Tensor, values: Tensor) -> Tensor:
 
 def _numbers(values: Tensor, slot: Slot) -> Tensor:
     """Values of a variable as real numbers or numbers of options, shape ``(batch, nodes)``, with the features of a real node as nodes."""
-    return values.flatten(1) if slot.kind != "category" else values.argmax(-1).flatten(1)
+    return (values if slot.kind != "category" else values.argmax(-1)).reshape(len(values), -1)
 
 
 def measure_untrained(problem: DenoisingProblem, config: Any, count: int, seed: int, chain_steps: int) -> dict[str, dict[str, float]]:

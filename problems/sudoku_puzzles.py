@@ -61,15 +61,19 @@ def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
     Raises:
         DataError: for files that are missing or malformed, puzzles without a solution or with several, and solutions that do not fit.
     """
-    folder = Path(path)
-    if not folder.exists() and (data := os.environ.get("UNN_DATA")):
-        folder = Path(data) / path
+    folder = located(path)
     files = [folder]
     if folder.is_dir():
         files = sorted(file for file in folder.iterdir() if file.name.endswith((".txt", ".csv", ".txt.gz", ".csv.gz")))
     if not files:
         raise DataError(f"{path}: there is no file of puzzles in this folder (.txt, .csv, or .gz of these).")
     return {file.name.split(".")[0]: _split(file, rows, columns) for file in files}
+
+
+def located(path: str) -> Path:
+    """The file or folder itself, or the one of this name in ``$UNN_DATA`` if there is none; it may be missing."""
+    data = os.environ.get("UNN_DATA")
+    return Path(path) if Path(path).exists() or not data else Path(data) / path
 
 
 def merged(parts: Sequence[Puzzles]) -> Puzzles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,19 +130,19 @@ class SudokuProblem(DenoisingProblem):
         return merged([split.held_out if held_out else split.training for split in files.values()])
 
     def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
-        """Nothing given; half of the cells of held-out grids; and held-out puzzles by file."""
+        """Nothing given; half of the cells of held-out grids; and held-out puzzles by file, where their files are on this machine."""
         import torch
 
         from unn import Partial
+
+        from .sudoku import one_hot
+        from .sudoku_puzzles import load_puzzles, located
 
         X = self.generate(config, count, generator, {})["X"]
         n = X.shape[1]
         half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
         conditions: dict[str, Given] = {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
-        if config.puzzles:
-            from .sudoku import one_hot
-            from .sudoku_puzzles import load_puzzles
-
+        if config.puzzles and located(config.puzzles).exists():
             for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
                 # each as often as it takes for as many conditions
                 place = torch.arange(count) % len(split.held_out.grids)
@@ -152,6 +152,13 @@ class SudokuProblem(DenoisingProblem):
     def compared_variables(self, config: SudokuConfig) -> tuple[str, ...]:
         """All cells."""
         return ("X",)
+
+    def on_data(self, run: Trained, data: Path) -> Trained:
+        """The run, to be evaluated on the held-out puzzles of another file or folder."""
+        from .sudoku_puzzles import load_puzzles
+
+        load_puzzles(str(data), run.config.block_rows, run.config.block_columns)
+        return replace(run, config=replace(run.config, puzzles=str(data)))
 
     def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of valid grids, and the mean number of pairs of cells that must differ and do not."""
