@@ -743,7 +743,7 @@ def test_fused_runs_under_autocast_and_in_half_precision(heads):
 def test_fused_is_a_module_like_any_unrolled_network():
     g, attention = declared(True, heads=2)
     net = UnrolledAttention(attention, ["X", "P"], "X", ROUND_TRIP, iterations=range(1, 6))
-    assert sorted(name for name, _ in net.named_parameters()) == ["graph.W_K", "graph.W_Q", "graph.W_V"]
+    assert sorted(name for name, _ in net.named_parameters()) == ["declaration.W_K", "declaration.W_Q", "declaration.W_V"]
     inputs = unn.Partial(random(3, N, WIDTH), known_rows()), random(N, WIDTH, seed=1)
     other = copy.deepcopy(net)
     other.load_state_dict(net.state_dict())

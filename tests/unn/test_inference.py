@@ -320,7 +320,7 @@ def test_unrolled_gradients_are_exact():
     names = ("W", "V", "b")
 
     def run(x, *parameters):
-        return torch.func.functional_call(net, {f"graph.{n}": p for n, p in zip(names, parameters, strict=True)}, (x,))
+        return torch.func.functional_call(net, {f"declaration.{n}": p for n, p in zip(names, parameters, strict=True)}, (x,))
 
     parameters = [getattr(g, n).detach().clone().requires_grad_() for n in names]
     assert torch.autograd.gradcheck(run, (x, *parameters))
@@ -358,7 +358,7 @@ def test_unrolled_takes_several_inputs_and_returns_several_outputs():
     x, y = torch.randn(3, 6, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     (h,) = net(x, y)
     torch.testing.assert_close(h, torch.tanh(x @ g.W.T + g.b + y @ g.V))
-    assert sorted(n for n, _ in net.named_parameters()) == ["graph.V", "graph.W", "graph.b"]
+    assert sorted(n for n, _ in net.named_parameters()) == ["declaration.V", "declaration.W", "declaration.b"]
 
 
 @pytest.mark.parametrize("order", [["H", "Y"], unn.ForwardBackward(["H", "Y"])])

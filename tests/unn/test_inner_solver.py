@@ -107,7 +107,7 @@ def test_first_and_second_derivatives_of_a_network_with_an_inner_solver_are_thos
     inputs = torch.randn(2, 3, dtype=DOUBLE, requires_grad=True)
 
     def function(inputs, weights):
-        return torch.func.functional_call(net, {"graph.W": weights}, (inputs,))
+        return torch.func.functional_call(net, {"declaration.W": weights}, (inputs,))
 
     weights = g.W.detach().clone().requires_grad_()
     torch.autograd.gradcheck(function, (inputs, weights), atol=1e-6, fast_mode=True)

@@ -282,7 +282,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
         def evaluate(self, network):
             return {"accuracy": 0.0}
 
-    with pytest.raises(unn.DivergenceError, match=says("graph.W", "no checkpoint yet")):
+    with pytest.raises(unn.DivergenceError, match=says("declaration.W", "no checkpoint yet")):
         fit(toy_network(), Exploding(), replace(SHORT, steps=1), tmp_path)
     assert not (tmp_path / "checkpoints").exists() and not (tmp_path / "model.safetensors").exists()
 
@@ -329,7 +329,7 @@ def test_weights_that_are_not_finite_are_never_returned():
         def evaluate(self, network):
             return {"accuracy": 0.0}
 
-    with pytest.raises(unn.DivergenceError, match=says("graph.W")):
+    with pytest.raises(unn.DivergenceError, match=says("declaration.W")):
         fit(toy_network(), Last(), replace(SHORT, steps=1))
 
 

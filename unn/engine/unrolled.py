@@ -79,7 +79,9 @@ class Unrolled(nn.Module):
         for name in dropout or {}:
             if name not in graph.variables:
                 raise InferenceError(f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        self.graph = graph
+        # "graph" would clash with the attribute of that name which every module of torch.export has
+        self.declaration = graph
+        self.register_load_state_dict_pre_hook(_rename_earlier_keys)
         self.given = (given,) if isinstance(given, str) else tuple(given)
         self.want = (want,) if isinstance(want, str) else tuple(want)
         self._single = isinstance(want, str)
@@ -105,6 +107,11 @@ class Unrolled(nn.Module):
         self._has_blocks = isinstance(self.order, Listed) and any(isinstance(item, Block) for item in self.order.items)
         self._live: Recent[list[Step]] = Recent()
         Plan.of(graph, fixed).prepare()
+
+    @property
+    def graph(self) -> FactorGraph:
+        """The declaration."""
+        return self.declaration
 
     def forward(
         self,
@@ -285,3 +292,9 @@ class Unrolled(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"
+
+
+def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Accept states of earlier versions, in which the declaration was the submodule ``graph``."""
+    for key in [key for key in state if key.startswith(f"{prefix}graph.")]:
+        state[f"{prefix}declaration.{key.removeprefix(f'{prefix}graph.')}"] = state.pop(key)

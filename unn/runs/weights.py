@@ -97,6 +97,13 @@ def _checksum(content: bytes) -> str:
     return digest.hexdigest()
 
 
+def _current_name(name: str, own: Mapping[str, Tensor]) -> str:
+    """The name of a tensor of an earlier version, in which the declaration of ``unn.Unrolled`` was its submodule ``graph``."""
+    parts = name.split(".")
+    renamed = ".".join("declaration" if part == "graph" else part for part in parts)
+    return renamed if name not in own and renamed in own else name
+
+
 def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -> None:
     """Copy tensors by name into a module.
 
@@ -109,6 +116,7 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
         DataError: if their names and shapes are not those of the module.
     """
     own = named_tensors(module)
+    tensors = {_current_name(name, own): x for name, x in tensors.items()}
     for name, x in own.items():
         if name not in tensors:
             raise DataError(f"{where} lacks {name!r}; it belongs to another graph.{suggest(name, tensors)}")
