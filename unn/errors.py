@@ -53,6 +53,18 @@ _CLOSE = 0.75
 """Least similarity of a suggestion; at 0.7 'nothing' would still mean 'sorting'."""
 
 
+def _one_slip_apart(one: str, other: str) -> bool:
+    """Whether one letter was left out or added; or, in names of three letters or more, replaced or exchanged with its neighbour."""
+    short, long = sorted((one, other), key=len)
+    start = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return bool(short) and short[start:] == long[start + 1 :]
+    if len(short) < 3:
+        return False
+    exchanged = short[:start] + short[start : start + 2][::-1] + short[start + 2 :]
+    return short[start + 1 :] == long[start + 1 :] or exchanged == long
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the closest known name, upper and lower case being alike, or the list of known names."""
     options = sorted(known)
@@ -60,6 +72,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     if not close:
         lower = {option.lower(): option for option in options}
         close = [lower[match] for match in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=_CLOSE)]
+    close = close or [option for option in options if _one_slip_apart(str(name), option)]
     if close:
         return f" Did you mean {close[0]!r}?"
     if options:

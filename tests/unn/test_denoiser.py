@@ -598,7 +598,7 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
             net, frame, (rows, level, observed) = named(name, kernel=kernel, depth=3)
             rows.requires_grad_()
             out = net(rows, level, observed, frame)
-            found[kernel] = out.detach(), *torch.autograd.grad(out.square().sum(), [rows, net.blocks[0].project.weight])
+            found[kernel] = out.detach(), *torch.autograd.grad(out.square().sum(), [rows, net.blocks[0].query_key.weight])
     for kernel, numbers in found.items():
         for a, b in zip(numbers, found["dense"], strict=True):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=kernel)

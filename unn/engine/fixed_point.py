@@ -11,8 +11,7 @@ from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
 
-_LINEAR_STEPS = 200
-_PATIENCE = 10
+_CYCLES = 6
 _MEMORY = 40
 _MEMORY_OF_LARGE_BLOCKS = 10
 _LARGE = 4096
@@ -122,34 +121,67 @@ class _FixedPoint(torch.autograd.Function):
         def equation(u: Tensor) -> Tensor:
             return gradient + product(u)
 
-        solution = _solve_linear(equation, gradient.detach())
+        solution = _solve_linear(product, gradient.detach())
         if differentiable:
             solution = _FixedPoint.apply(equation(solution), solution, equation)
         return solution, -product(solution) if ctx.needs_input_grad[1] else None, None
 
 
-def _solve_linear(equation: Map, start: Tensor) -> Tensor:
-    """The fixed point of an affine map, or the point of smallest residual after the last step."""
-    history = History.of(start)
-    tolerance = 8 * torch.finfo(start.dtype).eps
-    u = best = start
-    smallest = start.new_full((len(start),), torch.inf)
-    stalled = 0
-    for _ in range(_LINEAR_STEPS):
-        v = equation(u).detach()
-        residual = (v - u).reshape(len(u), -1).abs().amax(1)
-        better = residual < smallest
-        moving = residual > tolerance * torch.maximum(_peak(u), _peak(start))
-        stalled = 0 if bool((moving & (residual < 0.5 * smallest)).any()) else stalled + 1
-        best = torch.where(better.view(-1, *[1] * (u.ndim - 1)), u, best)
-        smallest = torch.where(better, residual, smallest)
-        if stalled > _PATIENCE or not bool(moving.any()):
+def _solve_linear(product: Map, right: Tensor) -> Tensor:
+    """The solution u of u - product(u) = right by restarted GMRES (Saad and Schultz, 1986), each batch element by itself.
+
+    Args:
+        product: linear, of tensors of the shape of ``right``.
+        right: shape ``(batch, *axes)``.
+    """
+    # small dense problems are not solved in half precision
+    work = right.dtype if right.dtype in (torch.float32, torch.float64) else torch.float32
+    flat = right.reshape(len(right), -1).to(work)
+    tolerance = 8 * torch.finfo(right.dtype).eps * flat.norm(dim=1)
+    dimension = min(_MEMORY if flat.shape[1] <= _LARGE else _MEMORY_OF_LARGE_BLOCKS, flat.shape[1])
+
+    def image(u: Tensor) -> Tensor:
+        return u - product(u.view_as(right).to(right.dtype)).detach().reshape(u.shape).to(work)
+
+    solution = torch.zeros_like(flat)
+    smallest = flat.norm(dim=1)
+    for _ in range(_CYCLES):
+        residual = flat - image(solution)
+        if not bool((residual.norm(dim=1) > tolerance).any()):
             break
-        history.add(v - u, v)
-        u = v if len(history) == 1 else history.extrapolate()
-    return best
+        candidate = solution + _krylov_correction(image, residual, dimension, tolerance)
+        norm = (flat - image(candidate)).norm(dim=1)
+        better = norm < smallest
+        solution = torch.where(better[:, None], candidate, solution)
+        if not bool((norm < 0.5 * smallest).any()):
+            break
+        smallest = torch.where(better, norm, smallest)
+    return solution.view_as(right).to(right.dtype)
 
 
-def _peak(x: Tensor) -> Tensor:
-    """The largest magnitude in each batch element."""
-    return x.reshape(len(x), -1).abs().amax(1)
+def _krylov_correction(image: Map, residual: Tensor, dimension: int, tolerance: Tensor) -> Tensor:
+    """The vector of the Krylov space whose image is nearest to the residual, shape ``(batch, n)``."""
+    norm = residual.norm(dim=1)
+    basis = [_unit(residual)]
+    images: list[Tensor] = []
+    for _ in range(dimension):
+        images.append(image(basis[-1]))
+        known = torch.stack(basis, 1)
+        following = images[-1]
+        # twice, as one pass loses orthogonality where columns are nearly dependent
+        for _ in range(2):
+            following = following - ((known @ following[:, :, None]).mT @ known)[:, 0]
+        # the space is complete where nothing but rounding is left
+        new = following.norm(dim=1, keepdim=True) > 1e-14 * images[-1].norm(dim=1, keepdim=True)
+        basis.append(torch.where(new, _unit(following), 0))
+        columns = torch.stack(images, 2)
+        # the residual is the first vector of the basis times its norm
+        weights = torch.linalg.pinv(torch.stack(basis, 1) @ columns)[:, :, :1] * norm[:, None, None]
+        left = (residual[:, :, None] - columns @ weights)[:, :, 0].norm(dim=1)
+        if not bool((left > tolerance).any()):
+            break
+    return (torch.stack(basis[:-1], 2) @ weights)[:, :, 0]
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)

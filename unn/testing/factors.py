@@ -322,7 +322,7 @@ def _where(factor: Factor, target: str | None = None) -> str:
 
 
 def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
-    """Axes of a factor, of size 2 or more, along which the engine lets batches be ragged; without those that splits tie."""
+    """Axes of a factor, of size 2 or more, along which the engine lets batches be ragged; without those that splits or indices tie."""
     table = g.size_table
     carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
     split = {letter for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
@@ -332,4 +332,5 @@ def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
             root = table.root(axis)
             allowed = not set(dim.letters) & split and set(dim.letters) <= carried and table.static[root] > 1
             axes[root] = axes.get(root, True) and allowed
-    return [axis for axis, allowed in axes.items() if allowed]
+    looked_up = {table.root(axis) for index in factor.indices.values() for axis in (index.axes[0], index.into)}
+    return [axis for axis, allowed in axes.items() if allowed and axis not in looked_up]
