@@ -21,7 +21,7 @@ import unn
 from problems import boolean, factorisation, sorting, sudoku
 from problems.boolean_task import BooleanProblem
 from problems.denoising import ModelConfig
-from problems.denoising_task import GeneratedExamples, measure
+from problems.denoising_task import GeneratedExamples, Sampling, measure
 from problems.factorisation_task import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
 from problems.sorting_task import SortingProblem
 from problems.sudoku_files import grid_lines, read_puzzles
@@ -116,7 +116,7 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
     observed = {"sorting": ["u"], "boolean": ["L0"], "sudoku": ["X"], "inversion": ["A", "E"]}.get(name, ["E"])
     found = problem.measures(config, {key: values[key] for key in observed}, values)
     # of few numbers, as they are
-    assert found.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.35)
+    assert found.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.7)
     assert found and all(value == pytest.approx(best[metric], abs=1e-5) for metric, value in found.items())
 
 
@@ -1097,5 +1097,6 @@ def test_all_problems_are_listed(capsys):
 
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
-    found = measure(problem, run.config, run.network, count=24, seed=0, steps=20)
+    sampling = replace(Sampling.of(run.config.model), steps=20)
+    found = measure(problem, run.config, run.network, 24, 0, sampling, most=0)
     assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5
