@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "no message is kept for the next update", "unn/engine/plan.py",
-        "reused = frozenset(inlet.key for inlet in plan.changing[step.name] if not changed & set(inlet.sources))", "reused = frozenset()",
+        "marked.append(replace(step, reused=reused))", "marked.append(replace(step, reused=frozenset()))",
         "tests/unn/test_inference.py",
     ),
     Mutant(
@@ -55,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         "softmax forgets its temperature", "unn/regularizers/simplex.py",
-        "return torch.softmax(t if self.temperature == 1 else t / self.temperature, self.dim)", "return torch.softmax(t, self.dim)",
+        "return torch.softmax(wide / self.temperature, self.dim).to(t.dtype)", "return torch.softmax(wide, self.dim).to(t.dtype)",
         "tests/unn/test_regularizers.py",
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "observed entries of a partial observation are updated", "unn/engine/state.py",
-        "x = torch.where(where, value, x)\n        return x", "pass\n        return x",
+        "x = torch.where(where, value, x)", "pass",
         "tests/unn/test_inference.py tests/unn/test_graph_contract.py",
     ),
     Mutant(
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "the adjacency is not symmetric", "unn/adjacency.py",
-        "entries += [a * total + b, b * total + a]", "entries += [a * total + b]",
+        "rows.append(j)\n            columns.append(i)", "pass",
         "tests/unn/test_adjacency.py",
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "what its inverse is not is taken for the inverse of a singular matrix", "factors/matrix_tree.py",
-        "sound = (off < slack) & (visits.amin(1) > 1 - slack) & within & partition.isfinite()", "sound = partition.isfinite()",
+        "sound: Tensor = (off < slack) & (visits.amin(1) > 1 - slack) & within", "sound: Tensor = off < torch.inf",
         "tests/factors/test_matrix_tree.py",
     ),
     Mutant(
@@ -215,6 +215,26 @@ MUTANTS = (
         "a clock chooses kernels of attention in training", "unn/training/loop.py",
         "stack.enter_context(reproducible())", "stack.enter_context(reproducible(False))",
         "tests/unn/test_kernel_choice.py",
+    ),
+    Mutant(
+        "a deterministic step takes less noise away than it should", "unn/diffusion/samplers.py",
+        "x = straight + (after / now) ** (1 + rate) * (x - straight)", "x = straight + 0.9 * (after / now) ** (1 + rate) * (x - straight)",
+        "tests/unn/test_sampled_distributions.py tests/unn/test_samplers.py",
+    ),
+    Mutant(
+        "rounds of restarts do not grow with the steps", "unn/diffusion/schedule.py",
+        "length = max(_SHORTEST, math.isqrt(steps))", "length = _SHORTEST",
+        "tests/unn/test_sampled_distributions.py",
+    ),
+    Mutant(
+        "the velocity is that of the other sign", "unn/diffusion/diffusion.py",
+        "target = ((1 + sigma**2) * right - noisy)", "target = (noisy - (1 + sigma**2) * right)",
+        "tests/unn/test_diffusion.py",
+    ),
+    Mutant(
+        "ranks of equal values are not spread", "unn/calibration.py",
+        "return (below + place * (equal + 1)) / (samples.shape[1] + 1)", "return (below + place) / (samples.shape[1] + 1)",
+        "tests/unn/test_calibration.py",
     ),
 )  # fmt: skip
 

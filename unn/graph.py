@@ -51,7 +51,7 @@ class FactorGraph(nn.Module):
         FactorGraph 'toy': 2 variables (X, Y), 1 factor, 12 parameters
     """
 
-    def __init__(self, name: str = "graph", **sizes: int) -> None:
+    def __init__(self, name: str = "graph", /, **sizes: int) -> None:
         super().__init__()
         if not isinstance(name, str):
             raise DeclarationError(f"a graph needs a name that is text, got {name!r}.")
@@ -376,7 +376,7 @@ class FactorGraph(nn.Module):
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return boundedness_of(self, given)
 
-    def adjacency(self, **sizes: int) -> Adjacency:
+    def adjacency(self, /, **sizes: int) -> Adjacency:
         """Which nodes interact, as a sparse symmetric matrix with named blocks.
 
         Args:
@@ -389,7 +389,7 @@ class FactorGraph(nn.Module):
 
         return adjacency(self, sizes)
 
-    def symmetries(self, **sizes: int) -> list[Symmetry]:
+    def symmetries(self, /, **sizes: int) -> list[Symmetry]:
         """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
 
         This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
@@ -406,7 +406,7 @@ class FactorGraph(nn.Module):
 
         return symmetries(self, sizes)
 
-    def depth(self, **sizes: int) -> int:
+    def depth(self, /, **sizes: int) -> int:
         """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
 
         Args:
@@ -579,6 +579,19 @@ class FactorGraph(nn.Module):
             if None not in shape:
                 self.register_parameter(name, nn.Parameter(_initial(name, init, [size or 0 for size in shape])))
                 del self._pending[name]
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        for name in self._pending:
+            if prefix + name in state_dict:
+                axes = [axis for axis in self.arrays[name].axes if self._table.static.get(self._table.root(axis)) is None]
+                error_msgs.append(
+                    f"parameter {name!r} of graph {self.name!r} has no size yet; give the sizes of its axes in the declaration before "
+                    f"loading: FactorGraph({self.name!r}, {', '.join(f'{axis}=...' for axis in axes)})."
+                )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
     def fixed_values(self) -> dict[str, Tensor]:
         """The current parameters and the constants given when declared, by name."""

@@ -73,3 +73,22 @@ def test_lengths_of_any_integer_type_fit_long_axes(dtype):
     g.factor(Multilinear(x["i d"], y["i d"]))
     out = unn.infer(g, {"X": torch.ones(1, 200, 1)}, order=["Y"], lengths={"n": torch.tensor([100], dtype=dtype)})
     assert out["Y"].sum() == 100
+
+
+def test_axes_may_have_the_names_of_arguments():
+    g = unn.FactorGraph("names", **{"name": 3, "self": 2})
+    X = g.variable("X", "name self", unn.SquaredNorm())
+    g.factor(Multilinear(X["i j"]))
+    assert g.adjacency().count == 6 and g.depth() >= 0
+    dynamic = unn.FactorGraph("dynamic")
+    dynamic.factor(Multilinear(dynamic.variable("X", "self name", unn.SquaredNorm())["i j"]))
+    assert dynamic.adjacency(**{"self": 2, "name": 2}).count == 4 and dynamic.symmetries(**{"self": 2, "name": 2})
+
+
+def test_weights_for_a_parameter_without_a_size_are_refused_with_the_axis_that_lacks_one():
+    g = unn.FactorGraph("late", pixel=3)
+    X, H = g.variable("X", "pixel", unn.SquaredNorm()), g.variable("H", "hidden", unn.NonNegative())
+    W = g.parameter("W", "hidden pixel")
+    g.factor(Multilinear(H["h"], W["h x"], X["x"]))
+    with pytest.raises(RuntimeError, match=r"parameter 'W' of graph 'late' has no size yet.*hidden=\.\.\."):
+        g.load_state_dict({"W": torch.ones(2, 3)})

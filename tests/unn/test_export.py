@@ -3,9 +3,9 @@
 import io
 
 import torch
-from factors import Multilinear
 
 import unn
+from factors import Multilinear
 from unn.runs.weights import copy_weights, named_tensors
 
 

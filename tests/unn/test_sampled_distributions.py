@@ -172,7 +172,9 @@ def test_deviations_converge_with_every_sampler_and_spacing(sampler, spacing):
 def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacing(sampler, spacing):
     diffusion = Exact(reals(1), points(torch.tensor([[1.0], [-1.0]]), torch.tensor([0.9, 0.1])), LogUniform(0.002, 80.0))
     found = diffusion.sample({}, 4000, steps=400, sampler=sampler, spacing=spacing, seed=0, at_once=4000)["X"]
-    assert float((found < 0).float().mean()) == pytest.approx(0.1, abs=(0.04 if (sampler, spacing) == ("churn", "restarts") else 0.01) + 3 * math.sqrt(0.09 / 4000))
+    # with both, what sharpens is still felt after 400 steps
+    bias = 0.04 if (sampler, spacing) == ("churn", "restarts") else 0.01
+    assert float((found < 0).float().mean()) == pytest.approx(0.1, abs=bias + 3 * math.sqrt(0.09 / 4000))
 
 
 @pytest.mark.parametrize("schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__)
