@@ -180,8 +180,10 @@ def _krylov_correction(image: Map, residual: Tensor, dimension: int, tolerance: 
         left = (residual[:, :, None] - columns @ weights)[:, :, 0].norm(dim=1)
         if not bool((left > tolerance).any()):
             break
-    return (torch.stack(basis[:-1], 2) @ weights)[:, :, 0]
+    correction: Tensor = (torch.stack(basis[:-1], 2) @ weights)[:, :, 0]
+    return correction
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    lengths: Tensor = x.norm(dim=1, keepdim=True)
+    return x / lengths.clamp(min=torch.finfo(x.dtype).tiny)
