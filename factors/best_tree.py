@@ -82,6 +82,10 @@ def _rooted(scores: Scores, sizes: Heads) -> Scores:
     return full
 
 
+_Entrances = tuple[Heads, Heads, NDArray[Any]]
+"""Where the best arc into each set begins and ends, and its score less what it displaces; shape ``(batch, n)`` each."""
+
+
 @dataclass(frozen=True)
 class _Step:
     """One step of contraction. Sets of nodes are numbered by one of their nodes; entries of other numbers mean nothing.
@@ -115,9 +119,15 @@ def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: boo
     left, label = np.arange(batch), np.tile(np.arange(n), (batch, 1))
     displaced = np.zeros((batch, n), dtype=scores.dtype)
     steps: list[_Step] = []
+    entrances: _Entrances | None = None
+    merged = np.ones((batch, n), dtype=bool)
     while len(left):
         rows = np.arange(len(left))[:, None]
-        head, gate, entered = _best_entrances(scores, arcs, lowest, label, displaced, single_root)
+        if entrances is None or scores.dtype == object:
+            entrances = _best_entrances(scores, arcs, lowest, label, displaced, single_root)
+        else:
+            entrances = _renewed_entrances(entrances, merged, scores, arcs, label, displaced, single_root)
+        head, gate, entered = entrances
         steps.append(_Step(label, head, gate))
         sets = (label == np.arange(n)) & (np.arange(n) > 0)
         stuck = (sets & (head < 0)).any(1)
@@ -126,12 +136,16 @@ def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: boo
         above = np.where(sets & (head >= 0), label[rows, np.maximum(head, 0)], 0)
         cyclic = _on_cycles(above)
         finished = ~stuck & ~cyclic.any(1)
-        heads[left[finished]] = _expanded([step.of(finished) for step in steps])
+        if finished.any():
+            heads[left[finished]] = _expanded([step.of(finished) for step in steps])
         on = ~stuck & ~finished & ~large[left]
         displaced = displaced + np.where(cyclic, entered, 0)[rows, label]
+        merged = np.take_along_axis(cyclic, label, 1)
         label = _merged(label, above, cyclic)
-        left, scores, arcs, label, displaced = left[on], scores[on], arcs[on], label[on], displaced[on]
-        steps = [step.of(on) for step in steps]
+        if not on.all():
+            left, scores, arcs, label, displaced, merged = (x[on] for x in (left, scores, arcs, label, displaced, merged))
+            steps = [step.of(on) for step in steps]
+            entrances = (head[on], gate[on], entered[on])
     return heads, large
 
 
@@ -153,6 +167,37 @@ def _best_entrances(
     gate = np.where(members, gain[:, None], lowest).argmax(2)
     head = np.where(usable.any(2), head, -1)
     return np.take_along_axis(head, gate, 1), gate, np.take_along_axis(gain, gate, 1)
+
+
+def _renewed_entrances(
+    before: _Entrances, merged: Flags, scores: Scores, arcs: Flags, label: Heads, displaced: Scores, single_root: bool
+) -> _Entrances:
+    """The same where some sets are new: the best arc into any other set is the one before. In float64 only.
+
+    Args:
+        before: of the sets before.
+        merged: the nodes of new sets, shape ``(batch, n)``.
+        scores, arcs, label, displaced, single_root: as there.
+    """
+    batch, node = merged.nonzero()
+    own = label[batch, node]
+    usable = arcs[batch, node] & (label[batch] != own[:, None])
+    place = batch * label.shape[1] + own
+    if single_root:
+        entered_by_others = np.zeros(label.size, dtype=bool)
+        entered_by_others[place[usable[:, 1:].any(1)]] = True
+        usable[:, 0] &= ~entered_by_others[place]
+    gains = np.where(usable, scores[batch, node] - displaced[batch, node][:, None], -np.inf)
+    nearest = gains.argmax(1)
+    gain = gains[np.arange(len(node)), nearest]
+    nearest = np.where(usable.any(1), nearest, -1)
+    # the last of each set in this order has its largest gain
+    order = np.lexsort((gain, place))
+    best = order[np.append(place[order][1:] != place[order][:-1], True)]
+    head, gate, entered = (x.copy() for x in before)
+    where = batch[best], own[best]
+    head[where], gate[where], entered[where] = nearest[best], node[best], gain[best]
+    return head, gate, entered
 
 
 def _on_cycles(above: Heads) -> Flags:
