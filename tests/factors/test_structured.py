@@ -351,7 +351,7 @@ def test_widths_of_segments_begin_at_one():
     [
         (CHAIN, "step after before", "i a b", {"after": 2, "before": 2}, ["step"]),
         (SEGMENTS, "start width after before", "i w a b", {"width": 3, "after": 2, "before": 2}, ["start"]),
-        (PROJECTIVE, "head word", "h m", {}, ["head", "word"]),
+        pytest.param(PROJECTIVE, "head word", "h m", {}, ["head", "word"], marks=pytest.mark.slow),
         pytest.param(ONE_ROOT, "head word", "h m", {}, ["head", "word"], marks=pytest.mark.slow),
         (ALIGNMENT, "left right way", "i j o", {"way": 3}, ["left", "right"]),
         pytest.param(SPANS, "first last label", "i j l", {"label": 2}, ["first", "last"], marks=pytest.mark.slow),

@@ -1098,5 +1098,5 @@ def test_all_problems_are_listed(capsys):
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
     sampling = replace(Sampling.of(run.config.model), steps=20)
-    found = measure(problem, run.config, run.network, 24, 0, sampling, most=0)
+    found = measure(problem, run.config, run.network, 12, 0, sampling, most=0)
     assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5

@@ -167,6 +167,7 @@ def test_deviations_converge_with_every_sampler_and_spacing(sampler, spacing):
     assert errors[2] < max(errors[1], 0.002) and errors[1] < max(errors[0], 0.01)
 
 
+@pytest.mark.slow
 @EVERY_SPACING
 @EVERY_SAMPLER
 def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacing(sampler, spacing):
