@@ -45,7 +45,7 @@ def draw_ranks(ranks: Mapping[str, Sequence[float]], theme: Theme = LIGHT) -> Fi
         expected = len(values) / BINS
         # two standard deviations of a binomial count
         margin = 2 * math.sqrt(expected * (1 - 1 / BINS))
-        axes.axhspan(max(0, expected - margin), expected + margin, color=theme.fill, alpha=0.4, zorder=0)
+        axes.axhspan(max(0, expected - margin), expected + margin, color=theme.fill, alpha=0.45, zorder=3)
         axes.hist(values, bins=BINS, range=(0, 1), color=theme.cycle[0])
         axes.set_xlim(0, 1)
         axes.locator_params(nbins=4)
