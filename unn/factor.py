@@ -140,7 +140,7 @@ class Factor:
         return False
 
     def degree(self, names: Collection[str]) -> int | None:
-        """How fast the energy can fall in these variables together: the least d known, with energy >= -C (1 + |x|^d).
+        """How fast the energy can fall in these variables together: the least d known, with ``energy >= -C (1 + |x|^d)``.
 
         Here x are the values of these variables, and C is one number for all values of the others in a bounded set. For a
         polynomial it is the degree, for an energy that is bounded below whatever these variables are it is 0. None says
