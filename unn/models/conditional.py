@@ -76,8 +76,7 @@ class ConditionalModel(nn.Module):
                 offsets[k], scales[k] = share, (share * (1 - share)) ** 0.5
         self.register_buffer("offsets", offsets)
         self.register_buffer("scales", scales)
-        self._is_standardised = "real" not in frames.kinds.values()
-        self.register_load_state_dict_post_hook(_mark_standardised)
+        self._was_checked = False
 
     @torch.no_grad()
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
@@ -91,12 +90,16 @@ class ConditionalModel(nn.Module):
         """
         frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
-        self._is_standardised = True
         for k, slot in enumerate(frame.slots.values()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
                 x = rows[:, slot.numbers]
                 self.offsets[k] = x.mean()
                 self.scales[k] = x.std().clamp(min=1e-6)
+
+    def is_standardised(self) -> bool:
+        """Has some continuous variable an offset or a scale of its own, or is there none?"""
+        real = torch.tensor([kind == "real" for kind in self.frames.kinds.values()], device=self.offsets.device)
+        return not bool(real.any()) or bool(((self.offsets != 0) | (self.scales != 1))[real].any())
 
     def condition(self, given: Given, count: int, **sizes: int) -> Condition:
         """What is given, for the network.
@@ -127,8 +130,11 @@ class ConditionalModel(nn.Module):
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
         """
-        if self.training and not self._is_standardised:
-            self.standardise(values, **sizes)
+        if self.training and not self._was_checked:
+            # once, as it waits for the device
+            self._was_checked = True
+            if not self.is_standardised():
+                self.standardise(values, **sizes)
         frame = self.frames.at(**sizes)
         clean = self._standard(frame.flatten(values).to(self.offsets), frame)
         nodes = self._observed(observed, frame, len(clean))
@@ -194,12 +200,6 @@ class ConditionalModel(nn.Module):
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
         counts = torch.tensor([s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device)
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
-
-
-def _mark_standardised(model: nn.Module, incompatible_keys: object) -> None:
-    """Loaded offsets and scales are not to be found anew."""
-    assert isinstance(model, ConditionalModel)
-    model._is_standardised = True
 
 
 def _nodes_of(name: str, where: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:

@@ -236,8 +236,7 @@ def _observer(
 
 def _standardise(model: ConditionalModel, source: _Source, seed: int, sizes: dict[str, int]) -> None:
     """Standardise a model by examples, unless it was before."""
-    real = torch.tensor([kind == "real" for kind in model.frames.kinds.values()], device=model.offsets.device)
-    if bool((model.offsets[real] != 0).any()) or bool((model.scales[real] != 1).any()):
+    if model.is_standardised():
         return
     count = min(STANDARDISING, len(source) or STANDARDISING)
     model.standardise(
