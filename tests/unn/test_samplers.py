@@ -182,9 +182,9 @@ def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many
     highest, lowest = schedule.levels(2)[:2].tolist()
     assert torch.equal(first, schedule.levels(len(first) - 1)) and len(first) - 1 + sum(len(levels) - 1 for levels in rounds) == steps
     for levels in rounds:
-        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) - 1 == max(8, math.isqrt(steps))
+        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) - 1 == max(4, math.isqrt(steps))
         assert lowest * 0.999 <= levels[-2] and levels[0] <= min(highest, 1.5) * 1.001
-    assert bool(rounds) == (steps >= 14 and lowest < min(highest, 1.5))
+    assert bool(rounds) == (steps >= 7 and lowest < min(highest, 1.5))
 
 
 def sigmas_by_hand(schedule):

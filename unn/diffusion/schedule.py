@@ -120,7 +120,7 @@ class LogNormal(Schedule):
         return torch.cat([(high + place * (low - high)) ** 7, torch.zeros(1)])
 
 
-_AGAIN, _TO, _SHORTEST = 1.5, 0.03, 8
+_AGAIN, _TO, _SHORTEST = 1.5, 0.03, 4
 """First level and last of the shortest round, in standard deviations of the data, and its number of estimates."""
 
 
@@ -128,8 +128,8 @@ def restarting_levels(schedule: Schedule, steps: int) -> list[Tensor]:
     """Levels for ``unn.diffusion.restarted``: a fall through those of the schedule, then rounds, at most three fifths of all steps.
 
     Rounds are evenly spaced in the log-SNR and start at 1.5 standard deviations of the data: a sample that is nearly right is still recognisable
-    there, its errors are not. A round has as many steps as the square root of all, eight at least, and ends at a level that falls as its length
-    grows, so that both the number of rounds and their accuracy grow with the steps. Fewer than 14 steps leave no round.
+    there, its errors are not. A round has as many steps as the square root of all, four at least, and ends at a level that falls as its length
+    grows, so that both the number of rounds and their accuracy grow with the steps. Fewer than seven steps leave no round.
     """
     _check_steps(steps)
     length = max(_SHORTEST, math.isqrt(steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,8 +48,8 @@ class Listed(Order):
 
     items: tuple[Item, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
+    @cached_property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys(item if isinstance(item, str) else item.name for item in self.items))
 
     def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:

@@ -10,18 +10,21 @@ from torch import Tensor
 from .observe import Initial, Setting
 
 
-def input_storages(setting: Setting, initial: Initial) -> set[int]:
+def input_storages(setting: Setting, initial: Initial) -> set[int | None]:
     """The memory of everything that a run starts from; not asked for while compiling."""
     if torch.compiler.is_compiling():
         return set()
-    tensors = [*setting.values.values(), *(x for x in initial.values() if isinstance(x, Tensor))]
+    tensors = [*setting.values.values()]
+    if initial:
+        tensors.extend(x for x in initial.values() if isinstance(x, Tensor))
     for pair in (*setting.observed.values(), *setting.padding.values()):
         tensors.extend(pair)
     storages = {_storage(x) for x in tensors}
-    return {storage for storage in storages if storage is not None}
+    storages.discard(None)
+    return storages
 
 
-def separate(results: Iterable[Tensor], taken: set[int], raw: Collection[bool]) -> list[Tensor]:
+def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[bool]) -> list[Tensor]:
     """The results, copied where their memory is taken, is shared inside (expanded axes), or may belong to a factor.
 
     Args:
@@ -30,9 +33,10 @@ def separate(results: Iterable[Tensor], taken: set[int], raw: Collection[bool]) 
         raw: for each result, may it be a message just as a factor returned it?
     """
     separated: list[Tensor] = []
+    # a compiled program has no addresses to compare; there a copy costs no pass of its own
+    comparable = not torch.compiler.is_compiling()
     for x, as_returned in zip(results, raw, strict=True):
-        # a compiled program has no addresses to compare; there a copy costs no pass of its own
-        key = None if torch.compiler.is_compiling() else _storage(x)
+        key = _storage(x) if comparable else None
         if key is None or key in taken or as_returned or _overlaps_itself(x):
             x = x.clone(memory_format=torch.contiguous_format)
             key = None if key is None else _storage(x)
@@ -50,6 +54,6 @@ def _overlaps_itself(x: Tensor) -> bool:
 def _storage(x: Tensor) -> int | None:
     """Identifies the memory of a tensor; None for those that have none of their own, as under vmap."""
     try:
-        return int(x.untyped_storage()._cdata)
+        return x.untyped_storage()._cdata  # type: ignore[no-any-return]
     except (NotImplementedError, RuntimeError):
         return None
