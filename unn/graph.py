@@ -639,9 +639,15 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
 
 
 def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
-    values = torch.zeros(shape)
     if isinstance(init, Tensor):
         return init.detach().clone()
+    try:
+        values = torch.zeros(shape)
+    except (RuntimeError, TypeError) as error:
+        # torch says TypeError of sizes above 2 ** 63
+        raise DeclarationError(
+            f"parameter {name!r}: its shape {tuple(shape)} takes {4 * math.prod(shape):,} bytes, which cannot be allocated."
+        ) from error
     if isinstance(init, str):
         if init == "ones":
             values.fill_(1.0)

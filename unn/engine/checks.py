@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from ..arrays import Array, Constant, Index, Variable
-from ..errors import ObservationError, unknown
+from ..errors import InferenceError, ObservationError, unknown
 from ..graph import FactorGraph
 from ..regularizers import Elementwise
 from .ragged import masked
 
 _LARGEST = torch.finfo(torch.float64).max
+
+
+def check_generator(generator: object) -> None:
+    """Check that a source of randomness is one.
+
+    Raises:
+        InferenceError: for anything but a ``torch.Generator`` or None, a seed for example.
+    """
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InferenceError(f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got {generator!r}.")
+
+
+def check_readable(values: Iterable[object]) -> None:
+    """Check that numbers of values can be read.
+
+    Raises:
+        InferenceError: under ``torch.func.vmap``.
+    """
+    if torch._C._are_functorch_transforms_active() and any(isinstance(x, Tensor) and is_batchedtensor(x) for x in values):
+        raise InferenceError("under torch.func.vmap no values can be checked; make the network with check_values=False, and give it values that fit.")
 
 
 def given_array(graph: FactorGraph, name: str) -> Array:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
 from ..graph import FactorGraph
+from .checks import check_generator
 from .energy import Terms, Trace
 from .observe import Given, Initial, Partial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
@@ -71,10 +72,7 @@ def infer(
     """
     if not isinstance(graph, FactorGraph):
         raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise InferenceError(
-            f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got {generator!r}."
-        )
+    check_generator(generator)
     if not isinstance(trace, bool) or not isinstance(terms, bool):
         raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):

@@ -49,7 +49,7 @@ class Listed(Order):
     items: tuple[Item, ...]
 
     @cached_property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(item if isinstance(item, str) else item.name for item in self.items))
 
     def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph import FactorGraph
-from .checks import describe_bad_parameters
+from .checks import check_generator, check_readable, describe_bad_parameters
 from .infer import round_limit
 from .inner import MAX_STEPS
 from .observe import Initial, Partial, Setting, observe, require_inferred_parts
@@ -188,6 +188,10 @@ class Unrolled(nn.Module):
             if name in self.order.names and not isinstance(value, Partial):
                 raise InferenceError(f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, mask).")
         fixed = [name for name, value in given.items() if not isinstance(value, Partial)]
+        check_generator(generator)
+        readable = self.check_values and not torch.compiler.is_compiling()
+        if readable:
+            check_readable(inputs)
         setting = observe(
             self.graph,
             given,
@@ -195,10 +199,9 @@ class Unrolled(nn.Module):
             lengths,
             dropout=self.dropout if self.training else None,
             generator=generator,
-            check_values=self.check_values and not torch.compiler.is_compiling(),
+            check_values=readable,
             check_masks=self.check_values,
         )
-        readable = self.check_values and not torch.compiler.is_compiling()
         require_inferred_parts(setting, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
         state = self._state(plan, setting, remember)
