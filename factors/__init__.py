@@ -1,20 +1,21 @@
 """The factor library."""
 
-from .attention import UndirectedAttention as UndirectedAttention
-from .attention import undirected_attention as undirected_attention
-from .birkhoff import Birkhoff as Birkhoff
-from .budget import Budget as Budget
-from .cardinality import Cardinality as Cardinality
-from .conv import Conv2d as Conv2d
-from .different import Different as Different
-from .directed import Directed as Directed
-from .energy_body import EnergyBody as EnergyBody
-from .implicit import Implicit as Implicit
-from .masked_entropy import MaskedEntropy as MaskedEntropy
-from .multilinear import Multilinear as Multilinear
-from .structure import Clique as Clique
-from .structure import Depends as Depends
-from .structured import Structured as Structured
-from .sum_of_products import SumOfProducts as SumOfProducts
-from .tree import TreeEntropy as TreeEntropy
-from .unrolled_attention import UnrolledAttention as UnrolledAttention
+from unn.graph.structure import Clique as Clique
+from unn.graph.structure import Depends as Depends
+
+from .attention.declare import UndirectedAttention as UndirectedAttention
+from .attention.declare import undirected_attention as undirected_attention
+from .attention.energy_body import EnergyBody as EnergyBody
+from .attention.fused import UnrolledAttention as UnrolledAttention
+from .attention.masked_entropy import MaskedEntropy as MaskedEntropy
+from .constraints.cardinality import Cardinality as Cardinality
+from .constraints.different import Different as Different
+from .constraints.sum_of_products import SumOfProducts as SumOfProducts
+from .energies.conv import Conv2d as Conv2d
+from .energies.directed import Directed as Directed
+from .energies.implicit import Implicit as Implicit
+from .energies.multilinear import Multilinear as Multilinear
+from .structured.birkhoff import Birkhoff as Birkhoff
+from .structured.budget import Budget as Budget
+from .structured.torch_struct import Structured as Structured
+from .trees.entropy import TreeEntropy as TreeEntropy

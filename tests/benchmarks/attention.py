@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 
 import unn
-from problems import boolean, factorisation, sorting, sudoku
+from problems.boolean import graph as boolean
+from problems.factorisation import graph as factorisation
+from problems.sorting import graph as sorting
+from problems.sudoku import grids as sudoku
+from tests.benchmarks import measure as bench
 from tests.benchmarks.core import report
-from unn import bench
-from unn.attention import AttentionMask, attention
-from unn.bench import Case, Figure, Run
+from tests.benchmarks.measure import Case, Figure, Run
+from unn.ops.attention import AttentionMask, attention
 
 KERNELS = ("dense", "relational", "sparse", "packed")
 

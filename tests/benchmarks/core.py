@@ -18,9 +18,9 @@ from torch import Tensor
 
 import unn
 from factors import Multilinear
-from problems import digits
-from unn import bench
-from unn.bench import Case, Figure, Result
+from problems.digits import network as digits
+from tests.benchmarks import measure as bench
+from tests.benchmarks.measure import Case, Figure, Result
 
 Rounds = Callable[[int], Tensor]
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 import torch
 
 from tests.benchmarks import core
+from tests.benchmarks import measure as bench
 from tests.benchmarks.core import Model, Rounds
-from unn import bench
-from unn.bench import Case, Result, Run
+from tests.benchmarks.measure import Case, Result, Run
 
 LEFT_OUT = "no GPU: its section was left out"
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import unn
 from factors import Multilinear, TreeEntropy
-from factors.arborescence import decode
-from factors.matrix_tree import log_partition_and_marginals
+from factors.trees.decoding import decode
+from factors.trees.matrix_tree import log_partition_and_marginals
+from tests.benchmarks import measure as bench
 from tests.benchmarks.core import Model, cases_of, report
-from unn import bench
-from unn.bench import Case, Figure
+from tests.benchmarks.measure import Case, Figure
 
 SIZES = ((32, 20), (32, 60), (8, 150))
 

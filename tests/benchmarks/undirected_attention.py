@@ -15,7 +15,7 @@ from torch import Tensor
 import unn
 from factors import UnrolledAttention, undirected_attention
 from tests.benchmarks.core import Model, cases_of, report
-from unn.bench import Case
+from tests.benchmarks.measure import Case
 
 ROUNDS = (1, 3)
 

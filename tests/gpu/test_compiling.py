@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from device_cases import check_close, make
+from support.device_cases import check_close, make
 from torch._dynamo.utils import counters
 
 # advice on speed

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import unn
-from problems import sorting, sudoku
-from unn.attention import attention, kernel_names
+from problems.sorting import graph as sorting
+from problems.sudoku import grids as sudoku
+from unn.ops.attention import attention, kernel_names
 
 GRAPHS = {"sudoku": lambda: sudoku.declare(3, 3), "sorting": lambda: sorting.declare(6, True, "chain")}
 

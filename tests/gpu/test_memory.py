@@ -4,10 +4,10 @@ import gc
 
 import pytest
 import torch
-from device_cases import CASES, make
+from support.device_cases import CASES, make
 
 from tests.benchmarks import core
-from unn.bench import peak_memory
+from tests.benchmarks.measure import peak_memory
 
 MODELS = {
     "mlp": lambda device: core.mlp(inputs=784, hidden=512, batch=64, device=device, check_values=False),

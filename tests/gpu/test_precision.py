@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from device_cases import CASES, check_close, make
+from support.device_cases import CASES, check_close, make
 
 import unn
 from factors import Multilinear

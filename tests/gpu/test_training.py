@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy import ToyTask, tensors_of, toy_network, without_times
+from support.toy import ToyTask, tensors_of, toy_network, without_times
 
 from unn import runs
 from unn.training import TrainingConfig, fit

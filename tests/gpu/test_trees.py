@@ -5,8 +5,8 @@ import torch
 
 import unn
 from factors import Multilinear, TreeEntropy
-from factors.arborescence import decode, sample
-from factors.matrix_tree import log_partition_and_marginals
+from factors.trees.decoding import decode, sample
+from factors.trees.matrix_tree import log_partition_and_marginals
 
 KINDS = {"mild": (1.0, 0.0), "strong cycles": (1.0, 12.0), "very strong cycles": (1.0, 60.0), "huge": (1000.0, 0.0)}
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from device_cases import CASES, REGULARIZERS, check_close, make, results
-from helpers import mlp
+from support.device_cases import CASES, REGULARIZERS, check_close, make, results
+from support.helpers import mlp
 
 import unn
 from factors import Cardinality, Multilinear, SumOfProducts

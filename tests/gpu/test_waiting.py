@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from device_cases import CASES, make
+from support.device_cases import CASES, make
 
 import unn
 

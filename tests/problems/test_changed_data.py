@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from problems.conllu import read_conllu
-from problems.parsing_toy import generated_treebank
+from problems.parsing.conllu.treebank import read_conllu
+from problems.parsing.toy import generated_treebank
 from unn import runs
-from unn.cli import main
+from unn.cli.main import main
 
 PARSER = [
     "--iterations", "1", "--encoder", "transformer", "--no-characters", "--hidden", "8", "--width", "8", "--epochs", "1", "--batch", "64",
@@ -185,7 +185,7 @@ def test_sudoku_is_not_resumed_where_other_grids_are_generated(capsys, tmp_path,
     ]
     assert main(["train", "sudoku", *options, "--folder", str(tmp_path / "run")]) == 0
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
-    from problems import sudoku
+    from problems.sudoku import grids as sudoku
 
     original = sudoku.draw_grids
     monkeypatch.setattr(sudoku, "draw_grids", lambda *arguments: original(*arguments).flip(1))

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from scipy.stats import chisquare, kstest
+from support.helpers import says
 
 import unn
 from unn.calibration import calibrate_discrete, calibrate_real, calibration_error, fractional_ranks, summary, uniformity

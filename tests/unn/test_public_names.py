@@ -42,15 +42,23 @@ def test_every_name_of_the_stub_is_there(name):
 
 def test_every_package_with_public_names_is_reached_from_the_top():
     packages = {module.name for module in pkgutil.iter_modules(unn.__path__) if module.ispkg}
-    # the inside of inference and of the command line
-    assert packages - {"engine", "commands"} == {*unn.SUBMODULES, "regularizers"} - {"errors", "problem"}
+    # the inside of declarations, of inference and of the command line
+    assert packages - {"graph", "ops", "descent", "cli"} == {*unn.SUBMODULES, "regularizers"} - {"errors"}
+
+
+@pytest.mark.parametrize(
+    ("name", "room"),
+    [("attention", "ops.attention"), ("models", "networks"), ("problem", "cli.problem"), ("tracing", "programs")],
+)
+def test_submodules_that_moved_keep_their_public_name(name, room):
+    assert getattr(unn, name) is importlib.import_module(f"unn.{room}")
 
 
 def test_submodules_are_there_after_importing_the_package_alone():
     # those that need no torch, since this interpreter has loaded nothing yet
     assert (
         python("import unn; print(unn.runs.__name__, unn.errors.__name__, unn.problem.__name__)")
-        == "unn.runs unn.errors unn.problem"
+        == "unn.runs unn.errors unn.cli.problem"
     )
 
 
@@ -74,7 +82,7 @@ def test_a_star_imports_names_but_no_submodules_that_may_lack_a_package():
         ("Difusion", "Did you mean unn.Diffusion?"),
         ("difusion", "Did you mean unn.diffusion?"),
         ("FACTORGRAPH", "Did you mean unn.FactorGraph?"),
-        ("tracin", "Did you mean unn.tracing?"),
+        ("program", "Did you mean unn.programs?"),
         ("zzz", "attribute 'zzz'."),
         ("__wrapped__", "attribute '__wrapped__'."),
     ],

@@ -1,7 +1,7 @@
 """Diffusion over the values of a graph: training, and sampling of any variables given any others."""
 
-from ..models.conditional import Condition as Condition
-from ..models.conditional import Samples as Samples
+from .conditional import Condition as Condition
+from .conditional import Samples as Samples
 from .diffusion import Diffusion as Diffusion
 from .masked import MaskedDiffusion as MaskedDiffusion
 from .samplers import SAMPLERS as SAMPLERS

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, suggest
-from ..graph import FactorGraph
-from ..models.conditional import Condition, ConditionalModel, Samples
-from ..models.denoiser import Denoiser
-from ..models.frame import Frame, Given
-from ..reproducible import reproducible
+from ..graph.declaration import FactorGraph
+from ..networks.denoiser import Denoiser
+from ..networks.tokens import Frame, Given
+from ..ops.reproducible import reproducible
+from .conditional import Condition, ConditionalModel, Samples
 from .samplers import SAMPLERS, restarted
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from ..errors import DeclarationError
-from ..models.conditional import Condition, ConditionalModel, Samples
-from ..models.denoiser import Denoiser
-from ..models.frame import Given
+from ..networks.denoiser import Denoiser
+from ..networks.tokens import Given
+from .conditional import Condition, ConditionalModel, Samples
 from .diffusion import check_counts, generators_of, tried_again
 
 

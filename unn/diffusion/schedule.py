@@ -120,7 +120,7 @@ class LogNormal(Schedule):
         return torch.cat([(high + place * (low - high)) ** 7, torch.zeros(1)])
 
 
-_AGAIN, _TO, _SHORTEST = 1.5, 0.03, 4
+_AGAIN, _TO, _SHORTEST = 1.5, 0.06, 4
 """First level and last of the shortest round, in standard deviations of the data, and its number of estimates."""
 
 

@@ -3,6 +3,7 @@
 Neither torch nor matplotlib is loaded before something is drawn.
 """
 
+
 from .adjacency import adjacency_text as adjacency_text
 from .collage import save_collage as save_collage
 from .energy import draw_energy as draw_energy
@@ -16,11 +17,7 @@ from .ranks import draw_ranks as draw_ranks
 from .samples import Marking as Marking
 from .samples import draw_samples as draw_samples
 from .save import save_figure as save_figure
-from .sentence_text import heat_text as heat_text
-from .sentence_text import tree_text as tree_text
 from .theme import DARK as DARK
 from .theme import LIGHT as LIGHT
 from .theme import Theme as Theme
 from .theme import theme_named as theme_named
-from .tree import draw_arcs as draw_arcs
-from .tree import draw_marginals as draw_marginals

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..factor import Factor
-    from ..graph import FactorGraph
+    from ..graph.declaration import FactorGraph
+    from ..graph.factor import Factor
 
 MARGIN = 0.25  # inches
 

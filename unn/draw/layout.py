@@ -14,8 +14,8 @@ import numpy as np
 from .theme import FINE, LABEL, NAME
 
 if TYPE_CHECKING:
-    from ..factor import Factor
-    from ..graph import FactorGraph
+    from ..graph.declaration import FactorGraph
+    from ..graph.factor import Factor
 
 Node: TypeAlias = "str | Factor"  # variables by name
 Place = tuple[float, float]
@@ -83,7 +83,7 @@ def layout_of(graph: FactorGraph, observed: Collection[str]) -> Layout:
 
 def factor_text(factor: Factor) -> tuple[str, float, float]:
     """A factor's label in lines, its width and its height."""
-    from ..describe import factor_label
+    from ..graph.describe import factor_label
 
     lines = textwrap.wrap(factor_label(factor), 16, max_lines=3, placeholder="...")
     return "\n".join(lines), max([0.0, *(text_width(line, LABEL) for line in lines)]), LINE * len(lines)

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from ..errors import DeclarationError, ObservationError, UnnError
 
 if TYPE_CHECKING:
-    from ..sizes import SizeRule
+    from ..graph.sizes import SizeRule
 
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 

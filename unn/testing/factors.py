@@ -10,10 +10,10 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..arrays import Constant, Parameter, Variable
-from ..engine.infer import infer
-from ..factor import Factor, Products
-from ..graph import FactorGraph
+from ..descent.infer import infer
+from ..graph.arrays import Constant, Parameter, Variable
+from ..graph.declaration import FactorGraph
+from ..graph.factor import Factor, Products
 from .strategies import domain_point
 
 BATCH = 3

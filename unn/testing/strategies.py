@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from .. import regularizers as reg
-from ..arrays import Parameter, Variable
-from ..engine.orders import ForwardBackward, Item, Order, RandomOrder
-from ..factor import Factor
-from ..graph import FactorGraph
+from ..descent.orders import ForwardBackward, Item, Order, RandomOrder
+from ..graph.arrays import Parameter, Variable
+from ..graph.declaration import FactorGraph
+from ..graph.factor import Factor
 
 MakeMultilinear = Callable[..., Factor]
 

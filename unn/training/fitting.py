@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..diffusion.conditional import ConditionalModel
 from ..errors import DataError, DeclarationError, suggest
-from ..models.conditional import ConditionalModel
 from ..runs.weights import copy_weights, named_tensors
 from .batches import Examples, seed_of
 from .loop import fit as run_loop
@@ -18,7 +18,7 @@ from .options import TrainingConfig
 from .task import Task
 
 if TYPE_CHECKING:
-    from ..tracing.traced import Traced
+    from ..programs.traced import Traced
 
 Values = Mapping[str, Tensor]
 Generated = Callable[[int, torch.Generator], Values]
@@ -128,7 +128,7 @@ class _Source(Examples):
     """Examples from tensors, a function or a program, with what is observed of each."""
 
     def __init__(self, examples: Any, observed: Callable[[int, torch.Generator], Any] | None) -> None:
-        from ..tracing.traced import Traced
+        from ..programs.traced import Traced
 
         self.observed = observed
         self.tensors: dict[str, Tensor] | None = None

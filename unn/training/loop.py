@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import DataError, DeclarationError, DivergenceError
-from ..reproducible import reproducible
+from ..graph.signature import network_signature
+from ..ops.reproducible import reproducible
 from ..runs.checkpoint import Checkpoint, newest_checkpoint
 from ..runs.tree import first_not_finite
 from ..runs.weights import named_tensors
-from ..signature import network_signature
 from .batches import Examples, Part, load_parts, seed_of, steps_in_epoch
 from .files import RunFiles
 from .interrupt import Interrupt

@@ -1,0 +1,1 @@
+"""Undirected attention."""

@@ -1,0 +1,72 @@
+"""A body for denoisers that is itself an energy: masked undirected attention over the nodes, minimised for some rounds with tied weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm
+from unn.errors import DeclarationError
+from unn.graph.adjacency import Adjacency
+from unn.ops.attention import AttentionMask
+
+from ..energies.multilinear import Multilinear
+from .declare import undirected_attention
+from .fused import UnrolledAttention
+
+
+class EnergyBody(nn.Module):
+    """Tokens T are observed; from them are inferred what the nodes are, X, hidden features F, and all of undirected attention among the X.
+
+    E = undirected attention of X with the graph's mask (undirected-network paper, Section 4) - <X, T> - <F, X A'> - <b, F>, with tanh for X and H and
+    relu for F. Each round after the first carries information over one edge or two, so that ``rounds`` play the part of layers with one set of
+    weights.
+
+    Args:
+        adjacency: who attends to whom, at the one size for which the body is made.
+        width: of a token.
+        heads: of attention; divides the width.
+        rounds: of coordinate descent.
+
+    Raises:
+        DeclarationError: for rounds below 1, or heads that do not divide the width.
+
+    Example:
+        >>> body = EnergyBody(g.adjacency(), width=64, heads=4, rounds=6)
+        >>> denoiser = unn.Denoiser(g, width=64, body=body)
+    """
+
+    def __init__(self, adjacency: Adjacency | AttentionMask, width: int, heads: int = 4, rounds: int = 6) -> None:
+        super().__init__()
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+            raise DeclarationError(f"EnergyBody: rounds must be a whole number >= 1, got {rounds!r}.")
+        mask = adjacency.adjacency if isinstance(adjacency, AttentionMask) else adjacency
+        self.nodes = mask.count
+        graph = FactorGraph("energy_body", d=width, f=2 * width)
+        T, X = graph.variable("T", "n d", SquaredNorm()), graph.variable("X", "n d", SignedEntropy())
+        F = graph.variable("F", "n f", NonNegative())
+        attention = undirected_attention(graph, X, heads=heads, mask=mask, regularizers={"H": SignedEntropy()})
+        A, b = graph.parameter("A", "f d"), graph.parameter("b", "f")
+        graph.factor(Multilinear(X["n d"], T["n d"]))
+        graph.factor(Multilinear(F["n f"], A["f d"], X["n d"]))
+        graph.factor(Multilinear(b["f"], F["n f"]))
+        self.norm = nn.LayerNorm(width)
+        self.network = UnrolledAttention(
+            attention, given="T", want="X", order=["X", *attention.order, "F", "X"], iterations=rounds, check_values=False
+        )
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor, told: Tensor) -> Tensor:
+        """Tokens after some rounds.
+
+        Args:
+            tokens: shape ``(batch, nodes, width)``.
+            told: what every token is told of time and place, the same shape or one that broadcasts to it.
+
+        Raises:
+            DeclarationError: for another number of nodes than the body was made for.
+        """
+        if tokens.shape[1] != self.nodes:
+            raise DeclarationError(f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size.")
+        found: Tensor = self.network(self.norm(tokens + told))
+        return torch.add(tokens, self.out(found))

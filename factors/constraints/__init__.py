@@ -1,0 +1,1 @@
+"""Constraints: conditions that values meet or violate."""

@@ -1,0 +1,76 @@
+"""Counting constraints: how many entries of a group are one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unn import Factor
+from unn.errors import DeclarationError
+from unn.graph.arrays import Reference, Variable
+from unn.graph.factor import Values
+from unn.graph.interactions import Relation, Shapes, clique_relations, told_apart
+from unn.graph.structure import parse_letters
+from unn.graph.views import checked_views, refuse_shifted_splits
+from unn.regularizers.base import batch_sum
+
+
+class Cardinality(Factor):
+    """For each value of some letters, exactly ``equals`` of the referenced entries are one.
+
+    Args:
+        reference: to a variable whose entries are 0 or 1 (one-hot values of cells, say).
+        each: letters, separated by spaces, that index the groups.
+        equals: how many entries of each group are one.
+        name: unique in the graph.
+
+    Example:
+        ``Cardinality(X["r c v"], each="r v", equals=1)``: each digit once in each row.
+    """
+
+    handles_indices = True
+
+    def __init__(self, reference: Reference, *, each: str, equals: int = 1, name: str | None = None) -> None:
+        super().__init__(reference, name=name)
+        if not isinstance(reference.array, Variable):
+            raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
+        if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
+            raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
+        refuse_shifted_splits(self)
+        self.each = parse_letters(self, "each", each)
+        self.equals = equals
+
+    def counts(self, x: Tensor) -> Tensor:
+        """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``.
+
+        Raises:
+            ObservationError: for values of another shape.
+        """
+        reference = self.references[0]
+        (entries,) = checked_views(self, {reference.array.name: x})
+        entries = (entries > 0.5).to(torch.int64)
+        letters = reference.letters
+        entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))
+        inner = len(letters) - len(self.each)
+        return entries.flatten(1 + len(self.each)).sum(-1) if inner else entries
+
+    def violations(self, x: Tensor) -> Tensor:
+        """How many groups have the wrong count, shape ``(batch,)``.
+
+        Args:
+            x: values of the variable, shape ``(batch, *axes)``.
+        """
+        return batch_sum((self.counts(x) != self.equals).long())
+
+    def violations_of(self, values: Values) -> Tensor:
+        return self.violations(values[self.references[0].array.name])
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return clique_relations(self, self.each, shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references)
+
+    def formula(self) -> str:
+        groups = f" for each {' '.join(self.each)}" if self.each else ""
+        return f"count of {self.references[0]} = {self.equals}{groups}"

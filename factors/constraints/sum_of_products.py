@@ -1,0 +1,77 @@
+"""Equations that samples must meet, up to a tolerance: sums of products."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from unn import Factor
+from unn.errors import DeclarationError
+from unn.graph.arrays import Reference
+from unn.graph.factor import Values
+from unn.graph.interactions import Relation, Shapes, told_apart
+from unn.graph.structure import variables_only
+from unn.graph.views import checked_views
+from unn.ops.contraction import BATCH, contraction
+from unn.regularizers.base import batch_sum
+
+
+class SumOfProducts(Factor):
+    """Each entry of a variable is the product of entries of others, summed over the letters that it lacks itself.
+
+    Samples that are off by more than the tolerance break it. It adds no edges to the graph: who interacts with whom is said by
+    ``Depends``, also where the sum goes by way of other variables.
+
+    Args:
+        result: a reference to a variable.
+        operands: references to variables.
+        within: the largest difference, in units of the data, at which an entry of the result still counts as right. Sums are of
+            float64 numbers: within 0 only whole numbers are.
+        name: unique in the graph.
+
+    Example:
+        ``SumOfProducts(E["i j"], A["i k"], R["k j"], within=0.05)``: E is the matrix product of A and R.
+    """
+
+    handles_indices = True
+
+    def __init__(self, result: Reference, *operands: Reference, within: float, name: str | None = None) -> None:
+        super().__init__(result, *operands, name=name)
+        variables_only(self)
+        if not operands:
+            raise DeclarationError(f"factor {self.name!r}: {result} needs operands that it is computed from.")
+        try:
+            number = math.nan if isinstance(within, (bool, str)) else float(within)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise DeclarationError(f"factor {self.name!r}: within must be a number >= 0, got {within!r}.")
+        self.within = number
+
+    def violations_of(self, values: Values) -> Tensor:
+        """How many entries of the result are off by more than the tolerance, or not finite, shape ``(batch,)``.
+
+        Args:
+            values: of the variables, shape ``(batch, *axes)``.
+
+        Raises:
+            ObservationError: for values that are missing, of another shape, or do not fit one another.
+        """
+        result, *operands = checked_views(self, values)
+        letters, *others = ((BATCH, *reference.letters) for reference in self.references)
+        sums = contraction(tuple(others), letters)([x.double() for x in operands])
+        # NaN compares as false
+        return batch_sum((~((result - sums).abs() <= self.within)).long())
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return []
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self.references)
+
+    def formula(self) -> str:
+        result, *operands = self.references
+        summed = [x for x in dict.fromkeys(x for operand in operands for x in operand.letters) if x not in result.letters]
+        over = f"sum over {' '.join(summed)} of " if summed else ""
+        return f"{result} = {over}{' * '.join(map(str, operands))} within {self.within:g}"

@@ -1,0 +1,1 @@
+"""Factors with an energy."""

@@ -1,0 +1,183 @@
+"""Subsets of a given size: the entropy whose activation is the probability of each entry to be among k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unn.errors import DeclarationError, ObservationError
+from unn.graph.sizes import LetterSizes, SizeRule
+from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible
+from unn.regularizers import AlongAxis, LogPartition
+from unn.regularizers.base import tolerance
+
+_CLOSED = 1e-14
+"""Probabilities nearer than this to 0 or 1 are taken to be there where the scores of a point are sought."""
+
+
+class Budget(AlongAxis, LogPartition):
+    """Psi(x) = -H(x) over subsets of exactly k of the entries along an axis: its activation is the inclusion probabilities.
+
+    Its domain is 0 <= x <= 1 with sum k, its log-partition the logarithm of an elementary symmetric polynomial of exp(t), by a tree of polynomial
+    products in the logarithmic domain, in float64 (Chen, Dempster and Liu, 1994; Ahmed, Zeng, Niepert and Van den Broeck, SIMPLE, 2023). For k = 1 it
+    is ``Entropy``. Rows without entries are all 0.
+
+    Args:
+        k: the size of the subsets, at least 1.
+        over: the axis along which entries are chosen; the last by default.
+
+    Raises:
+        DeclarationError: for a k that is not a whole number >= 1.
+        ObservationError: from all methods but ``contains``, where a row has some entries but fewer than k.
+
+    Example:
+        >>> Z = g.variable("Z", "sentence", Budget(3))
+    """
+
+    formula = "-H(x) over subsets of k entries"
+    activation = "inclusion probabilities"
+
+    def __init__(self, k: int, over: str | None = None) -> None:
+        super().__init__(over)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
+            raise DeclarationError(f"Budget needs a whole number k >= 1 of entries, got {k!r}.{hint}")
+        self.k = k
+
+    def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
+        axis = axes[self.dim]
+        return (SizeRule((axis,), partial(_enough, axis, self.k)),)
+
+    def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-partition, summed over rows; -inf where fewer than k entries are finite."""
+        scores, empty = self._rows(t, mask)
+        each = self._each(scores, log_sum)
+        each = torch.where(possible(each), each, -torch.inf)
+        return torch.where(empty, 0, each).view(len(t), -1).sum(1).to(t.dtype)
+
+    def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The k entries with the largest scores of each row, entries 0 and 1, shape of ``t``.
+
+        Raises:
+            ObservationError: where fewer than k entries are finite.
+        """
+        scores, empty = self._possible(t, mask)
+        chosen = torch.zeros_like(scores).scatter(1, scores.topk(self.k, 1).indices, 1.0)
+        return self._back(torch.where(empty[:, None], 0, chosen), t)
+
+    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """An exact sample of each row's subset, entries 0 and 1, shape of ``t``.
+
+        Raises:
+            ObservationError: where fewer than k entries are finite.
+        """
+        scores, empty = self._possible(t, mask)
+        chosen = gradient(lambda s: self._each(s, draw(generator)), scores)
+        return self._back(torch.where(empty[:, None], 0, chosen), t)
+
+    def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Is each entry in [0, 1], and the sum of each row k, to a tolerance?"""
+        slack = tolerance(x.dtype)
+        kept = x.detach().double() if mask is None else torch.where(mask, x.detach().double(), 0)
+        # written so that NaN fails
+        full = (kept.sum(self.dim) - self.k).abs() <= slack * max(1.0, math.sqrt(x.shape[self.dim]) / 8)
+        if mask is not None:
+            full = full | ~mask.expand(x.shape).any(self.dim)
+        return full.view(len(x), -1).all(1) & ((kept >= -slack) & (kept <= 1 + slack)).flatten(1).all(1)
+
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Scores whose marginals are x, as nearly as they can be, and their marginals; shape of x each, float64.
+
+        Log-odds are moved by half their error until marginals agree. Entries of a subset of fixed size repel one another, so that each error's
+        influence on the others sums to itself, and the iteration contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
+        """
+        rows, empty = self._rows(torch.nan_to_num(x.detach().double()), mask)
+        there = rows > NEVER / 2
+        goal = torch.where(there, rows, 0).clamp(0, 1)
+        # rounding may have taken from the sum; what is neither 0 nor 1 gives it back
+        loose = goal * (1 - goal)
+        goal = goal + (self.k - goal.sum(1, keepdim=True)) * loose / loose.sum(1, keepdim=True).clamp(min=_CLOSED)
+        goal = goal.clamp(_CLOSED, 1 - _CLOSED)
+        scores = torch.where(there, torch.logit(goal), NEVER)
+        scores = torch.where(empty[:, None], NEVER, scores)
+        for _ in range(500):
+            reached = gradient(lambda s: self._each(s, log_sum), scores)
+            off = torch.where(there, torch.logit(goal) - torch.logit(reached.clamp(_CLOSED, 1 - _CLOSED)), 0)
+            if not bool((torch.where(there, reached - goal, 0).abs() > 1e-13).any()):
+                break
+            scores = scores + 0.5 * off.clamp(-8, 8)
+        reached = torch.where(empty[:, None], 0, reached)
+        return self._back(torch.where(there & ~empty[:, None], scores, 0), x.double()), self._back(reached, x.double())
+
+    def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Rows ``(rows, n)`` in float64, ``NEVER`` where forbidden or padded, and which have no entry at all."""
+        size = t.shape[self.dim]
+        if 0 < size < self.k:
+            raise ObservationError(f"{self!r}: axis {self.dim} has {size} entries, of which {self.k} cannot be chosen.")
+        scores = t.double()
+        scores = torch.where(scores == -torch.inf, NEVER, scores)
+        rows = scores.movedim(self.dim, -1).reshape(-1, size)
+        if mask is None:
+            return rows, torch.full((len(rows),), size == 0, dtype=torch.bool, device=t.device)
+        exists = mask.expand(t.shape).movedim(self.dim, -1).reshape(-1, size)
+        count = exists.sum(1)
+        few = (count > 0) & (count < self.k)
+        if not torch.compiler.is_compiling() and bool(few.any()):
+            row = int(few.nonzero()[0])
+            raise ObservationError(
+                f"{self!r}: a row of batch element {row * len(t) // len(rows)} has {int(count[row])} entries, of which {self.k} cannot be chosen; "
+                "drop it, or choose fewer."
+            )
+        return torch.where(exists, rows, NEVER), count == 0
+
+    def _possible(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``_rows``; raises where fewer than k entries can be chosen."""
+        scores, empty = self._rows(t.detach(), mask)
+        few = ~empty & ((scores > NEVER / 2).sum(1) < self.k)
+        if bool(few.any()):
+            row = int(few.nonzero()[0])
+            raise ObservationError(
+                f"{self!r}: a row of batch element {row * len(t) // len(scores)} has fewer than {self.k} entries to choose from: too many are -inf."
+            )
+        return scores, empty
+
+    def _each(self, scores: Tensor, total: Total) -> Tensor:
+        """The total over all subsets, by row: a tree of products of polynomials, whose coefficients are those of subsets by size."""
+        polynomials = torch.stack([torch.zeros_like(scores), scores], 2)
+        if scores.shape[1] == 0:
+            return scores.sum(1)
+        while polynomials.shape[1] > 1:
+            if polynomials.shape[1] % 2:
+                # times one
+                one = torch.nn.functional.pad(torch.zeros_like(polynomials[:, :1, :1]), (0, polynomials.shape[2] - 1), value=NEVER)
+                polynomials = torch.cat([polynomials, one], 1)
+            polynomials = _product(polynomials[:, 0::2], polynomials[:, 1::2], self.k, total)
+        return polynomials[:, 0, self.k]
+
+    def _back(self, rows: Tensor, like: Tensor) -> Tensor:
+        """Rows in the shape and dtype of ``like``."""
+        shape = like.movedim(self.dim, -1).shape
+        return rows.view(shape).movedim(-1, self.dim).to(like.dtype)
+
+    def _options(self) -> list[str]:
+        return [str(self.k), *super()._options()]
+
+
+def _product(a: Tensor, b: Tensor, degree: int, total: Total) -> Tensor:
+    """Products of polynomials up to a degree, coefficients along the last axis, in the semiring of ``total``."""
+    size = a.shape[-1]
+    j, i = torch.arange(min(2 * size - 2, degree) + 1, device=a.device)[:, None], torch.arange(size, device=a.device)
+    other = j - i
+    fits = (other >= 0) & (other < size)
+    return total(a[..., None, :] + torch.where(fits, b[..., other.clamp(0, size - 1)], NEVER), -1)
+
+
+def _enough(axis: str, k: int, known: LetterSizes) -> LetterSizes:
+    if known.get(axis, k) < k:
+        raise DeclarationError(f"axis {axis!r} has size {known[axis]}, of which a budget of {k} cannot be chosen")
+    return {}

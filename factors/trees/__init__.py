@@ -1,0 +1,1 @@
+"""Dependency trees: exact sums, marginals and decoding."""

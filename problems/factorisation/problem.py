@@ -1,0 +1,233 @@
+"""Factorisation, its hierarchical version and inversion on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from unn.errors import DeclarationError, suggest
+from unn.training.options import TrainingConfig, check_ranges
+
+from ..generated.problem import DenoisingProblem, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.networks.tokens import Given
+
+    from .graph import Kind
+
+_DRIFT = 0.1
+"""Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
+
+MODEL = ModelConfig(
+    depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule"
+)
+TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
+
+
+@dataclass(frozen=True)
+class FactorisationConfig:
+    """All that a run of a factorisation problem depends on.
+
+    Attributes:
+        rows: of E.
+        columns: of E.
+        rank: columns of A and rows of R; the largest, in the hierarchical problem.
+        vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
+        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem D[k] = [k <= K] as well.
+        observe: in training: "E" as in the paper, or "any" subset of all entries.
+        examples: how many there are to train on; 0 for a stream without an end.
+        model: the denoiser and its diffusion, or a baseline.
+        training: how it is trained.
+    """
+
+    rows: int = 4
+    columns: int = 4
+    rank: int = 2
+    vary: bool = False
+    intermediate: bool = True
+    observe: str = "E"
+    examples: int = 0
+    model: ModelConfig = MODEL
+    training: TrainingConfig = TRAINING
+
+
+class FactorisationProblem(DenoisingProblem):
+    """A matrix as the product of a continuous and a binary one."""
+
+    name = "factorisation"
+    summary = "binary-continuous matrix factorisation: sample A and binary R with A R = E"
+    config = FactorisationConfig
+    kind: ClassVar[Kind] = "binary"
+    noun = "factorisations"
+
+    def check(self, config: FactorisationConfig) -> None:
+        """Check the ranges of all options."""
+        super().check(config)
+        check_ranges(
+            self.name,
+            {
+                "rows": (config.rows, 1, 10_000), "columns": (config.columns, 1, 10_000), "rank": (config.rank, 1, 10_000),
+                "examples": (config.examples, 0, 10**9),
+            },
+        )  # fmt: skip
+        check_observe(self.name, config.observe, ("E", "any"))
+        if config.vary and config.model.process == "vaeac":
+            raise DeclarationError(f"{self.name}: --process vaeac has weights for one size of the graph; leave out --vary.")
+
+    def declare(self, config: FactorisationConfig) -> unn.FactorGraph:
+        """The graph; its sizes are dynamic."""
+        from .graph import declare
+
+        return declare(self.kind, config.intermediate, config.rank)
+
+    def sizes(self, config: FactorisationConfig, generator: torch.Generator) -> dict[str, int]:
+        """Drawn for each batch, if they vary."""
+        import torch
+
+        whole = self.test_sizes(config)
+        if not config.vary:
+            return whole
+        return {axis: int(torch.randint(1, size + 1, (), generator=generator)) for axis, size in whole.items()}
+
+    def test_sizes(self, config: FactorisationConfig) -> dict[str, int]:
+        """Those of the options."""
+        sizes = {"i": config.rows, "j": config.columns}
+        return sizes if self.kind == "hierarchical" else {**sizes, "k": config.rank}
+
+    def generate(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Entries of A and R from their priors, and what follows from them."""
+        from .graph import generate
+
+        return generate(self.kind, config.intermediate, count, sizes["i"], sizes["j"], sizes.get("k", config.rank), generator)
+
+    def observed(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """E; or any entries."""
+        import torch
+
+        if config.observe == "E":
+            return {"E": torch.ones(1, 1, 1, dtype=torch.bool)}
+        return any_nodes(self.declare(config), count, generator, sizes)
+
+    def conditions(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """E of held-out samples."""
+        return {"": {"E": self.generate(config, count, generator, self.test_sizes(config))["E"]}}
+
+    def measures(self, config: FactorisationConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """RMSE of E against A R of the samples; and, as long as R is binary, how widely what E does not determine of A is spread."""
+        from .graph import error, unused_spread
+
+        E: Any = given["E"]
+        figures = {"rmse": error(values, E)}
+        if self.kind == "binary" and not math.isnan(spread := unused_spread(values)):
+            figures["unused_spread"] = spread
+        return figures
+
+    def compared_variables(self, config: FactorisationConfig) -> tuple[str, ...]:
+        """R, as an exchange of its rows leaves E as it is; A has hardly any spread where it is used."""
+        return ("R",) if self.kind == "binary" else ()
+
+    def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of A."""
+        from ..generated.metropolis import factorisation, metropolis
+        from .baselines import greedy, k_means, nmf
+
+        if self.kind != "binary":
+            return {}
+        E: Any = given["E"]
+        return {
+            "k-means": k_means(E, config.rank, seed=0),
+            "NMF, second factor rounded": nmf(E, config.rank, seed=0, refit=False),
+            "NMF, cut and refitted": nmf(E, config.rank, seed=0),
+            "largest columns": greedy(E, config.rank),
+            "Metropolis-Hastings": metropolis(factorisation(E, config.rank, drift=_DRIFT), count, chain_steps, seed=0).values,
+        }
+
+
+class HierarchicalProblem(FactorisationProblem):
+    """Factorisation whose rank is to be found as well."""
+
+    name = "hierarchical"
+    summary = "hierarchical factorisation: sample the rank K, A and binary R with A R = E"
+    kind = "hierarchical"
+
+
+@dataclass(frozen=True)
+class InversionConfig(FactorisationConfig):
+    """All that a run of the inversion problem depends on.
+
+    Attributes:
+        rows: of E.
+        columns: of E.
+        rank: columns of A and rows of R.
+        vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
+        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
+        observe: in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
+        examples: how many there are to train on; 0 for a stream without an end.
+        model: the denoiser and its diffusion, or a baseline.
+        training: how it is trained.
+    """
+
+    rows: int = 5
+    columns: int = 5
+    rank: int = 5
+
+
+class InversionProblem(FactorisationProblem):
+    """Solve A R = E for R; with E the identity, R is the inverse."""
+
+    name = "inversion"
+    summary = "matrix inversion: sample R with A R = E for given A and E; tested with E the identity"
+    config = InversionConfig
+    kind = "inversion"
+    noun = "inverses"
+
+    def observed(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """A and E; or any entries."""
+        import torch
+
+        if config.observe == "E":
+            every = torch.ones(1, 1, 1, dtype=torch.bool)
+            return {"A": every, "E": every}
+        return any_nodes(self.declare(config), count, generator, sizes)
+
+    def conditions(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """A of held-out samples, with E the identity; and with E = A R of a Gaussian R, as in training."""
+        import torch
+
+        values = self.generate(config, count, generator, self.test_sizes(config))
+        identity = torch.eye(config.rows, config.columns).expand(count, -1, -1)
+        return {"": {"A": values["A"], "E": identity}, "as trained": {"A": values["A"], "E": values["E"]}}
+
+
+def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Any subset of the nodes of a graph: how many is uniform, and which.
+
+    Returns:
+        By variable, boolean, shape ``(count, *node axes)``.
+    """
+    import torch
+
+    shapes = graph.adjacency(**sizes).shapes
+    total = sum(torch.Size(shape).numel() for shape in shapes.values())
+    rank = torch.rand(count, total, generator=generator).argsort(1).argsort(1)
+    seen = rank < torch.randint(total, (count, 1), generator=generator)
+    parts = seen.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
+    return {name: part.reshape(count, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
+    """Check the option that says what is observed.
+
+    Raises:
+        DeclarationError: if it is none of the choices.
+    """
+    if value not in choices:
+        raise DeclarationError(f"{where}: option observe must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")
+
+

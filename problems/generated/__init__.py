@@ -1,0 +1,1 @@
+"""What problems share whose examples are generated."""

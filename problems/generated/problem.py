@@ -1,0 +1,364 @@
+"""What the problems for denoisers share: options, training on generated samples, measuring, sampling."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from unn.cli.problem import Answer, EvaluationRequest, Problem, SampleRequest, Trained
+from unn.errors import DeclarationError, UnnError
+from unn.training.options import check_ranges
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from unn import Partial
+    from unn.diffusion import Samples
+    from unn.networks.tokens import Given
+
+    from .task import DenoisingTask
+
+
+_WITHOUT_STEPS = ("regressor", "vaeac")
+"""Processes that sample everything at once."""
+
+_TEST_SEED = 1
+"""Of the conditions on which trained runs and baselines are measured."""
+
+_CONDITIONS = 256
+"""How many of them, with one sample each."""
+
+_DRAWN = 8
+"""Samples or steps in a picture, at most."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model: a denoiser and its diffusion, or a baseline.
+
+    Attributes:
+        width: of a token.
+        depth: layers; 0 for as many as information needs to cross the graph.
+        heads: of attention.
+        embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
+        structure: who attends to whom: the graph, or one of its ablations.
+        global_token: let each layer see the mean of all tokens as well, which passes by the mask.
+        process: "gaussian" noise; "masked": categories are revealed a few at a time, for problems without continuous variables; or a baseline without
+            diffusion: "regressor", one estimate of everything, or "vaeac", a variational auto-encoder that knows nothing of the graph.
+        prediction: of the network: "mixed", velocity for continuous variables and log-odds for binary variables and categories; the clean sample
+            ("x0", the paper's) or the velocity for all of them.
+        noise: levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
+        last_beta: of the linear steps; 0.005 in the paper.
+        self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
+            estimate alone (Chen et al., 2023).
+        passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which sharpens when steps are few.
+        sampling_steps: denoising steps of a sample.
+        spacing: of the levels in sampling: even in the log-SNR, the schedule's own, or with restarts, which sharpen when steps are few.
+    """
+
+    width: int = 64
+    depth: int = 6
+    heads: int = 4
+    embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
+    structure: Literal["graph", "dense", "directed", "random"] = "graph"
+    global_token: bool = False
+    process: Literal["gaussian", "masked", "regressor", "vaeac"] = "gaussian"
+    prediction: Literal["mixed", "x0", "velocity"] = "mixed"
+    noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
+    last_beta: float = 0.02
+    self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
+    passes: int = 1
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
+    sampling_steps: int = 100
+    spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: names the first option that is out of range.
+        """
+        check_ranges(
+            where,
+            {
+                "width": (self.width, 2, 16384),
+                "depth": (self.depth, 0, 10_000),
+                "heads": (self.heads, 1, 1024),
+                "last_beta": (self.last_beta, 1e-6, 0.999),
+                "passes": (self.passes, 1, 1000),
+                "sampling_steps": (self.sampling_steps, 1, 10**6),
+            },
+        )
+        if self.width % self.heads or self.width % 2:
+            raise DeclarationError(f"{where}: the width must be even and a multiple of the heads, got width {self.width} and {self.heads} heads.")
+
+
+class DenoisingProblem(Problem):
+    """A problem whose samples are generated, and whose graph becomes a denoiser.
+
+    A problem declares its graph, generates samples, says what is observed, and measures; training, evaluation and sampling are here.
+    """
+
+    noun: ClassVar[str] = "samples"
+
+    @abstractmethod
+    def generate(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Samples of all variables of the graph, by name, shape ``(count, *axes)``.
+
+        Args:
+            config: of the run.
+            count: how many.
+            generator: of everything random in them.
+            sizes: of the axes without a static one.
+        """
+
+    @abstractmethod
+    def observed(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Which nodes are observed in training, by variable, boolean, shape ``(count or 1, *node axes)``; drawn anew for each example."""
+
+    def examples(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Samples to train on, and which of their nodes are observed; by default the two are independent.
+
+        Args:
+            config: of the run.
+            count: how many.
+            generator: of everything random in them.
+            sizes: of the axes without a static one.
+        """
+        values = self.generate(config, count, generator, sizes)
+        return values, self.observed(config, count, generator, sizes)
+
+    @abstractmethod
+    def measures(self, config: Any, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Metrics of samples.
+
+        Args:
+            config: of the run.
+            given: what they were conditioned on.
+            values: by variable, shape ``(count, *axes)``.
+        """
+
+    def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
+        """Sizes of the axes without a static one, for one batch of training; none by default."""
+        return {}
+
+    def conditions(self, config: Any, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """What to measure on: by name of the condition, what is given; by default what is observed in training."""
+        from unn import Partial
+
+        sizes = self.test_sizes(config)
+        values = self.generate(config, count, generator, sizes)
+        where = self.observed(config, count, generator, sizes)
+        return {"": {name: Partial(values[name], mask.expand(count, *values[name].shape[1 : mask.ndim])) for name, mask in where.items()}}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """What is given on the command line, by name, and the sizes of the graph; by default NAME=VALUE, variables as a whole.
+
+        Axes without a static size have that of what is given, or that of the options where nothing says another.
+
+        Raises:
+            UnnError: says in which item, and where in it, something is wrong.
+        """
+        from unn.cli.infer import assignments
+
+        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
+        sizes = self.test_sizes(run.config)
+        for name, value in given.items():
+            found = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
+            sizes |= {axis: size for axis, size in found if axis in sizes}
+        return given, sizes
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """One sample as lines of text; by default the values of all variables."""
+        from unn.cli.values import describe_value
+
+        return [f"{name}: {describe_value(value[k : k + 1])}" for name, value in values.items()]
+
+    def check(self, config: Any) -> None:
+        """Check the options of the model and of training."""
+        config.model.check(self.name)
+        config.training.check()
+
+    def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
+        """The model with fresh weights."""
+        import torch
+
+        from .task import build
+
+        model = build(self.declare(config), config.model, self.test_sizes(config))
+        generator = torch.Generator().manual_seed(20_231)
+        model.standardise(self.generate(config, 256, generator, self.test_sizes(config)), **self.test_sizes(config))
+        return model
+
+    def task(self, config: Any) -> DenoisingTask:
+        """Samples that are generated as training goes."""
+        from .task import DenoisingTask
+
+        return DenoisingTask(self, config)
+
+    def untrained(self, config: Any, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """What methods without training make of test conditions: by method, values by variable, shape ``(count, *axes)``; none by default.
+
+        Args:
+            config: of a run.
+            given: the conditions.
+            count: how many there are.
+            chain_steps: of each Markov chain.
+        """
+        return {}
+
+    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
+        """The metrics of the problem on its test conditions, by method."""
+        from .task import measure_untrained
+
+        found = measure_untrained(self, config, count, _TEST_SEED, chain_steps)
+        if not found:
+            raise UnnError(f"problem {self.name!r} has no baselines without training; --process regressor and vaeac train some.")
+        lines = [f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) for method, metrics in found.items()]
+        return Answer(tuple(lines), found)
+
+    def compared_variables(self, config: Any) -> tuple[str, ...]:
+        """Variables whose samples are compared with the truth as distributions, by simulation-based calibration; none by default.
+
+        They are those that what is observed leaves uncertain. A continuous variable that the others determine has no spread to compare.
+        """
+        return ()
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """The metrics of the problem on its test conditions, with each of some numbers of denoising steps."""
+        return self.evaluate_samples(run, EvaluationRequest(iterations=iterations))
+
+    def evaluate_samples(self, run: Trained, request: EvaluationRequest) -> Answer:
+        """The same with other options of sampling; with several tries, their average number as well."""
+        from .task import Sampling, calibrations, measure
+
+        process = run.config.model.process
+        if process in _WITHOUT_STEPS and request.iterations:
+            raise DeclarationError(f"--iterations: this run was trained with --process {process}, which samples in one step.")
+        self._check_process(run, sampler=request.sampler, spacing=request.spacing)
+        self._check_tries(run, request.tries)
+        sampling = Sampling.of(run.config.model, request.sampler, request.spacing, request.tries, request.at_once)
+        seed = _TEST_SEED if request.seed is None else request.seed
+        data: dict[str, Any] = {}
+        lines = []
+        for steps in request.iterations or (run.config.model.sampling_steps,):
+            now = replace(sampling, steps=steps)
+            data[str(steps)] = measure(self, run.config, run.network, request.count or _CONDITIONS, seed, now)
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in data[str(steps)].items())
+            lines.append(figures if process in _WITHOUT_STEPS else f"{steps} sampling steps: {figures}")
+        if request.draw is not None:
+            from unn.draw import draw_ranks, save_figure
+
+            compared = calibrations(self, run.config, run.network, seed, sampling)
+            if not compared:
+                raise UnnError(f"--draw: problem {self.name!r} has no variable whose distribution is compared with the truth.")
+            save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
+            lines.append(f"rank histograms drawn in {request.draw}")
+        return Answer(tuple(lines), data)
+
+    def _check_tries(self, run: Trained, tries: int) -> None:
+        from .task import has_constraints
+
+        if tries > 1 and not has_constraints(self.graph(run.network)):
+            raise DeclarationError(f"--tries: the graph of problem {self.name!r} has no constraint that a sample could break.")
+
+    def _check_process(self, run: Trained, **options: object) -> None:
+        process = run.config.model.process
+        for name, value in options.items():
+            if value is not None and process != "gaussian":
+                raise DeclarationError(f"--{name}: this run was trained with --process {process}; only Gaussian noise has that.")
+
+    def sample(self, run: Trained, request: SampleRequest) -> Answer:
+        """Sample what is not given."""
+        from unn.draw import Marking, draw_samples, save_figure
+        from unn.networks.tokens import kinds
+
+        from .task import Sampling, draw, has_constraints
+
+        given, sizes = self.read_given(run, request.given)
+        model = run.config.model
+        steps: list[tuple[int, dict[str, Tensor]]] = []
+        self._check_process(run, trace=request.trace, sampler=request.sampler, spacing=request.spacing)
+        if request.steps is not None and model.process in _WITHOUT_STEPS:
+            raise DeclarationError(f"--steps: this run was trained with --process {model.process}, which samples in one step.")
+
+        def trace(step: int, values: dict[str, Tensor]) -> None:
+            # of the first batch and the first try alone
+            if step == len(steps):
+                steps.append((step, {name: x[0] for name, x in values.items()}))
+
+        sampling = Sampling.of(model, request.sampler, request.spacing, request.tries, request.at_once)
+        self._check_tries(run, request.tries)
+        samples = draw(
+            run.network,
+            replace(sampling, steps=request.steps or sampling.steps),
+            given,
+            request.count,
+            sizes,
+            seed=request.seed,
+            verify=has_constraints(self.graph(run.network)),
+            trace=None if request.trace is None else trace,
+        )
+        lines: list[str] = []
+        for k in range(request.count):
+            lines += [*self.describe(run, samples.values, k), ""]
+        lines.append(self.verdict(run, samples))
+        categories = [name for name, kind in kinds(self.graph(run.network)).items() if kind == "category"]
+        cells = {
+            name: _given_cells(given[name], samples.values[name].shape[1:-1])
+            for name in categories
+            if name in given
+        }
+        # panels of several variables are side by side already
+        columns = 4 if len(samples.values) == 1 else 1
+        if request.draw is not None:
+            rows = [{name: x[k] for name, x in samples.values.items()} for k in range(min(request.count, _DRAWN))]
+            names = [str(k + 1) for k in range(len(rows))]
+            marking = Marking(cells, self.blocks(run.config))
+            save_figure(draw_samples(rows, names, categories, marking=marking, columns=columns), request.draw)
+            lines.append(f"samples drawn in {request.draw}")
+        if request.trace is not None and steps:
+            shown = [steps[round(k * (len(steps) - 1) / max(1, _DRAWN - 1))] for k in range(_DRAWN)] if len(steps) > _DRAWN else steps
+            names = [f"step {k + 1}" for k, _ in shown]
+            marking = Marking(cells, self.blocks(run.config), changes=True)
+            picture = draw_samples(
+                [values for _, values in shown], names, categories, marking=marking, columns=columns
+            )
+            save_figure(picture, request.trace)
+            lines.append(f"the first sample, step by step, drawn in {request.trace}")
+        data = {name: value.tolist() for name, value in samples.values.items()}
+        valid = None if samples.valid is None else samples.valid.tolist()
+        return Answer(tuple(lines), {"values": data, "valid": valid, "tries": samples.tries.tolist()})
+
+    def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
+        """By variable, rows and columns of the blocks that pictures part by lines; none by default."""
+        return {}
+
+    def verdict(self, run: Trained, samples: Samples) -> str:
+        """How many samples meet the constraints, in a line."""
+        count = len(samples.tries)
+        if samples.valid is None:
+            return f"{count} {self.noun}"
+        wrong = [str(k + 1) for k in range(count) if not samples.valid[k]]
+        return f"{count - len(wrong)} of {count} {self.noun} are valid" + (f"; not valid: {', '.join(wrong)}" if wrong else "")
+
+
+def _given_cells(value: Tensor | Partial, shape: tuple[int, ...]) -> Tensor:
+    """Which nodes of the first example are given, boolean, in the shape of the node axes."""
+    import torch
+
+    from unn import Partial
+
+    if not isinstance(value, Partial):
+        return torch.ones(shape, dtype=torch.bool)
+    mask = value.mask[0]
+    mask = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim))
+    if mask.ndim > len(shape):
+        mask = mask.flatten(len(shape)).all(-1)
+    return mask.expand(shape)

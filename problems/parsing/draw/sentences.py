@@ -1,0 +1,145 @@
+"""What is drawn of a sentence, checked: its words, a tree of heads, probabilities of arcs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unn.draw.values import as_array, described
+from unn.errors import ObservationError
+
+ROUNDING = 1e-4
+"""How far a probability may be beyond 0 or 1: what single precision leaves of them."""
+
+
+def checked_words(who: str, words: Sequence[str]) -> list[str]:
+    """The words, each in one line that can be printed.
+
+    Raises:
+        ObservationError: for no words, or what are none.
+    """
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise ObservationError(f"{who} takes a sequence of words, such as ['a', 'tree'], got {words!r:.80}.")
+    if not len(words):
+        raise ObservationError(f"{who} got an empty sentence; a tree needs at least one word.")
+    return [printable(word) for word in words]
+
+
+def checked_labels(who: str, labels: Sequence[str | None] | None, words: Sequence[str]) -> list[str]:
+    """One label for each word, empty where there is none.
+
+    Raises:
+        ObservationError: if there are not as many as words.
+    """
+    if labels is None:
+        return [""] * len(words)
+    if isinstance(labels, str) or not all(label is None or isinstance(label, str) for label in labels):
+        raise ObservationError(f"{who} takes a sequence of labels, one for each word, got {labels!r:.80}.")
+    if len(labels) != len(words):
+        raise ObservationError(f"{who} got {len(words)} words, but {len(labels)} labels; pass one for the arc to each word.")
+    return [printable(label or "") for label in labels]
+
+
+def checked_heads(who: str, heads: object, words: Sequence[str], what: str = "heads") -> list[int]:
+    """The heads of a tree with one root.
+
+    Args:
+        who: the function, for messages.
+        heads: integers of shape ``(n,)``: of each word the number of its head, from 1; 0 for the root.
+        words: n of them.
+        what: the argument, for messages.
+
+    Raises:
+        ObservationError: for another shape, a head that is no word, a cycle, or several roots; names the words.
+    """
+    array = as_array(heads)
+    if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ObservationError(f"{who}: {what} are integers of shape (n,), one for each word, 0 for the root, got {described(heads)}.")
+    if len(array) != len(words):
+        raise ObservationError(f"{who} got {len(words)} words, but {len(array)} {what}; pass one for each word.")
+    found = [int(head) for head in array]
+    for number, head in enumerate(found, 1):
+        if not 0 <= head <= len(words):
+            known = f"heads are words from 1 to {len(words)}, or 0 for the root"
+            raise ObservationError(f"{who}: {what} give {_named(number, words)} the head {head}; {known}.")
+    _check_cycles(who, found, words, what)
+    roots = [number for number, head in enumerate(found, 1) if head == 0]
+    if len(roots) > 1:
+        listed = ", ".join(_named(number, words) for number in roots[:4]) + (", ..." if len(roots) > 4 else "")
+        raise ObservationError(f"{who}: {what} are no tree: {len(roots)} words have the head 0, {listed}; one root is needed.")
+    return found
+
+
+def checked_marginals(who: str, marginals: object, words: Sequence[str], what: str = "marginals") -> NDArray[np.float64]:
+    """Probabilities of arcs, shape ``(n + 1, n)``; rounding errors beyond 0 and 1 are clipped.
+
+    Raises:
+        ObservationError: for another shape, NaN, or what is no probability; names the arc.
+    """
+    array = as_array(marginals)
+    n = len(words)
+    if array is None or array.shape != (n + 1, n) or array.dtype.kind == "b":
+        layout = "a row for each head, the first for the root, and a column for each modifier"
+        raise ObservationError(f"{who}: {what} of {n} words have shape {(n + 1, n)}, {layout}; got {described(marginals)}.")
+    wrong = ~((array >= -ROUNDING) & (array <= 1 + ROUNDING))
+    if wrong.any():
+        head, modifier = (int(k) for k in np.argwhere(wrong)[0])
+        arc = f"the arc from {_named(head, words)} to {_named(modifier + 1, words)}"
+        raise ObservationError(f"{who}: {what} are probabilities in [0, 1], but {arc} has {array[head, modifier]}.")
+    return np.clip(array.astype(np.float64), 0.0, 1.0)
+
+
+def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequence[str], what: str = "weights") -> list[float]:
+    """The probability of the arc to each word, given one for each word, or all marginals.
+
+    Args:
+        who: the function, for messages.
+        weights: shape ``(n,)``, or the marginals, shape ``(n + 1, n)``.
+        heads: of the tree.
+        words: n of them.
+        what: the argument, for messages.
+
+    Raises:
+        ObservationError: for another shape, NaN, or what is no probability; names the word.
+    """
+    array = as_array(weights)
+    if array is not None and array.ndim == 2:
+        marginals = checked_marginals(who, weights, words, what)
+        return [float(marginals[head, k]) for k, head in enumerate(heads)]
+    if array is None or array.shape != (len(words),) or array.dtype.kind == "b":
+        n = len(words)
+        raise ObservationError(f"{who}: {what} of {n} words have shape {(n,)}, or as marginals {(n + 1, n)}, got {described(weights)}.")
+    for number, weight in enumerate(array, 1):
+        if not -ROUNDING <= weight <= 1 + ROUNDING:
+            raise ObservationError(f"{who}: {what} are probabilities in [0, 1], but the arc to {_named(number, words)} has {weight}.")
+    return [float(weight) for weight in np.clip(array.astype(np.float64), 0.0, 1.0)]
+
+
+def printable(text: str) -> str:
+    """In one line: runs of spaces and line breaks become one space, control characters and halves of characters the replacement mark."""
+    return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in " ".join(text.split()))
+
+
+def _check_cycles(who: str, heads: Sequence[int], words: Sequence[str], what: str) -> None:
+    """Follow the heads from each word until the root, or until where somebody has been before."""
+    seen = {0}
+    for start in range(1, len(heads) + 1):
+        path = [start]
+        while path[-1] not in seen and path[-1] not in path[:-1]:
+            path.append(heads[path[-1] - 1])
+        if path[-1] not in seen:
+            cycle = path[path.index(path[-1]) :]
+            if len(cycle) == 2:
+                raise ObservationError(f"{who}: {what} are no tree: {_named(cycle[0], words)} is its own head.")
+            shown = cycle if len(cycle) <= 6 else cycle[:5]
+            listed = ", ".join(f"{_named(word, words)} has the head {head}" for word, head in pairwise(shown))
+            raise ObservationError(f"{who}: {what} are no tree, but have a cycle: {listed}{', ...' if shown is not cycle else ''}.")
+        seen.update(path)
+
+
+def _named(number: int, words: Sequence[str]) -> str:
+    return f"word {number} {words[number - 1]!r}" if number else "the root"

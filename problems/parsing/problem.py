@@ -1,0 +1,201 @@
+"""The parsing problem on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unn.cli.problem import Answer, ParseRequest, Problem, Trained
+from unn.errors import DataError, DeclarationError, DivergenceError, ObservationError
+from unn.training.options import TrainingConfig
+
+from .config import ParsingConfig, check_config
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    import unn
+
+    from .metrics.attachment import Attachment
+    from .train import ParsingTask
+
+DEMO = ParsingConfig(iterations=2, hidden=64, width=64, training=TrainingConfig(epochs=15, batch=32, rate=1e-2, clip=5.0))
+
+
+class ParsingProblem(Problem):
+    """Dependency trees of sentences."""
+
+    name = "parsing"
+    summary = "dependency parsing: trees of sentences by the matrix-tree theorem, trained on CoNLL-U treebanks"
+    config = ParsingConfig
+
+    def check(self, config: ParsingConfig) -> None:
+        """Check the ranges of all options."""
+        check_config(config)
+        if config.encoder == "bilstm" and config.width % 2:
+            raise DeclarationError(f"parsing: option width must be even for the encoder bilstm, one half for each direction, got {config.width}.")
+
+    def declare(self, config: ParsingConfig) -> unn.FactorGraph:
+        """The graph, with an encoder for the words of the generated language."""
+        from .toy import generated_treebank
+        from .train import build, reader_of
+
+        sentences = generated_treebank(20, 0).sentences
+        return build(config, {**reader_of(config, sentences).facts(), "labels": []}).graph
+
+    def task(self, config: ParsingConfig) -> ParsingTask:
+        """Read the treebank."""
+        from .data import list_skipped
+        from .train import ParsingTask
+
+        task = ParsingTask(config)
+        for part in (task.treebanks.train, task.treebanks.dev, task.treebanks.test):
+            if part is not None:
+                list_skipped(part, "left out")
+        return task
+
+    def network(self, config: ParsingConfig, facts: Mapping[str, Any]) -> nn.Module:
+        """The encoder and the graph."""
+        from .train import build
+
+        return build(config, facts)
+
+    def order(self, run: Trained, given: Mapping[str, str]) -> list[str]:
+        """The encoder's output once, then as many rounds of heads, modifiers and tree as in training, without what is given."""
+        from .network import ORDER
+
+        names = ["X", *ORDER * run.config.iterations]
+        return [name for name in names if name not in given]
+
+    def iterations(self, run: Trained) -> int:
+        """One: the order holds the rounds."""
+        return 1
+
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+        """``words="the cat sees a bird"``, and ``Y=2,3,0,5,3``: the head of each word, 0 for the root."""
+        import torch
+
+        if name == "words":
+            import io
+
+            from .conllu.treebank import read_tokens
+            from .train import reader_of_run
+
+            if not text.split():
+                raise ObservationError('--given words=: give the words of one sentence, separated by spaces, as in words="the cat sees a bird".')
+            found = read_tokens(io.BytesIO(text.replace("\n", " ").encode())).sentences
+            return reader_of_run(run.config, run.facts).batch(found)
+        if name == "Y":
+            heads = text.split(",")
+            if not all(head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads):
+                raise ObservationError(f"--given Y={text}: give the head of each of the n words, from 0 (the root) to n, such as Y=2,0,2.")
+            return torch.eye(len(heads) + 1)[[int(head) for head in heads]].T[None]
+        return super().read_value(run, name, text)
+
+    def show_value(self, run: Trained, name: str, value: Tensor) -> str:
+        """For the tree, the most probable head of each word."""
+        if name == "Y":
+            best = value[0].max(0)
+            return ", ".join(f"{m}<-{h} ({p:.0%})" for m, (h, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), 1))
+        shown = super().show_value(run, name, value)
+        assert isinstance(shown, str)
+        return shown
+
+    def on_data(self, run: Trained, data: Path) -> Trained:
+        """The run, to be measured on another treebank."""
+        return replace(run, config=replace(run.config, test=str(data)))
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """Attachment, modifier lists and exact match on the test part."""
+        from .data import SentenceExamples, load_test
+        from .network import ParsingNetwork
+        from .train import divergence, evaluate, labels_of_run, reader_of_run
+
+        assert isinstance(run.network, ParsingNetwork)
+        _require_finite(run)
+        treebank = load_test(run.config)
+        labels = labels_of_run(run.facts)
+        examples = SentenceExamples(treebank.sentences, reader_of_run(run.config, run.facts), labels)
+        lines = [f"{treebank.source}: {len(treebank.sentences)} sentences, {len(treebank.skipped)} skipped"]
+        lines += [f"line {skipped.line}: skipped: {skipped.reason}" for skipped in treebank.skipped]
+        data: dict[str, Any] = {"file": treebank.source, "skipped": len(treebank.skipped), "iterations": {}}
+        for k in iterations or (run.config.iterations,):
+            try:
+                found = evaluate(run.network, examples, labels, k)
+            except DivergenceError:
+                raise divergence(treebank.source, k, run.config) from None
+            data["iterations"][k] = vars(found)
+            lines.append(f"{k} iterations (trained with {run.config.iterations}): {describe(found)}")
+        return Answer(tuple(lines), data)
+
+    def parse(self, run: Trained, request: ParseRequest) -> Answer:
+        """Trees for the sentences of a file."""
+        from .network import ParsingNetwork
+        from .output import answer, parse_sentences, read_sentences
+        from .train import labels_of_run, reader_of_run
+
+        assert isinstance(run.network, ParsingNetwork)
+        _require_finite(run)
+        treebank = read_sentences(request)
+        try:
+            parsed = parse_sentences(run.network, reader_of_run(run.config, run.facts), labels_of_run(run.facts), treebank.sentences, request)
+        except (DataError, DivergenceError) as error:
+            # they say the line
+            raise type(error)(f"{treebank.source}, {error}") from None
+        return answer(treebank, parsed, request)
+
+    def demo(self, folder: Path, progress: bool) -> Answer:
+        """Train on the generated language, parse, draw a tree."""
+        import torch
+
+        from unn.draw import draw_graph, save_figure
+        from unn.runs import make_folder
+        from unn.training import fit
+
+        from .data import SentenceExamples, load_test
+        from .draw import draw_arcs, draw_marginals, tree_text
+        from .output import parse_sentences
+        from .train import ParsingTask, build, evaluate
+
+        make_folder(folder)
+        task = ParsingTask(DEMO)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(DEMO.training.seed)
+            network = build(DEMO, task.facts)
+        fit(network, task, DEMO.training, progress=progress)
+        network.cpu().eval()
+        test = load_test(DEMO).sentences
+        found = evaluate(network, SentenceExamples(test, task.reader), [])
+        chosen = max(test, key=lambda sentence: len(sentence.words))
+        parsed = parse_sentences(network, task.reader, [], [chosen], ParseRequest("-", show="tree"))[0]
+        assert parsed.marginals is not None
+        pictures = {
+            "tree.svg": draw_arcs(parsed.heads, chosen.forms, weights=parsed.marginals, gold=chosen.heads),
+            "marginals.svg": draw_marginals(parsed.marginals, chosen.forms, gold=chosen.heads),
+            "graph.png": draw_graph(network.graph, given=["words"]),
+        }
+        for name, figure in pictures.items():
+            save_figure(figure, folder / name)
+        lines = [f"{len(test)} generated sentences: {describe(found)}", *tree_text(parsed.heads, chosen.forms, None, parsed.marginals).split("\n")]
+        lines.append("pictures: " + ", ".join(str(folder / name) for name in pictures))
+        return Answer(tuple(lines), vars(found))
+
+
+def _require_finite(run: Trained) -> None:
+    """Check the weights of a run, for labels can be told from NaN as from anything else.
+
+    Raises:
+        DataError: if some are NaN or infinite.
+    """
+    for name, x in run.network.state_dict().items():
+        if not bool(x.isfinite().all()):
+            raise DataError(f"{run.folder}: the weights {name!r} are NaN or infinite in places. Take another run, or train again.")
+
+
+def describe(found: Attachment) -> str:
+    """Metrics in one line, in per cent."""
+    parts = [("UAS", found.uas), ("UAS without punctuation", found.uas_without_punctuation), ("LAS", found.las)]
+    parts += [("modifier lists", found.modifier_lists), ("exact match", found.exact_match)]
+    return ", ".join(f"{name} {100 * value:.2f}" for name, value in parts if value is not None)

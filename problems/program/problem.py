@@ -1,0 +1,228 @@
+"""A generative program of one's own on the command line: its graph, its training data and its denoiser come from tracing it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unn.errors import DataError, DeclarationError, suggest
+from unn.training.options import TrainingConfig, check_ranges
+
+from ..factorisation.problem import any_nodes
+from ..generated.problem import DenoisingProblem, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    import unn
+    from unn.networks.tokens import Given
+    from unn.programs import Traced
+
+    from ..generated.task import DenoisingTask
+
+
+COPY = "program.py"
+"""The copy of the program in the folder of a run."""
+
+
+@dataclass(frozen=True)
+class ProgramConfig:
+    """All that a run of a generative program depends on, beside the program.
+
+    Attributes:
+        program: the function that is traced, FILE.py:NAME. The file is copied into the folder of the run, so it has to work alone; the copy
+            runs whenever the run is opened.
+        arguments: of the function, such as m=3,n=3; numbers and texts.
+        observe: names of variables with commas, observed in training; "any" for any subset of all entries.
+        examples: how many there are to train on; 0 for a stream without an end.
+        model: the denoiser and its diffusion, or a baseline.
+        training: how it is trained.
+    """
+
+    program: str = ""
+    arguments: str = ""
+    observe: str = "any"
+    examples: int = 0
+    model: ModelConfig = ModelConfig(width=32, depth=3, heads=2, self_conditioning="none", sampling_steps=50)
+    training: TrainingConfig = TrainingConfig(steps=3000, evaluate_every=3000, batch=128, rate=3e-3, clip=1.0, ema=0.99)
+
+
+class ProgramProblem(DenoisingProblem):
+    """Learn to invert a generative program: sample any of its variables given any others."""
+
+    name = "program"
+    summary = "a generative program of your own, FILE.py:NAME: sample any of its variables given any others"
+    config = ProgramConfig
+
+    def __init__(self) -> None:
+        self._traced: dict[tuple[str, str], Traced] = {}
+
+    def check(self, config: ProgramConfig) -> None:
+        """Check the ranges of all options, and that the program can be traced."""
+        super().check(config)
+        check_ranges(self.name, {"examples": (config.examples, 0, 10**9)})
+        known = self.traced(config).graph.variables
+        for name in _names(config.observe):
+            if name not in known:
+                raise DeclarationError(f"program: option observe names {name!r}, which is no variable of {config.program}.{suggest(name, known)}")
+
+    def files(self, config: ProgramConfig) -> dict[str, bytes]:
+        """The file of the program."""
+        path, _ = _split(config.program)
+        return {COPY: _read(path)}
+
+    def in_folder(self, config: ProgramConfig, folder: Path) -> ProgramConfig:
+        """The program is that in the folder of the run; runs of versions that made no copy still name the original."""
+        _, name = _split(config.program)
+        return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
+
+    def traced(self, config: ProgramConfig) -> Traced:
+        """The program, run once.
+
+        Raises:
+            DataError: if the file or the function cannot be loaded.
+            DeclarationError: if it cannot be traced.
+        """
+        key = (config.program, config.arguments)
+        if key not in self._traced:
+            from unn.programs import trace
+
+            self._traced[key] = trace(_bound(config))
+        return self._traced[key]
+
+    def declare(self, config: ProgramConfig) -> unn.FactorGraph:
+        """The graph of the program."""
+        from unn.programs import trace
+
+        # a graph of its own for each network
+        return trace(_bound(config)).graph
+
+    def task(self, config: ProgramConfig) -> DenoisingTask:
+        """Draws from the program as training goes."""
+        task = super().task(config)
+        digest = _digest(config.program)
+        task.facts = {"program": digest, "data": {COPY: digest}}
+        return task
+
+    def network(self, config: ProgramConfig, facts: Mapping[str, Any]) -> nn.Module:
+        """The model of the program.
+
+        Raises:
+            DataError: if the program is no longer the one that the run was made with.
+        """
+        if facts.get("program", _digest(config.program)) != _digest(config.program):
+            raise DataError(
+                f"{config.program} has changed since the run was made; its weights are those of another program. "
+                "Restore it, or train again."
+            )
+        return super().network(config, facts)
+
+    def generate(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Draws from the program."""
+        return self.traced(config).draw(count, generator)
+
+    def observed(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Any entries, or all of some variables."""
+        import torch
+
+        graph = self.traced(config).graph
+        if config.observe == "any":
+            return any_nodes(graph, count, generator, sizes)
+        shapes = graph.adjacency().shapes
+        return {name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool) for name in _names(config.observe)}
+
+    def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
+        """All that the program draws; what it computes from them has no spread of its own."""
+        return self.traced(config).random_variables
+
+    def measures(self, config: ProgramConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """How far the means of samples are from those of the program, in its standard deviations: the largest over all entries."""
+        import torch
+
+        count = len(next(iter(values.values())))
+        drawn = self.traced(config).draw(max(1000, count), torch.Generator().manual_seed(1))
+        worst = 0.0
+        for name, value in values.items():
+            spread = drawn[name].std(0).clamp(min=1e-6)
+            worst = max(worst, float(((value.mean(0) - drawn[name].mean(0)).abs() / spread).max()))
+        return {"worst_mean": worst}
+
+
+def _names(observe: str) -> list[str]:
+    return [] if observe == "any" else [name.strip() for name in observe.split(",")]
+
+
+def _split(program: str) -> tuple[Path, str]:
+    path, colon, name = program.rpartition(":")
+    if not colon or not path.endswith(".py") or not name.isidentifier():
+        raise DeclarationError(f"program: option program is FILE.py:NAME, the function to trace, got {program!r}.")
+    return Path(path), name
+
+
+def _digest(program: str) -> str:
+    path, _ = _split(program)
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: the program cannot be read: {error.strerror or error}.") from None
+
+
+def _load(program: str) -> Callable[..., object]:
+    path, name = _split(program)
+    # the copies in the folders of runs have one name, so their modules are named after their contents
+    spec = importlib.util.spec_from_file_location(f"unn_program_{path.stem}_{_digest(program)[:16]}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses and the like look their module up
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DataError(f"{path}: the program cannot be loaded: {type(error).__name__}: {error}.") from error
+    found: Any = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise DataError(f"{path}: there is no function {name!r} in it.{suggest(name, functions)}")
+    function: Callable[..., object] = found
+    return function
+
+
+def _bound(config: ProgramConfig) -> Callable[[Any], object]:
+    """The function with its arguments, but for the tracer."""
+    program, options = _load(config.program), _arguments(config.arguments)
+    try:
+        inspect.signature(program).bind(None, **options)
+    except TypeError as error:
+        raise DeclarationError(f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}.") from None
+
+    def bound(t: Any) -> object:
+        return program(t, **options)
+
+    bound.__name__ = program.__name__
+    return bound
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, value = item.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise DeclarationError(f"program: option arguments is NAME=VALUE with commas, such as m=3,n=3, got {text!r}.")
+        try:
+            found[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            found[name.strip()] = value.strip()
+    return found

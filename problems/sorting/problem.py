@@ -1,0 +1,95 @@
+"""Sorting on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from unn.training.options import TrainingConfig, check_ranges
+
+from ..factorisation.problem import any_nodes, check_observe
+from ..generated.problem import DenoisingProblem, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.networks.tokens import Given
+
+
+@dataclass(frozen=True)
+class SortingConfig:
+    """All that a run of the sorting problem depends on.
+
+    Attributes:
+        length: of the list.
+        intermediate: have the products C[i,j] = P[i,j] u[j] as variables.
+        order: who sees whom in the sorted list: "chain" (neighbours in rank), "clique" or "none".
+        observe: in training: "u" as in the paper, or "any" subset of all entries.
+        examples: how many there are to train on; 0 for a stream without an end.
+        model: the denoiser and its diffusion, or a baseline.
+        training: how it is trained.
+    """
+
+    length: int = 5
+    intermediate: bool = True
+    order: Literal["chain", "clique", "none"] = "chain"
+    observe: str = "u"
+    examples: int = 0
+    model: ModelConfig = ModelConfig(prediction="x0", noise="linear")
+    training: TrainingConfig = TrainingConfig(steps=2000, evaluate_every=2000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
+
+
+class SortingProblem(DenoisingProblem):
+    """Sort a list: sample the permutation and the sorted list."""
+
+    name = "sorting"
+    summary = "sorting: sample the permutation that sorts a list, and the sorted list"
+    config = SortingConfig
+    noun = "permutations"
+
+    def check(self, config: SortingConfig) -> None:
+        """Check the ranges of all options."""
+        super().check(config)
+        check_ranges(self.name, {"length": (config.length, 1, 10_000), "examples": (config.examples, 0, 10**9)})
+        check_observe(self.name, config.observe, ("u", "any"))
+
+    def declare(self, config: SortingConfig) -> unn.FactorGraph:
+        """The graph for lists of the length of the options."""
+        from .graph import declare
+
+        return declare(config.length, config.intermediate, config.order)
+
+    def generate(self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Gaussian lists with what sorts them."""
+        from .graph import generate
+
+        return generate(count, config.length, config.intermediate, generator)
+
+    def observed(self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """The list; or any entries."""
+        import torch
+
+        if config.observe == "u":
+            return {"u": torch.ones(1, 1, dtype=torch.bool)}
+        return any_nodes(self.declare(config), count, generator, sizes)
+
+    def conditions(self, config: SortingConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """Held-out lists."""
+        return {"": {"u": self.generate(config, count, generator, {})["u"]}}
+
+    def measures(self, config: SortingConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """RMSE of the sorted list against P u, and the share of samples whose P is a permutation."""
+        from .graph import error, is_permutation
+
+        u: Any = given["u"]
+        return {"rmse": error(u, values["P"]), "permutations": float(is_permutation(values["P"]).float().mean())}
+
+    def untrained(self, config: SortingConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """Metropolis-Hastings on the program that draws an entry of the list for each rank."""
+        from ..generated.metropolis import metropolis, sorting
+
+        u: Any = given["u"]
+        return {"Metropolis-Hastings": metropolis(sorting(u), count, chain_steps, seed=0).values}

@@ -1,0 +1,226 @@
+"""Sudoku on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unn.errors import DataError
+from unn.training.options import TrainingConfig, check_ranges
+
+from ..generated.problem import DenoisingProblem, ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.cli.problem import Trained
+    from unn.networks.tokens import Given
+
+    from ..generated.task import DenoisingTask
+    from .puzzles import Puzzles
+
+
+@dataclass(frozen=True)
+class SudokuConfig:
+    """All that a run of the sudoku problem depends on.
+
+    Attributes:
+        block_rows: rows of a block.
+        block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
+        examples: how many grids there are to train on; 0 for a stream without an end.
+        puzzles: File of puzzles, one a line, or a folder of such files (.gz too). Half of the examples of training are these, under random
+            symmetries, and evaluation measures the held-out fifth of each file by its name. The others have any cells given.
+        model: the denoiser and its diffusion, or a baseline.
+        training: how it is trained.
+    """
+
+    block_rows: int = 2
+    block_columns: int = 2
+    examples: int = 0
+    puzzles: str = ""
+    model: ModelConfig = ModelConfig(prediction="x0", noise="linear", sampler="dpm-solver-sde", spacing="restarts")
+    training: TrainingConfig = TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
+
+
+class SudokuProblem(DenoisingProblem):
+    """Fill grids, whatever is given."""
+
+    name = "sudoku"
+    summary = "sudoku with blocks of any shape: sample grids that complete a puzzle"
+    config = SudokuConfig
+    noun = "grids"
+
+    def check(self, config: SudokuConfig) -> None:
+        """Check the ranges of all options."""
+        super().check(config)
+        check_ranges(
+            self.name,
+            {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
+        )
+
+    def task(self, config: SudokuConfig) -> DenoisingTask:
+        """Grids that are generated as training goes; a checksum of the first says whether another version generates others."""
+        import torch
+
+        from unn.runs import tensor_digest
+
+        task = super().task(config)
+        first = self.generate(config, 64, torch.Generator().manual_seed(0), {})["X"]
+        data = {"generated grids": tensor_digest(first)}
+        if config.puzzles:
+            puzzles = self.puzzles(config)
+            data["puzzles"] = tensor_digest(torch.stack([puzzles.grids, puzzles.given.long()]))
+        task.facts = {"data": data}
+        return task
+
+    def declare(self, config: SudokuConfig) -> unn.FactorGraph:
+        """The graph."""
+        from .grids import declare
+
+        return declare(config.block_rows, config.block_columns)
+
+    def generate(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Filled grids."""
+        from .grids import draw_grids, one_hot
+
+        grids = draw_grids(count, config.block_rows, config.block_columns, generator)
+        return {"X": one_hot(grids, config.block_rows * config.block_columns)}
+
+    def observed(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Any cells; how many is uniform (structured-diffusion paper, Section 4)."""
+        import torch
+
+        n = config.block_rows * config.block_columns
+        rank = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1)
+        return {"X": (rank < torch.randint(n * n, (count, 1), generator=generator)).view(count, n, n)}
+
+    def examples(
+        self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Grids and the cells given; half of them puzzles, if there are any."""
+        import torch
+
+        from .grids import move_grids, one_hot
+
+        values, observed = super().examples(config, count, generator, sizes)
+        if not config.puzzles:
+            return values, observed
+        puzzles = self.puzzles(config)
+        chosen = torch.randint(len(puzzles.grids), (count // 2,), generator=generator)
+        grids, given = move_grids(puzzles.grids[chosen], puzzles.given[chosen], config.block_rows, config.block_columns, generator)
+        assert given is not None
+        values["X"][: count // 2] = one_hot(grids, config.block_rows * config.block_columns)
+        observed["X"][: count // 2] = given
+        return values, observed
+
+    def puzzles(self, config: SudokuConfig, held_out: bool = False) -> Puzzles:
+        """The puzzles to train on, or those held out of all files.
+
+        Raises:
+            DataError: if the files cannot be read.
+        """
+        from .puzzles import load_puzzles, merged
+
+        files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
+        return merged([split.held_out if held_out else split.training for split in files.values()])
+
+    def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+        """Nothing given; half of the cells of held-out grids; and held-out puzzles by file, where their files are on this machine."""
+        import torch
+
+        from unn import Partial
+
+        from .grids import one_hot
+        from .puzzles import load_puzzles, located
+
+        X = self.generate(config, count, generator, {})["X"]
+        n = X.shape[1]
+        half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
+        conditions: dict[str, Given] = {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
+        if config.puzzles and located(config.puzzles).exists():
+            for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
+                # each as often as it takes for as many conditions
+                place = torch.arange(count) % len(split.held_out.grids)
+                conditions[name] = {"X": Partial(one_hot(split.held_out.grids[place], n), split.held_out.given[place])}
+        return conditions
+
+    def compared_variables(self, config: SudokuConfig) -> tuple[str, ...]:
+        """All cells."""
+        return ("X",)
+
+    def on_data(self, run: Trained, data: Path) -> Trained:
+        """The run, to be evaluated on the held-out puzzles of another file or folder."""
+        from .puzzles import load_puzzles
+
+        load_puzzles(str(data), run.config.block_rows, run.config.block_columns)
+        return replace(run, config=replace(run.config, puzzles=str(data)))
+
+    def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """The share of valid grids, and the mean number of pairs of cells that must differ and do not."""
+        from .grids import violated_pairs
+
+        wrong = violated_pairs(values["X"].argmax(3), config.block_rows, config.block_columns)
+        return {"valid": float((wrong == 0).float().mean()), "violated_pairs": float(wrong.float().mean())}
+
+    def untrained(self, config: SudokuConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """Metropolis-Hastings on the program that draws a digit for each empty cell."""
+        import torch
+
+        from ..generated.metropolis import metropolis, sudoku
+
+        n = config.block_rows * config.block_columns
+        known: Any = given.get("X")
+        empty = torch.zeros(1, n, n, dtype=torch.int64)
+        puzzles = empty if known is None else torch.where(known.mask, known.value.argmax(3) + 1, empty)
+        program = sudoku(puzzles, config.block_rows, config.block_columns)
+        return {"Metropolis-Hastings": metropolis(program, count, chain_steps, seed=0).values}
+
+    def blocks(self, config: SudokuConfig) -> dict[str, tuple[int, int]]:
+        """Those of the puzzle."""
+        return {"X": (config.block_rows, config.block_columns)}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """The file of a puzzle, or its cells in a line."""
+        import torch
+
+        from unn import Partial
+
+        from .files import read_puzzles
+        from .grids import one_hot
+
+        if not texts:
+            return {}, {}
+        if len(texts) > 1:
+            raise DataError(f"--given takes one puzzle, got {len(texts)}.")
+        config = run.config
+        n = config.block_rows * config.block_columns
+        text, source = texts[0], "--given"
+        if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
+            path = Path(text)
+            source = str(path)
+            if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
+                raise DataError(
+                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} and . or 0 for an "
+                    "empty cell. There is no file of that name either."
+                )
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"--given {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}.") from None
+        puzzles = read_puzzles(text, config.block_rows, config.block_columns, source)
+        if len(puzzles) > 1:
+            raise DataError(f"{source}: {len(puzzles)} puzzles; give one at a time.")
+        cells = torch.tensor(puzzles[0]).view(1, n, n)
+        return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """A grid with rules between its blocks."""
+        from .files import grid_lines
+
+        digits: Any = (values["X"][k].argmax(2) + 1).flatten().tolist()
+        return grid_lines(digits, run.config.block_rows, run.config.block_columns)

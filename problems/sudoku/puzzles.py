@@ -1,0 +1,118 @@
+"""Files of sudoku puzzles with their solutions, split into training and held-out ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unn.errors import DataError
+
+from .files import read_puzzles
+from .grids import completions, violated_pairs
+
+_HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Puzzles:
+    """Solved puzzles.
+
+    Attributes:
+        grids: solutions, digits from 0, shape ``(count, n, n)``.
+        given: which cells are given, boolean, of the same shape.
+    """
+
+    grids: Tensor
+    given: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The puzzles of one file; a fifth of them, by the SHA-1 of their text, is held out.
+
+    Attributes:
+        training: four fifths.
+        held_out: the rest, at least one.
+    """
+
+    training: Puzzles
+    held_out: Puzzles
+
+
+@lru_cache(maxsize=4)
+def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
+    """Puzzles by the name of their file, up to its first dot.
+
+    A line is a puzzle; after a comma its solution may follow, else the puzzle is solved, which takes long where it is hard.
+
+    Args:
+        path: of a file or of a folder of ``*.txt``, ``*.csv`` and their ``.gz``; looked up in ``$UNN_DATA`` if it does not exist.
+        rows, columns: of a block.
+
+    Raises:
+        DataError: for files that are missing or malformed, puzzles without a solution or with several, and solutions that do not fit.
+    """
+    folder = located(path)
+    files = [folder]
+    if folder.is_dir():
+        files = sorted(file for file in folder.iterdir() if file.name.endswith((".txt", ".csv", ".txt.gz", ".csv.gz")))
+    if not files:
+        raise DataError(f"{path}: there is no file of puzzles in this folder (.txt, .csv, or .gz of these).")
+    return {file.name.split(".")[0]: _split(file, rows, columns) for file in files}
+
+
+def located(path: str) -> Path:
+    """The file or folder itself, or the one of this name in ``$UNN_DATA`` if there is none; it may be missing."""
+    data = os.environ.get("UNN_DATA")
+    return Path(path) if Path(path).exists() or not data else Path(data) / path
+
+
+def merged(parts: Sequence[Puzzles]) -> Puzzles:
+    """All puzzles of several sets."""
+    return Puzzles(torch.cat([p.grids for p in parts]), torch.cat([p.given for p in parts]))
+
+
+def _split(file: Path, rows: int, columns: int) -> Split:
+    try:
+        text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text(encoding="utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: no puzzles can be read: {getattr(error, 'strerror', None) or error}.") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    # an order that does not depend on that of the file
+    lines.sort(key=lambda line: hashlib.sha1(line.split(",")[0].encode()).digest())
+    if len(lines) < 2:
+        raise DataError(f"{file}: {len(lines)} puzzles; at least two are needed, one to train on and one to hold out.")
+    puzzles = read_puzzles("\n".join(line.split(",")[0] for line in lines), rows, columns, str(file))
+    if len(puzzles) != len(lines):
+        raise DataError(f"{file}: write each puzzle in a line of its own.")
+    solutions = [_solution(puzzle, line, rows, columns, file) for puzzle, line in zip(puzzles, lines, strict=True)]
+    n = rows * columns
+    given = torch.tensor(puzzles).view(-1, n, n) > 0
+    grids = torch.tensor(solutions).view(-1, n, n) - 1
+    wrong = (violated_pairs(grids, rows, columns) > 0) | (given & (torch.tensor(puzzles).view(-1, n, n) - 1 != grids)).flatten(1).any(1)
+    if bool(wrong.any()):
+        raise DataError(f"{file}: the solution of the puzzle {lines[int(wrong.nonzero()[0])].split(',')[0]} breaks a rule or the puzzle.")
+    first = len(lines) - max(1, round(_HELD_OUT * len(lines)))
+    return Split(Puzzles(grids[:first], given[:first]), Puzzles(grids[first:], given[first:]))
+
+
+def _solution(puzzle: list[int], line: str, rows: int, columns: int, file: Path) -> list[int]:
+    written = line.split(",")[1:]
+    if not written:
+        ways = list(islice(completions(puzzle, rows, columns), 2))
+        if len(ways) != 1:
+            raise DataError(f"{file}: the puzzle {line} has {'no solution' if not ways else 'several solutions'}.")
+        return ways[0]
+    solution = read_puzzles(written[0], rows, columns, str(file))[0]
+    if 0 in solution:
+        raise DataError(f"{file}: the solution of the puzzle {line.split(',')[0]} has empty cells.")
+    return solution

@@ -1,0 +1,159 @@
+"""The digits problem: declaration, losses, baseline, training, command line; real MNIST where it is present."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+import unn
+from problems.digits.config import DigitsConfig
+from problems.digits.data import Digits, load_digits
+from problems.digits.network import (
+    DigitsNetwork,
+    accuracy,
+    build,
+    declare,
+    joint_loss,
+    prototypes,
+    recognise,
+    train,
+)
+from problems.digits.untied import UntiedDigits
+from unn.cli.main import main
+from unn.training import TrainingConfig
+
+SMALL = DigitsConfig(channels=8, iterations=2, training=TrainingConfig(epochs=6, batch=64, rate=2e-3))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(SMALL)
+
+
+def test_the_network_of_the_paper_has_its_sizes_and_parameters():
+    g = declare()
+    assert sum(p.numel() for p in g.parameters()) == 50_026
+    shapes = {name: g.size_table.shape(v, g.size_table.static) for name, v in g.variables.items()}
+    assert shapes == {"image": (1, 28, 28), "H1": (32, 12, 12), "H2": (64, 5, 5), "label": (10,)}
+
+
+@pytest.mark.parametrize("size", [(8, 8), (5, 9), (16, 16), (28, 28), (32, 20), (64, 64)])
+def test_sizes_adapt_to_the_images(size):
+    g = declare(*size, channels=4)
+    out = unn.infer(g, {"image": torch.rand(2, 1, *size) * 2 - 1})
+    assert out["label"].shape == (2, 10)
+    assert unn.infer(g, {"label": torch.eye(10)})["image"].shape == (10, 1, *size)
+
+
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(unn.DeclarationError, match="4x8 are too small"):
+        declare(4, 8)
+
+
+@pytest.mark.parametrize("order", ["forward", "forward-backward"])
+def test_both_directions_share_their_weights_and_their_gradients(order):
+    network = build(replace(SMALL, order=order, dropout=0.0), (8, 8))
+    images, labels = torch.rand(4, 1, 8, 8) * 2 - 1, torch.tensor([0, 3, 9, 3])
+    joint_loss(network, images, labels, 0.5).backward()
+    both = network.graph.W1.grad.clone()
+    network.zero_grad()
+    joint_loss(network, images, labels, 0.0).backward()
+    assert not torch.allclose(both, network.graph.W1.grad)
+    assert len(list(network.parameters())) == 6
+
+
+def test_the_image_loss_is_the_fenchel_young_loss_of_its_regularizer():
+    network = build(replace(SMALL, dropout=0.0), (8, 8)).double()
+    images, labels = torch.rand(4, 1, 8, 8, dtype=torch.float64) * 2 - 1, torch.tensor([0, 3, 9, 3])
+    one_hot = torch.nn.functional.one_hot(labels, 10).double()
+    expected = unn.Entropy().loss(network.logits(images), one_hot).mean()
+    pixels = (1 + images) / 2
+    fenchel_young = unn.SignedEntropy().loss(network.draw(one_hot), images) - unn.BinaryEntropy().value(pixels)
+    expected = expected + 0.1 * fenchel_young.mean() / 64
+    torch.testing.assert_close(joint_loss(network, images, labels, 0.1), expected)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_the_untied_baseline_has_as_many_parameters_in_all(k):
+    network = UntiedDigits((28, 28), k, 32, 0.3)
+    count = sum(p.numel() for p in network.parameters())
+    assert abs(count - 50_026) / 50_026 < 0.08
+    assert network.logits(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_one_round_of_the_untied_baseline_is_the_tied_network():
+    tied, untied = build(replace(SMALL, iterations=1), (8, 8)), UntiedDigits((8, 8), 1, 8, 0.0)
+    with torch.no_grad():
+        for name, parameter in untied.rounds[0].items():
+            parameter.copy_(getattr(tied.graph, name))
+    images = torch.rand(3, 1, 8, 8)
+    torch.testing.assert_close(tied.eval().logits(images), untied.logits(images))
+
+
+@pytest.mark.parametrize("initial", ["zero", "random", "uniform"])
+def test_every_initialisation_trains(initial):
+    digits = load_digits()
+    few = Digits(digits.train_images[:64], digits.train_labels[:64], digits.test_images[:32], digits.test_labels[:32])
+    _, history = train(replace(SMALL, initial=initial, training=TrainingConfig(epochs=8, batch=16, rate=2e-3)), few)
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
+def test_training_is_deterministic_under_its_seed(trained):
+    _, again = train(SMALL)
+    assert [entry["loss"] for entry in again] == [entry["loss"] for entry in trained[1]]
+    _, other = train(replace(SMALL, training=replace(SMALL.training, seed=1)))
+    assert other[0]["loss"] != trained[1][0]["loss"]
+
+
+def test_a_small_network_classifies_and_draws_recognisable_prototypes(trained):
+    digits, network = load_digits(), trained[0]
+    assert accuracy(network, digits.test_images, digits.test_labels) > 0.9
+    drawn = prototypes(network)
+    assert drawn.shape == (10, 1, 8, 8) and drawn.abs().max() <= 1
+    assert recognise(network, digits, drawn).network >= 8
+
+
+def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", "--epochs", "2", "--channels", "4", "--iterations", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    run = tmp_path / report["folder"]
+    assert {p.name for p in run.iterdir()} == {"config.json", "metrics.jsonl", "model.safetensors", "checkpoints", "plots", "lock"}
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    assert main(["evaluate", str(run), "--iterations", "1", "2", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["test_accuracy"]["2"] == report["test_accuracy"]
+    assert main(["infer", str(run), "--given", "label=3", "--want", "image", "--out", str(tmp_path / "three.png")]) == 0
+    assert "energy" in capsys.readouterr().out and (tmp_path / "three.png").stat().st_size > 500
+    assert main(["infer", str(run), "--given", "image=test:17", "--want", "label", "H1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert sum(answer["label"]) == pytest.approx(1, abs=1e-5)
+    assert main(["infer", str(run), "--given", "label=11", "--want", "image"]) == 2
+    assert "digit from 0 to 9" in capsys.readouterr().err
+    for option, words in ((["--tries", "2"], "'digits' is evaluated without sampling; leave out --tries"), (["--data", "x"], "leave out --data")):
+        assert main(["evaluate", str(run), *option]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_weights_of_one_network_are_refused_by_another(tmp_path):
+    from unn.runs import load_weights, save_weights
+
+    save_weights(tmp_path, build(SMALL, (8, 8)))
+    with pytest.raises(unn.DataError, match="shape"):
+        load_weights(tmp_path, build(replace(SMALL, channels=4), (8, 8)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir(os.path.join(os.environ.get("UNN_DATA", ""), "mnist")), reason="no MNIST under $UNN_DATA")
+def test_mnist_is_read_whole_and_learned_from():
+    digits = load_digits("mnist")
+    assert digits.train_images.shape == (60_000, 1, 28, 28) and digits.test_images.shape == (10_000, 1, 28, 28)
+    assert torch.bincount(digits.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert digits.train_images.min() == -1 and digits.train_images.max() == 1
+    few = Digits(digits.train_images[:4000], digits.train_labels[:4000], digits.test_images[:1000], digits.test_labels[:1000])
+    config = DigitsConfig(data="mnist", iterations=2, channels=16, training=TrainingConfig(epochs=2, batch=64, rate=2e-3))
+    network, _ = train(config, few)
+    assert isinstance(network, DigitsNetwork)
+    assert accuracy(network, few.test_images, few.test_labels) > 0.85

@@ -1,0 +1,122 @@
+"""Programs of one's own on the command line: their graph, training, samples, and what is refused."""
+
+import json
+
+import pytest
+import torch
+
+from problems.program.problem import ProgramConfig, ProgramProblem
+from unn import runs
+from unn.cli.main import main
+
+MODEL = """
+from unn.programs import Bernoulli, Uniform
+
+def model(t, m=2, n=2, k=2):
+    A = t.sample("A", Uniform(0, 1), shape=(m, k))
+    R = t.sample("R", Bernoulli(0.3), shape=(k, n))
+    C, E = t.empty("C", (m, n, k)), t.empty("E", (m, n))
+    for i in range(m):
+        for j in range(n):
+            for l in range(k):
+                C[i, j, l] = t.deterministic(A[i, l] * R[l, j])
+            E[i, j] = t.deterministic(sum(C[i, j, l] for l in range(k)))
+
+number = 3
+"""
+TINY = ["--steps", "2", "--evaluate-every", "2", "--width", "8", "--depth", "1", "--heads", "2", "--sampling-steps", "2", "--quiet"]
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_a_program_is_shown_trained_measured_and_sampled(program, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["show", f"{program}:model"]) == 0 and "4 variables" in capsys.readouterr().out
+    assert main(["train", f"{program}:model", "--observe", "E", "--folder", str(run), *TINY]) == 0
+    assert main(["evaluate", str(run)]) == 0 and "worst_mean" in capsys.readouterr().out
+    assert main(["sample", str(run), "--count", "2", "--seed", "1", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    assert torch.tensor(values["E"]).shape == (2, 2, 2) and set(values) == {"A", "R", "C", "E"}
+
+
+def test_its_samples_are_draws_from_the_program_of_the_sizes_that_are_asked_for(program):
+    problem, config = ProgramProblem(), ProgramConfig(program=f"{program}:model", arguments="m=3, n=1")
+    values = problem.generate(config, 5, torch.Generator().manual_seed(0), {})
+    assert values["E"].shape == (5, 3, 1)
+    torch.testing.assert_close(values["A"] @ values["R"], values["E"])
+    every = problem.observed(config, 7, torch.Generator().manual_seed(0), {})
+    assert {name: tuple(x.shape) for name, x in every.items()} == {name: (7, *values[name].shape[1:]) for name in values}
+
+
+def test_a_program_that_has_changed_is_not_taken_for_the_one_that_was_trained(program, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", f"{program}:model", "--folder", str(run), *TINY]) == 0
+    (run / "program.py").write_text(MODEL.replace("0.3", "0.4"))
+    capsys.readouterr()
+    for command in ("sample", "evaluate", "resume"):
+        assert main([command, str(run)]) == 2
+        message = capsys.readouterr().err
+        assert "program.py" in message and "changed since the run was" in message and str(run) in message
+
+
+def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0
+    assert (tmp_path / "run" / "program.py").read_text() == MODEL
+    assert runs.open_run(tmp_path / "run").config["program"] == "model.py:model"
+    program.write_text(MODEL.replace("0.3", "0.4"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    program.unlink()
+    for command in (["sample", "--seed", "1"], ["evaluate"], ["resume", "--quiet"], ["resume", "--steps", "3", "--quiet"]):
+        assert main([command[0], "../run", *command[1:]]) == 0, capsys.readouterr().err
+    # another run of another program in the same process keeps apart
+    program.write_text(MODEL.replace('"R"', '"Q"'))
+    assert main(["train", f"{program}:model", "--folder", "other", *TINY]) == 0
+    capsys.readouterr()
+    names = []
+    for folder in ("../run", "other"):
+        assert main(["sample", folder, "--json"]) == 0
+        names.append(set(json.loads(capsys.readouterr().out)["values"]))
+    assert names == [{"A", "R", "C", "E"}, {"A", "Q", "C", "E"}]
+
+
+def test_a_run_from_before_programs_were_copied_opens_where_the_program_is(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0
+    (tmp_path / "run" / "program.py").unlink()
+    assert main(["evaluate", "run"]) == 0
+    program.unlink()
+    capsys.readouterr()
+    assert main(["evaluate", "run"]) == 2 and "model.py: the program cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{}:other"], "no function 'other'"),
+        (["{}:number"], "no function 'number'"),
+        (["{}:model", "--observe", "F"], "'F'"),
+        (["{}:model", "--arguments", "3"], "NAME=VALUE"),
+        (["{}:model", "--arguments", "q=3"], "q"),
+        (["nowhere.py:model"], "cannot be read"),
+    ],
+)
+def test_what_is_no_program_is_refused(program, tmp_path, capsys, words, message):
+    words = [word.format(program) for word in words]
+    assert main(["train", *words, "--folder", str(tmp_path / "run"), *TINY]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_a_program_that_fails_says_so_with_its_file(tmp_path, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text("def model(t):\n    return 1 +\n")
+    assert main(["show", f"{path}:model"]) != 0
+    error = capsys.readouterr().err
+    assert "broken.py" in error and "SyntaxError" in error

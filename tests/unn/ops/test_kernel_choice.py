@@ -1,0 +1,319 @@
+"""The kernel of attention that is chosen: the fastest on the machine, measured once, and never where bits have to be the same."""
+
+import copy
+import itertools
+import pickle
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import says
+from support.structures import sudoku
+from support.toy import same_tensors, tensors_of
+from torch.utils.checkpoint import checkpoint
+
+import unn
+from unn.diffusion import Diffusion
+from unn.networks import Denoiser
+from unn.ops.attention import AttentionMask, attention, choose_kernel, measure
+from unn.ops.attention.measure import CAPACITY, HOPELESS, MARGIN, WORTHWHILE, candidates_of, fastest
+from unn.ops.reproducible import reproducible
+from unn.training import Task, TensorExamples, TrainingConfig, fit
+
+CPU = torch.device("cpu")
+NAMES = ("dense", "relational", "sparse")
+
+
+class Clock:
+    """Time that passes by calls alone."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def run(self, seconds):
+        def call():
+            self.now += seconds
+
+        return call
+
+
+def chosen(seconds, clock=None):
+    """What ``fastest`` chooses among calls that take these seconds."""
+    clock = clock or Clock()
+    with patch.object(measure, "time", SimpleNamespace(thread_time=clock, perf_counter=clock)):
+        return fastest({name: clock.run(t) for name, t in seconds.items()})
+
+
+def large(batch=4, dtype=torch.float32, gradients=True, seed=0):
+    """A mask that is worth measuring, and inputs of 2 heads of width 4."""
+    mask = AttentionMask(sudoku(4, 4).adjacency())
+    generator = torch.Generator().manual_seed(seed)
+    inputs = [torch.randn(batch, 2, mask.count, 4, generator=generator).to(dtype) for _ in range(3)]
+    return mask, [x.requires_grad_(gradients) for x in inputs]
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """The sizes that were measured; the clock gives another answer each time."""
+    sizes, answers = [], itertools.cycle(NAMES)
+
+    def answer(runs, size, *inputs):
+        sizes.append(size)
+        return next(answers)
+
+    monkeypatch.setattr("unn.ops.attention.kernels.fastest_kernel", answer)
+    return sizes
+
+
+# -- a trial ---------------------------------------------------------------------------------------------------------
+
+
+@given(seconds=st.dictionaries(st.sampled_from(NAMES), st.floats(1e-4, 1.0), min_size=1))
+def test_what_is_chosen_is_the_fastest_within_the_margin_and_the_preferred_one_if_it_is(seconds):
+    preferred, least = next(iter(seconds)), min(seconds.values())
+    name = chosen(seconds)
+    assert seconds[name] <= 1.001 * MARGIN * least
+    if seconds[preferred] <= 0.999 * MARGIN * least:
+        assert name == preferred
+    elif seconds[preferred] > 1.001 * MARGIN * least:
+        assert seconds[name] <= 1.001 * least
+
+
+def test_slow_calls_make_a_trial_short():
+    clock = Clock()
+    assert chosen({"dense": 10.0, "sparse": 2.0, "relational": 2.1}, clock) == "sparse"
+    # a call to prepare and one that counts of each, and another of those that are not far behind
+    assert clock.now == pytest.approx(2 * (10 + 2 + 2.1) + 2 + 2.1)
+
+
+def test_a_call_that_fails_in_the_trial_is_not_chosen():
+    def fail():
+        raise RuntimeError("not enough memory")
+
+    assert fastest({"dense": fail, "sparse": lambda: None}) == "sparse"
+    assert fastest({"dense": lambda: None, "sparse": fail}) == "dense"
+    assert fastest({"dense": fail}) == "dense"
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.floats(1e-5, 1.0), min_size=1))
+def test_nothing_is_tried_that_the_model_of_costs_makes_hopeless_or_that_does_not_pay(estimates):
+    names, least = candidates_of(estimates), min(estimates.values())
+    assert estimates[names[0]] == least
+    expected = {name for name, cost in estimates.items() if cost <= HOPELESS * least} if least >= WORTHWHILE else {names[0]}
+    assert set(names) == expected
+
+
+# -- what is measured is remembered ----------------------------------------------------------------------------------
+
+
+def test_each_size_is_measured_once(trials):
+    mask, inputs = large()
+    for _ in range(3):
+        first, second = (attention(*inputs, mask) for _ in range(2))
+        assert torch.equal(first, second)
+    assert len(trials) == 1
+    other = [
+        [x.detach() for x in inputs],
+        [x.double() for x in inputs],
+        [x.repeat(3, 1, 1, 1) for x in inputs],
+        [torch.cat([x, x], 3) for x in inputs],
+        [inputs[0], inputs[1], torch.cat([inputs[2], inputs[2]], 3)],
+    ]
+    for number, given_now in enumerate(other, 2):
+        for _ in range(2):
+            attention(*given_now, mask)
+        assert len(trials) == len(set(trials)) == number
+
+
+def test_batches_of_similar_sizes_share_a_measurement(trials):
+    mask, _ = large()
+    for batch in range(5, 9):
+        attention(*large(batch)[1], mask)
+    assert len(trials) == 1
+
+
+def test_no_more_sizes_are_remembered_than_the_capacity(trials):
+    mask, inputs = large(8)
+    with patch.object(torch, "get_num_threads", iter(range(1, 1000)).__next__):
+        for _ in range(CAPACITY + 10):
+            attention(*inputs, mask)
+    assert len(trials) == CAPACITY + 10 and len(mask.measured) == CAPACITY
+
+
+def test_copies_share_what_was_measured_and_pickles_do_not_carry_it_to_other_machines(trials):
+    mask, inputs = large()
+    expected = attention(*inputs, mask)
+    assert torch.equal(attention(*inputs, copy.deepcopy(mask)), expected) and len(trials) == 1
+    attention(*inputs, pickle.loads(pickle.dumps(mask)))
+    assert len(trials) == 2
+
+
+# -- where bits have to be the same, and where nothing can be measured -----------------------------------------------
+
+
+def deterministic(run):
+    torch.use_deterministic_algorithms(True)
+    try:
+        return run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def inside(run):
+    with reproducible():
+        return run()
+
+
+@pytest.mark.parametrize("around", [deterministic, inside])
+def test_where_results_have_to_be_reproducible_the_model_of_costs_decides(around, trials):
+    mask, inputs = large()
+    # a choice that was measured before does not count either
+    attention(*inputs, mask)
+    estimated = attention(*inputs, mask, "estimated")
+    assert torch.equal(around(lambda: attention(*inputs, mask)), estimated) and len(trials) == 1
+    assert torch.equal(estimated, attention(*inputs, mask, choose_kernel(mask, 8, 4, CPU)))
+    attention(*large()[1], mask)
+    assert len(trials) == 1
+
+
+def test_reproducibility_ends_with_its_block_also_after_an_error(trials):
+    mask, inputs = large()
+    with pytest.raises(KeyError), reproducible():
+        raise KeyError
+    attention(*inputs, mask)
+    assert len(trials) == 1
+
+
+def test_tiny_problems_are_not_measured(trials):
+    mask = AttentionMask(sudoku(2, 2).adjacency())
+    attention(*torch.randn(3, 2, 2, 16, 4), mask)
+    assert not trials
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_compiled_attention_is_not_measured(trials):
+    mask, inputs = large(gradients=False)
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, mask), backend="eager")
+    torch.testing.assert_close(compiled(*inputs), attention(*inputs, mask, "dense"), atol=1e-5, rtol=1e-5)
+    assert not trials
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_under_vmap_nothing_is_measured(trials):
+    mask, inputs = large(gradients=False)
+    with patch("unn.ops.attention.kernels.choose_kernel", lambda *_: "dense"):
+        out = torch.func.vmap(lambda q, k, v: attention(q[None], k[None], v[None], mask)[0])(*inputs)
+    torch.testing.assert_close(out, attention(*inputs, mask, "dense"), atol=1e-5, rtol=1e-5)
+    assert not trials
+
+
+class Grids(Task):
+    """A denoiser of 16 x 16 grids, large enough to be measured; evaluations sample."""
+
+    monitor = "mean"
+    larger_is_better = True
+
+    def __init__(self, stop_after=None):
+        digits = torch.randint(16, (8, 16, 16), generator=torch.Generator().manual_seed(0))
+        self.grids = torch.nn.functional.one_hot(digits, 16).float()
+        self.left = stop_after
+
+    def examples(self):
+        return TensorExamples(self.grids)
+
+    def loss(self, network, batch):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise StopError
+        return network.loss({"X": batch[0]}, {})
+
+    def evaluate(self, network):
+        return {"mean": float(network.sample(count=4, steps=1, seed=0)["X"].mean())}
+
+
+class StopError(Exception):
+    pass
+
+
+def grid_network(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Diffusion(Denoiser(sudoku(4, 4), width=8, heads=2, depth=1))
+
+
+def test_a_run_that_stops_ends_with_the_bits_of_one_that_does_not_whatever_a_clock_says(trials, tmp_path):
+    config = TrainingConfig(steps=4, batch=4, checkpoint_every=2, evaluate_every=2, log_every=1)
+    whole = fit(grid_network(0), Grids(), config)
+    with pytest.raises(StopError):
+        fit(grid_network(0), Grids(stop_after=3), config, tmp_path)
+    resumed = fit(grid_network(9), Grids(), config, tmp_path)
+    assert resumed.step == 4 and same_tensors(tensors_of(resumed.network), tensors_of(whole.network))
+    assert [entry["loss"] for entry in resumed.history] == [entry["loss"] for entry in whole.history]
+    # nothing asked the clock, which would have been asked outside of training
+    assert not trials
+    whole.network.sample(count=4, steps=1)
+    assert trials
+
+
+@pytest.mark.parametrize("seed", [0, [5, 3, 2, 1]])
+def test_samples_of_a_seed_are_the_same_whatever_a_clock_says(trials, seed):
+    with torch.no_grad():
+        found = [grid_network(0).sample(count=4, steps=2, seed=seed)["X"] for _ in range(2)]
+    assert torch.equal(*found) and not trials
+
+
+def test_a_block_that_requires_nothing_changes_nothing_inside_of_one_that_does(trials):
+    mask, inputs = large()
+    with reproducible():
+        with reproducible(False):
+            attention(*inputs, mask)
+        assert not trials
+    with reproducible(False):
+        attention(*inputs, mask)
+    assert len(trials) == 1
+
+
+# -- a trial changes nothing but the choice --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_real_trial_leaves_everything_as_it_was_and_its_choice_is_exact(dtype, gradients):
+    mask, inputs = large(2, dtype, gradients)
+    torch.manual_seed(0)
+    state, before = torch.get_rng_state(), [x.detach().clone() for x in inputs]
+    out = attention(*inputs, mask)
+    assert len(mask.measured) == 1 and out.requires_grad is gradients and out.dtype == dtype
+    assert torch.equal(torch.get_rng_state(), state) and all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
+    assert all(x.grad is None for x in inputs)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 4e-2}[dtype]
+    torch.testing.assert_close(out, attention(*inputs, mask, "dense"), atol=tolerance, rtol=tolerance)
+
+
+def test_a_trial_inside_of_inference_autocast_and_checkpoints_does_not_disturb_them():
+    mask, inputs = large(2)
+    expected = torch.autograd.grad(attention(*inputs, mask, "dense").sum(), inputs)
+    with torch.inference_mode():
+        assert attention(*(x.detach() for x in inputs), mask).is_inference()
+    # recomputed in the backward pass: a tensor more or less than in the forward pass would be an error
+    out = checkpoint(lambda q, k, v: attention(q, k, v, mask), *inputs, use_reentrant=False)
+    for a, b in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = attention(*inputs, mask)
+    torch.testing.assert_close(half.float(), attention(*inputs, mask, "dense"), atol=4e-2, rtol=4e-2)
+    assert len(mask.measured) == 3
+
+
+def test_unknown_choices_are_refused_with_the_likely_one():
+    mask, inputs = large(1)
+    for wrong, meant in (("atuo", "auto"), ("estimate", "estimated")):
+        with pytest.raises(unn.ObservationError, match=says(repr(wrong), repr(meant))):
+            attention(*inputs, mask, wrong)

@@ -1,0 +1,193 @@
+"""unn.fit: the loop behind the command line, for Python."""
+
+import pytest
+import torch
+
+import unn
+from factors import Depends
+from unn.programs import Normal
+
+
+def gaussian_graph(size=2):
+    g = unn.FactorGraph("gaussian", i=size)
+    g.factor(
+        Depends(g.variable("y", "i", unn.SquaredNorm())["i"], g.variable("x", "i", unn.SquaredNorm())["i"])
+    )
+    return g
+
+
+def draw(count, generator):
+    """x ~ N(3, 1), y ~ N(2 x, 0.25)."""
+    x = 3 + torch.randn(count, 2, generator=generator)
+    return {"x": x, "y": 2 * x + 0.5 * torch.randn(count, 2, generator=generator)}
+
+
+def diffusion(**options):
+    torch.manual_seed(0)
+    return unn.Diffusion(
+        unn.Denoiser(gaussian_graph(), width=16, depth=2, heads=2, **options), prediction="velocity"
+    )
+
+
+def program(t):
+    x = t.sample("x", Normal(3, 1), shape=(2,))
+    y = t.empty("y", (2,))
+    for i in range(2):
+        y[i] = t.deterministic(2 * x[i])
+
+
+def tensors(model):
+    return [x.detach().clone() for x in model.state_dict().values() if isinstance(x, torch.Tensor)]
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
+
+
+def test_a_denoiser_of_a_gaussian_learns_its_regression():
+    model = diffusion()
+    result = unn.fit(model, draw, steps=400, rate=5e-3, batch=64, ema=0.98)
+    assert result.losses.shape == (400,) and result.losses[-100:].mean() < 0.85 * result.losses[:20].mean()
+    given = torch.tensor([[2.0, 4.0]])
+    samples = model.sample({"x": given}, 300, steps=20, sampler="dpm-solver", spacing="log-snr", seed=0)["y"]
+    # E[y | x] = 2 x, whose prior standard deviation is 2.06
+    assert (samples.mean(0) - 2 * given[0]).abs().max() < 0.7
+    assert samples.std(0).max() < 1.5
+
+
+def test_training_is_deterministic_under_a_seed_and_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    models, losses = [], []
+    for seed in (1, 1, 2):
+        model = diffusion()
+        torch.manual_seed(5)
+        losses.append(unn.fit(model, draw, steps=4, batch=8, seed=seed).losses)
+        assert torch.equal(torch.rand(3), expected)
+        models.append(model)
+    assert same(models[0], models[1]) and torch.equal(losses[0], losses[1])
+    assert not same(models[0], models[2])
+
+
+def test_it_is_the_loop_of_the_command_line():
+    """The same weights as unn.training.fit with the same options."""
+    from unn.training import Task, TensorExamples, TrainingConfig
+    from unn.training import fit as loop
+
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True)
+
+    class Regression(Task):
+        def examples(self):
+            return TensorExamples(x, y)
+
+        def loss(self, network, batch):
+            return ((network(batch[0]) - batch[1]) ** 2).mean()
+
+    def line():
+        torch.manual_seed(0)
+        return torch.nn.Linear(3, 1)
+
+    ours = line()
+    result = unn.fit(
+        ours, {"x": x, "y": y}, steps=23, batch=8, rate=0.1, clip=0.5, ema=0.9, seed=3, schedule="linear",
+        loss=lambda net, values: ((net(values["x"]) - values["y"]) ** 2).mean(),
+    )  # fmt: skip
+    config = TrainingConfig(
+        steps=23, batch=8, rate=0.1, clip=0.5, ema=0.9, seed=3, schedule="linear", log_every=1, device="cpu"
+    )
+    expected = loop(line(), Regression(), config)
+    assert same(ours, expected.network)
+    assert result.losses.tolist() == [entry["loss"] for entry in expected.history]
+    assert ours.training and not result.interrupted and result.seconds > 0
+
+
+@pytest.mark.parametrize("kind", ["tensors", "function", "program"])
+def test_examples_are_tensors_a_function_or_a_program(kind):
+    traced = unn.trace(program)
+    torch.manual_seed(0)
+    model = unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=2))
+    examples = {
+        "tensors": traced.draw(50, seed=0),
+        "function": lambda count, generator: traced.draw(count, generator),
+        "program": traced,
+    }[kind]
+    result = unn.fit(model, examples, steps=3, batch=16)
+    assert result.losses.shape == (3,) and result.losses.isfinite().all()
+    assert model.offsets.tolist() == pytest.approx([3, 6], abs=0.7)
+
+
+def test_a_model_is_standardised_once():
+    model = diffusion()
+    unn.fit(model, draw, steps=1, batch=4)
+    before = model.offsets.clone(), model.scales.clone()
+    assert before[0].tolist() == pytest.approx([6, 3], abs=0.3)
+    unn.fit(
+        model,
+        lambda count, generator: {name: x + 100 for name, x in draw(count, generator).items()},
+        steps=1,
+        batch=4,
+    )
+    assert torch.equal(model.offsets, before[0]) and torch.equal(model.scales, before[1])
+
+
+@pytest.mark.parametrize(
+    "observed",
+    ["any", "x", ["x"], [], lambda count, generator: {"x": torch.ones(count, 2, dtype=torch.bool)}],
+)
+def test_what_is_observed_can_be_said_in_every_way(observed):
+    model = diffusion()
+    seen = []
+    original = model.loss
+    model.loss = lambda values, where, **sizes: (seen.append(where), original(values, where, **sizes))[1]
+    unn.fit(model, draw, steps=2, batch=400, observed=observed)
+    where = seen[0]
+    if observed == "any":
+        counts = where.sum(1).bincount(minlength=4) / 400
+        assert where.shape == (400, 4) and counts.tolist() == pytest.approx([0.25] * 4, abs=0.12)
+    elif isinstance(where, torch.Tensor):
+        x = model.frames.at().slots["x"].nodes
+        assert (
+            where.shape == (400, 4)
+            and where[:, x].all() == bool(observed)
+            and where.sum() == (800 if observed else 0)
+        )
+    else:
+        assert set(where) == {"x"}
+
+
+X = torch.zeros(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"steps": 0}, unn.DeclarationError, "steps"),
+        ({"steps": 2.5}, unn.DeclarationError, "steps"),
+        ({"rate": -1}, unn.DeclarationError, "rate"),
+        ({"observed": ["z"]}, unn.DeclarationError, "'z'"),
+        ({"model": torch.nn.Linear(1, 1)}, unn.DeclarationError, "no method loss"),
+        ({"examples": {}}, unn.DataError, "at least one variable"),
+        ({"examples": {"x": X, "y": X[:2]}}, unn.DataError, "'y': 2"),
+        ({"examples": X}, unn.DataError, "tensors by name"),
+        ({"examples": lambda count, generator: X}, unn.DataError, "by variable"),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, dict) else str(x),
+)
+def test_what_cannot_be_trained_is_said(change, error, words):
+    arguments = {"model": diffusion(), "examples": draw, "steps": 1, **change}
+    with pytest.raises(error, match=words):
+        unn.fit(arguments.pop("model"), arguments.pop("examples"), **arguments)
+
+
+def test_draws_of_a_program_take_a_seed_or_a_generator():
+    traced = unn.trace(program)
+    by_seed = traced.draw(5, seed=3)
+    by_generator = traced.draw(5, torch.Generator().manual_seed(3))
+    assert all(torch.equal(by_seed[name], by_generator[name]) for name in by_seed)
+    assert not torch.equal(by_seed["x"], traced.draw(5, seed=4)["x"])
+    for wrong in (-1, 2**63, 0.5, "a", True):
+        with pytest.raises(unn.ObservationError, match="a seed is a whole number"):
+            traced.draw(5, seed=wrong)
+    with pytest.raises(unn.ObservationError, match="not both"):
+        traced.draw(5, torch.Generator(), seed=1)

@@ -1,0 +1,76 @@
+"""unn compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnnError
+from ..runs.folder import open_run
+from ..runs.metrics import read_metrics
+from .problem import Answer
+
+
+def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
+    """A table of the options in which runs differ and of their last metrics, and a plot of their metrics.
+
+    Args:
+        folders: of the runs.
+        out: file for the plot; none without it.
+        theme: "light" or "dark".
+
+    Raises:
+        UnnError: if there is no run, or one that cannot be read.
+    """
+    if not folders:
+        raise UnnError("unn compare needs the folder of at least one run.")
+    runs = [open_run(folder) for folder in folders]
+    histories = {str(folder): read_metrics(folder) for folder in folders}
+    options = {str(run.folder): {"problem": run.problem, **flattened(run.config)} for run in runs}
+    names = dict.fromkeys(name for config in options.values() for name in config)
+    differing = [name for name in names if len({repr(config.get(name)) for config in options.values()}) > 1]
+    metrics = {folder: _last(history) for folder, history in histories.items()}
+    rows = [
+        {"run": folder, **{name: options[folder].get(name) for name in differing}, **metrics[folder]} for folder in options
+    ]
+    lines = _table(rows).splitlines()
+    if out is not None:
+        from ..draw import draw_metrics, save_figure, theme_named
+
+        shown = {run: [_without_rate(entry) for entry in history] for run, history in histories.items()}
+        save_figure(draw_metrics(shown, theme=theme_named(theme)), out)
+        lines.append(f"plot: {out}")
+    return Answer(tuple(lines), {"runs": rows})
+
+
+def _without_rate(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry without the learning rate, which follows from the options."""
+    return {name: value for name, value in entry.items() if name != "rate"}
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options of options by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def _last(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The last value of each metric."""
+    found: dict[str, Any] = {}
+    for entry in history:
+        found |= entry
+    return found
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,75 @@
+"""Opening a run: its problem, configuration and network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from ..runs.config import config_from_json
+from ..runs.folder import CONFIG, Run, open_run
+from ..training.options import TrainingConfig, problem_signature
+from .problem import Problem, Trained, load_problem, problem_names
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
+    """The problem of a run and its configuration, of the problem's own type.
+
+    Raises:
+        DataError: if the folder holds no run, or the configuration is corrupt or another version's.
+        UnnError: if the problem is not installed, or an option is out of range.
+    """
+    run = open_run(folder)
+    problem = load_problem(run.problem)
+    config: Any = config_from_json(problem.config, run.config, str(folder / CONFIG))
+    config = problem.in_folder(config, folder)
+    problem.check(config)
+    return problem, config, run
+
+
+def open_trained(folder: Path) -> tuple[Problem, Trained]:
+    """The problem of a run and the run with its network: the final weights, or those of the newest checkpoint if it has not finished.
+
+    The name of a problem stands for the run that comes with it, unless there is a folder of that name.
+
+    Raises:
+        DataError: if there are neither, or they belong to another graph.
+    """
+    if not folder.exists() and str(folder) in problem_names():
+        folder = load_problem(str(folder)).pretrained() or folder
+    problem, config, run = open_problem(folder)
+    import torch
+
+    from ..runs.weights import WEIGHTS, load_weights
+
+    with torch.random.fork_rng(devices=[]):
+        network = problem.network(config, run.facts)
+    if (folder / WEIGHTS).exists():
+        load_weights(folder, network)
+    else:
+        _load_checkpoint(run, network, config.training)
+    return problem, Trained(folder, config, run.facts, network.eval())
+
+
+def earlier_trainings(run: Run, training: TrainingConfig) -> list[TrainingConfig]:
+    """The options of training that a run had before each of its extensions."""
+    return [replace(training, epochs=length["epochs"], steps=length["steps"]) for length in run.lengths]
+
+
+def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> None:
+    from ..runs.checkpoint import newest_checkpoint
+    from ..runs.weights import copy_weights
+    from ..training.loop import signatures
+
+    folder = run.folder
+    signature, *others = signatures(network, (training, *earlier_trainings(run, training)), problem_signature(run.config))
+    checkpoint, _ = newest_checkpoint(folder, signature, others)
+    if checkpoint is None:
+        raise DataError(f"{folder} has neither final weights nor a checkpoint; go on with unn resume {folder}.")
+    tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])
+    tensors.pop("n_averaged", None)
+    copy_weights(tensors, network, f"{folder}, checkpoint of step {checkpoint.step}")

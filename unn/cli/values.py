@@ -1,0 +1,80 @@
+"""Values of variables on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError, ObservationError
+
+if TYPE_CHECKING:
+    from ..graph.declaration import FactorGraph
+
+
+def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
+    """The value of a variable, shape ``(batch, *axes)``, from the text that a command was given.
+
+    Args:
+        graph: that declares it.
+        name: of the variable.
+        text: a file of numpy (one value, or a batch of them), the number of a category for a variable with one axis on a simplex, or
+            numbers separated by commas.
+
+    Raises:
+        DataError: for a file that cannot be read.
+        ObservationError: for a text that is none of these, or does not fit the shape.
+    """
+    from ..regularizers.simplex import Simplex
+
+    variable = graph.variable_named(name)
+    shape = graph.size_table.shape(variable, graph.size_table.static)
+    if text.endswith(".npy"):
+        return _with_batch(read_array(f"{name}={text}", text), name, text, shape)
+    if isinstance(variable.regularizer, Simplex) and len(shape) == 1 and shape[0] is not None and text.isascii() and text.isdecimal():
+        if int(text) >= shape[0]:
+            raise ObservationError(f"--given {name}={text}: categories of {name!r} go from 0 to {shape[0] - 1}.")
+        return torch.eye(shape[0])[int(text)][None]
+    try:
+        numbers = torch.tensor([float(part) for part in text.split(",")])
+    except ValueError:
+        raise ObservationError(f"--given {name}={text}: give numbers separated by commas, a category, or a file ending in .npy.") from None
+    wanted = [size for size in shape if size is not None]
+    if len(wanted) == len(shape) and numbers.numel() == torch.Size(wanted).numel():
+        return numbers.reshape(1, *wanted)
+    return _with_batch(numbers, name, text, shape)
+
+
+def read_array(where: str, path: str) -> Tensor:
+    """An array of numbers from a ``.npy`` file, float32.
+
+    Raises:
+        DataError: if there is none.
+    """
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"--given {where}: there is no file {path}.") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"--given {where}: not a readable .npy file ({error}).") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        raise DataError(f"--given {where}: holds no array of numbers.")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def describe_value(value: Tensor) -> str:
+    """One line: the numbers, if they are few, else shape and range."""
+    if value.numel() <= 20:
+        return ", ".join(f"{x:.4g}" for x in value.flatten().tolist())
+    return f"shape {tuple(value.shape[1:])}, from {float(value.min()):.3f} to {float(value.max()):.3f}"
+
+
+def _with_batch(value: Tensor, name: str, text: str, shape: tuple[int | None, ...]) -> Tensor:
+    for candidate in (value[None], value):
+        if candidate.ndim == len(shape) + 1 and all(size in (None, n) for size, n in zip(shape, candidate.shape[1:], strict=True)):
+            return candidate
+    wanted = " x ".join("any" if size is None else str(size) for size in shape) or "a single number"
+    raise ObservationError(f"--given {name}={text}: has shape {tuple(value.shape)}, expected {wanted}.")

@@ -1,0 +1,59 @@
+"""Results that share no memory with what was given, with what the engine keeps, or with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import torch
+from torch import Tensor
+
+from .evidence import Initial, Setting
+
+
+def input_storages(setting: Setting, initial: Initial) -> set[int | None]:
+    """The memory of everything that a run starts from; not asked for while compiling."""
+    if torch.compiler.is_compiling():
+        return set()
+    tensors = [*setting.values.values()]
+    if initial:
+        tensors.extend(x for x in initial.values() if isinstance(x, Tensor))
+    for pair in (*setting.observed.values(), *setting.padding.values()):
+        tensors.extend(pair)
+    storages = {_storage(x) for x in tensors}
+    storages.discard(None)
+    return storages
+
+
+def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[bool]) -> list[Tensor]:
+    """The results, copied where their memory is taken, is shared inside (expanded axes), or may belong to a factor.
+
+    Args:
+        results: tensors to be handed out.
+        taken: the memory of other tensors; the memory of the results is added.
+        raw: for each result, may it be a message just as a factor returned it?
+    """
+    separated: list[Tensor] = []
+    # a compiled program has no addresses to compare; there a copy costs no pass of its own
+    comparable = not torch.compiler.is_compiling()
+    for x, as_returned in zip(results, raw, strict=True):
+        key = _storage(x) if comparable else None
+        if key is None or key in taken or as_returned or _overlaps_itself(x):
+            x = x.clone(memory_format=torch.contiguous_format)
+            key = None if key is None else _storage(x)
+        if key is not None:
+            taken.add(key)
+        separated.append(x)
+    return separated
+
+
+def _overlaps_itself(x: Tensor) -> bool:
+    """Do several entries lie in one place, as after expand()?"""
+    return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _storage(x: Tensor) -> int | None:
+    """Identifies the memory of a tensor; None for those that have none of their own, as under vmap."""
+    try:
+        return x.untyped_storage()._cdata  # type: ignore[no-any-return]
+    except (NotImplementedError, RuntimeError):
+        return None

@@ -1,0 +1,282 @@
+"""The running state of coordinate descent: values, messages that are still valid, and the exact block update."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..graph.factor import Factor, Products
+from ..regularizers import AlongAxis, Dropped, LogPartition
+from .conditional_gradient import minimise_block
+from .evidence import Setting
+from .plan import Inlet, Plan, Step
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The values and pre-activations of a state at one moment."""
+
+    values: dict[str, Tensor]
+    preactivations: dict[str, Tensor]
+
+
+class State:
+    """Values of all arrays and the messages between them.
+
+    A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
+    is kept until one of its operands changes; the sum of those that never change is computed once.
+
+    Args:
+        plan: which messages reach which variable.
+        setting: what is fixed.
+        remember: the variables whose last pre-activations are wanted; all if None.
+
+    Attributes:
+        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
+        raw: the variables whose last sum of messages is one message, just as its factor returned it.
+        unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
+    """
+
+    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None) -> None:
+        self.plan = plan
+        self.setting = setting
+        self._remember = remember
+        self.values = dict(setting.values)
+        self.preactivations: dict[str, Tensor] = {}
+        self.unfinished: dict[str, Tensor] = {}
+        self.frozen: Tensor | None = None
+        self._frozen_preactivations: dict[str, Tensor] = {}
+        self.raw: set[str] = set()
+        self._version = dict.fromkeys(plan.free, 0)
+        self._static: dict[str, Tensor | None] = {}
+        self._refreshable = {
+            inlet.key
+            for name in (plan.free if setting.free_rows else ())
+            for inlet in plan.changing[name]
+            if len(inlet.sources) == 1
+            and (rows := setting.free_rows.get(inlet.sources[0])) is not None
+            and inlet.factor.row_aligned(name, inlet.sources[0], len(rows) - 1)
+        }
+        self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
+        self._products: Products = {}
+        for name in plan.free:
+            if name in self.values:
+                continue
+            regularizer = setting.regularizers[name]
+            if name in plan.curved_neighbours or plan.how[name] == "inner solver":
+                zero = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+                self.values[name] = regularizer.mirror(zero, setting.masks.get(name))
+            elif plan.how[name] == "coloured":
+                self.values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+
+    def update(self, step: Step) -> Tensor | None:
+        """Minimise the energy exactly in one block: x <- grad Psi*(sum of messages). Returns the value before."""
+        name = step.name
+        old = self.values.get(name)
+        rows = self._update_rows(step)
+        if rows is not None:
+            self.values[name] = rows
+            self._version[name] += 1
+            return old
+        if self.closed_form(step):
+            x = self._activate(name, self.receive(step), self.setting.masks.get(name))
+        else:
+            x = minimise_block(self, step)
+        shape = (self.setting.batch, *self.setting.shapes[name])
+        if x.shape != shape:
+            x = x.expand(shape)
+        self.values[name] = self.hold(step, x)
+        self._version[name] += 1
+        return old
+
+    def value(self, name: str) -> Tensor:
+        """The value that the engine computes with: zeros if the variable is absent."""
+        x = self.values.get(name)
+        return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name]) if x is None else x
+
+    def result(self, name: str) -> Tensor:
+        """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
+        x = self.value(name)
+        if name in self.setting.padding:
+            given, where = self.setting.padding[name]
+            x = torch.where(where, given, x)
+        return x
+
+    def present_factors(self, name: str) -> list[Factor]:
+        """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
+        return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
+
+    def snapshot(self) -> Snapshot:
+        """The current values and pre-activations, to go back to."""
+        return Snapshot(dict(self.values), dict(self.preactivations))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to earlier values; kept messages are dropped."""
+        self.values = dict(snapshot.values)
+        self.preactivations = dict(snapshot.preactivations)
+        self._kept.clear()
+        self._products.clear()
+
+    def freeze(self, elements: Tensor, before: Snapshot) -> None:
+        """Go back to earlier values and hold these batch elements there from now on.
+
+        Args:
+            elements: boolean, shape ``(batch,)``.
+            before: the values to go back to.
+        """
+        for name, t in self.preactivations.items():
+            shape = (self.setting.batch, *self.setting.shapes[name])
+            earlier = before.preactivations.get(name, torch.zeros_like(t)).detach().expand(shape)
+            frozen = self._frozen_preactivations.get(name, torch.zeros_like(earlier))
+            self._frozen_preactivations[name] = torch.where(_along(elements, earlier), earlier, frozen)
+        self.restore(before)
+        self.frozen = elements if self.frozen is None else self.frozen | elements
+
+    @property
+    def all_frozen(self) -> bool:
+        """Have all batch elements diverged?"""
+        return self.frozen is not None and bool(self.frozen.all())
+
+    def keep_frozen(self, new: Tensor, old: Tensor | None) -> Tensor:
+        """New values, and the old ones (0 if None) in frozen batch elements; shape ``(batch, ...)`` each."""
+        if self.frozen is None:
+            return new
+        return torch.where(_along(self.frozen, new), 0 if old is None else old, new)
+
+    def resulting_preactivation(self, name: str) -> Tensor:
+        """The sum of messages at the last update, shape ``(batch, *axes)``; before divergence, in frozen batch elements."""
+        t = self.preactivations[name].expand(self.setting.batch, *self.setting.shapes[name])
+        return self.keep_frozen(t, self._frozen_preactivations.get(name))
+
+    def _update_rows(self, step: Step) -> Tensor | None:
+        """Update only the unobserved rows of a variable; None where all of it must be computed."""
+        name = step.name
+        rows = self.setting.free_rows.get(name)
+        if rows is None or self.remembers(name) or self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
+            return None
+        regularizer = self.setting.regularizers[name]
+        if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
+            return None
+        total: Tensor | None = None
+        for inlet in self.plan.changing[name]:
+            if any(source not in self.values for source in inlet.sources):
+                continue
+            message = inlet.factor.message_rows(name, self.values, rows)
+            if message is None:
+                return None
+            total = message if total is None else total + message
+        if total is None:
+            return None
+        value = self.setting.observed[name][0]
+        return value.index_put(rows, self._activate(name, total, None).to(value.dtype))
+
+    def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
+        """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
+        regularizer = self.setting.regularizers[name]
+        if mask is not None and t.shape != mask.shape:
+            t = t.expand(torch.broadcast_shapes(t.shape, mask.shape))
+        if t.dtype != self.setting.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
+            # rounded to half precision, probabilities would not sum to one
+            t = t.to(self.setting.like.dtype)
+        return regularizer.mirror(t, mask)
+
+    def _coupled_rows(self, name: str, count: int) -> bool:
+        """Does the regularizer tie entries of different rows?"""
+        variable = self.plan.graph.variables[name]
+        return any(axis in variable.axes[:count] for axis in self.setting.regularizers[name].over_axes(variable.axes))
+
+    def receive(self, step: Step) -> Tensor:
+        """The sum of all messages to a variable, remembered where it is wanted."""
+        t = self.preactivation(step)
+        if self.remembers(step.name):
+            self.preactivations[step.name] = t
+        return t
+
+    def remembers(self, name: str) -> bool:
+        """Is the last pre-activation of this variable wanted?"""
+        return self._remember is None or name in self._remember
+
+    def closed_form(self, step: Step) -> bool:
+        """Is the energy of the factors affine in this block?"""
+        how = self.plan.how[step.name]
+        return how == "closed form" or (how == "coloured" and step.nodes is not None)
+
+    def preactivation(self, step: Step) -> Tensor:
+        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
+        name = step.name
+        single = len(self.plan.static[name]) <= 1
+        if name in self._static:
+            total = self._static[name]
+        else:
+            total = None
+            for inlet in self.plan.static[name]:
+                message = self._compute(inlet, name)
+                total = message if total is None else total + message
+            self._static[name] = total
+        for inlet in self.plan.changing[name]:
+            received = self._receive(inlet, step)
+            if received is None:
+                continue
+            single = total is None
+            if total is None:
+                total = received
+            elif inlet.factor.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
+                total = received.add_(total)
+            else:
+                total = total + received
+        (self.raw.add if single else self.raw.discard)(name)
+        shape = self.setting.shapes[name]
+        if total is None:
+            return self.setting.like.new_zeros(1, *shape)
+        # a regularizer that normalises must see every entry of a broadcast message
+        return total if total.shape[1:] == shape else total.expand(-1, *shape)
+
+    def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
+        """A message: None if an operand is absent, the kept one if its operands have not changed."""
+        for source in inlet.sources:
+            if source not in self.values:
+                return None
+        stamp = tuple([self._version[source] for source in inlet.sources])
+        kept = self._kept.pop(inlet.key, None)
+        refreshable = inlet.key in self._refreshable
+        if kept is not None and kept[0] == stamp:
+            message = kept[1]
+        elif kept is not None and refreshable:
+            message = self._refresh(inlet, step.name, kept[1])
+        else:
+            kept = None
+            message = self._compute(inlet, step.name)
+        if step.reused is None or inlet.key in step.reused or refreshable:
+            self._kept[inlet.key] = (stamp, message)
+        return message
+
+    def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
+        """A kept message with the rows renewed that its only source, observed in part, can have changed."""
+        rows = self.setting.free_rows[inlet.sources[0]]
+        fresh = inlet.factor.message_rows(name, self.values, rows)
+        assert fresh is not None
+        fresh = fresh.to(old.dtype)
+        return old.index_put(rows, fresh)
+
+    def _compute(self, inlet: Inlet, name: str) -> Tensor:
+        if inlet.factor.shares_products:
+            return inlet.factor.message_sharing(name, self.values, self.setting.shapes[name], self._products)
+        return inlet.factor.message(name, self.values, self.setting.shapes[name])
+
+    def hold(self, step: Step, x: Tensor) -> Tensor:
+        """Keep what this step must not touch: other nodes, and observed entries."""
+        if step.nodes is not None:
+            old = self.values.get(step.name)
+            x = torch.where(step.nodes, x, 0 if old is None else old)
+        if step.name in self.setting.observed:
+            value, where = self.setting.observed[step.name]
+            x = torch.where(where, value, x)
+        return self.keep_frozen(x, self.values.get(step.name))
+
+
+def _along(elements: Tensor, x: Tensor) -> Tensor:
+    """Flags of batch elements with axes of size 1 for the others of x."""
+    return elements.view(-1, *[1] * (x.ndim - 1))

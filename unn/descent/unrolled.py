@@ -1,0 +1,303 @@
+"""Unrolled inference as a module to train."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
+from ..graph.declaration import FactorGraph
+from .checks import check_generator, check_readable, describe_bad_parameters
+from .conditional_gradient import MAX_STEPS
+from .evidence import Initial, Partial, Setting, observe, require_inferred_parts
+from .infer import round_limit
+from .orders import Block, Item, Listed, Order, as_order
+from .ownership import input_storages, separate
+from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
+from .recent import Recent
+from .state import State
+from .verdict import unfinished_blocks
+
+
+class Unrolled(nn.Module):
+    """Coordinate descent on a graph as a feed-forward module with tied weights (undirected-network paper, Lemma 1).
+
+    Gradients are exact: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
+    An update that the inner solver cannot finish raises ``unn.ConvergenceWarning``.
+
+    Args:
+        graph: the declaration; its parameters become those of this module.
+        given: the observed variable, or several in the order of the call's arguments.
+        want: the variable to return, or several.
+        order: as in ``infer``.
+        iterations: rounds; a range draws the number anew for each call in training, and takes its middle in evaluation.
+            1 by default, or at most 1000 with ``until``.
+        initial: first values by name ("uniform", "random", or a tensor); absent by default.
+        dropout: by variable, a probability; masks are drawn once a call, in training only.
+        check_values: in each call check observations for NaN and for their domain, masks and lengths for their extent, and what is wanted for
+            NaN and infinity (never inside ``torch.compile``). The checks wait for the device; without them
+            exact updates wait for nothing.
+        until: stop after the round in which no entry of an updated variable changed by more than this; gradients are
+            those of the rounds that were run. The number of rounds then depends on the values, so that such a network
+            can be neither compiled nor exported. If the last round still changes more, ``unn.ConvergenceWarning``.
+
+    Raises:
+        InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
+
+    Example:
+        >>> net = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], iterations=3)
+        >>> net(x).shape
+        torch.Size([64, 10])
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        given: str | Sequence[str],
+        want: str | Sequence[str],
+        order: Order | Sequence[Item] | str | None = None,
+        iterations: int | range | None = None,
+        initial: Initial | None = None,
+        dropout: Mapping[str, float] | None = None,
+        check_values: bool = True,
+        until: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(graph, FactorGraph):
+            raise InferenceError(f"Unrolled takes a unn.FactorGraph first, got {type(graph).__name__}.")
+        for option, names in (("given", given), ("want", want)):
+            if not isinstance(names, (str, Sequence)) or not names:
+                raise InferenceError(f"{option}: the name of a variable or a list of names, got {names!r}.")
+        for option, mapping in (("initial", initial), ("dropout", dropout)):
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise InferenceError(f"{option}: a mapping by name such as {{'H': ...}}, got {mapping!r}.")
+        for name in dropout or {}:
+            if name not in graph.variables:
+                raise InferenceError(f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+        # "graph" would clash with the attribute of that name which every module of torch.export has
+        self.declaration = graph
+        self.register_load_state_dict_pre_hook(_rename_earlier_keys)
+        self.given = (given,) if isinstance(given, str) else tuple(given)
+        self.want = (want,) if isinstance(want, str) else tuple(want)
+        self._single = isinstance(want, str)
+        for name in self.given:
+            if name not in graph.arrays:
+                raise InferenceError(f"given: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+            if self.given.count(name) > 1:
+                raise InferenceError(f"given: variable {name!r} is listed twice; each input is one argument of the call.")
+        self.order = as_order(default_order(graph, self.given, self.given) if order is None else order)
+        # a given variable that the order updates is one that calls observe in part
+        fixed = [name for name in self.given if name not in self.order.names]
+        check_reach(graph, self.given, fixed, self.want)
+        check_order(graph, self.order, fixed, list(initial or {}))
+        for name in self.want:
+            if name not in self.order.names:
+                raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
+        self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
+        round_limit(iterations, until, None)
+        self.until = until
+        self.initial: dict[str, Tensor | str] = dict(initial or {})
+        self.dropout = dict(dropout or {})
+        self.check_values = check_values
+        self._has_blocks = isinstance(self.order, Listed) and any(isinstance(item, Block) for item in self.order.items)
+        self._live: Recent[list[Step]] = Recent()
+        Plan.of(graph, fixed).prepare()
+
+    @property
+    def graph(self) -> FactorGraph:
+        """The declaration."""
+        return self.declaration
+
+    def forward(
+        self,
+        *inputs: Tensor | Partial,
+        lengths: Mapping[str, Tensor] | None = None,
+        iterations: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The wanted values, shape ``(batch, *axes)`` each.
+
+        Args:
+            inputs: the observed variables, in the order of ``given``.
+            lengths: for ragged axes by name, shape ``(batch,)``.
+            iterations: another number of rounds for this call.
+            generator: of random orders, numbers of rounds, initial values and dropout.
+
+        Raises:
+            ObservationError: for values that do not fit the declaration.
+        """
+        state = self._run(inputs, lengths, iterations, generator, remember=())
+        return self._hand_out(state, [state.result(name) for name in self.want])
+
+    def preactivations(
+        self,
+        *inputs: Tensor | Partial,
+        lengths: Mapping[str, Tensor] | None = None,
+        iterations: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
+        state = self._run(inputs, lengths, iterations, generator, remember=self.want)
+        shapes = state.setting.shapes
+        results = [state.preactivations[name].expand(state.setting.batch, *shapes[name]) for name in self.want]
+        return self._hand_out(state, results)
+
+    def _hand_out(self, state: State, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results checked, without memory of the inputs."""
+        taken = input_storages(state.setting, self.initial)
+        separated = tuple(separate(results, taken, [name in state.raw for name in self.want]))
+        self._check_finite(separated)
+        return separated[0] if self._single else separated
+
+    def _check_finite(self, found: Sequence[Tensor]) -> None:
+        if not self.check_values or torch.compiler.is_compiling():
+            return
+        for name, x in zip(self.want, found, strict=True):
+            least, most = torch.aminmax(x.detach())
+            if math.isfinite(float(least)) and math.isfinite(float(most)):
+                continue
+            bad = int((~x.detach().isfinite()).reshape(len(x), -1).any(1).sum())
+            raise DivergenceError(
+                f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. "
+                f"{describe_bad_parameters(self.graph)} The energy: "
+                f"{self.graph.boundedness([other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
+                "values to find the update at which it happened."
+            )
+
+    def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
+        """What the updates work on."""
+        return State(plan, setting, remember)
+
+    def _run(
+        self,
+        inputs: Sequence[Tensor | Partial],
+        lengths: Mapping[str, Tensor] | None,
+        iterations: int | None,
+        generator: torch.Generator | None,
+        remember: Sequence[str],
+    ) -> State:
+        if len(inputs) != len(self.given):
+            raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
+        given = dict(zip(self.given, inputs, strict=True))
+        for name, value in given.items():
+            if name in self.order.names and not isinstance(value, Partial):
+                raise InferenceError(f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, mask).")
+        fixed = [name for name, value in given.items() if not isinstance(value, Partial)]
+        check_generator(generator)
+        readable = self.check_values and not torch.compiler.is_compiling()
+        if readable:
+            check_readable(inputs)
+        setting = observe(
+            self.graph,
+            given,
+            self.initial,
+            lengths,
+            dropout=self.dropout if self.training else None,
+            generator=generator,
+            check_values=readable,
+            check_masks=self.check_values,
+        )
+        require_inferred_parts(setting, self.order.names, self.initial, may_read=readable)
+        plan = Plan.of(self.graph, fixed)
+        state = self._state(plan, setting, remember)
+        rounds = self._rounds(iterations, generator)
+        if self.until is not None:
+            self._run_until(plan, state, rounds, self.until, generator)
+        else:
+            steps = self._steps(plan, state, rounds, generator)
+            for step in steps[:-1]:
+                state.update(step)
+            if remember and state.closed_form(steps[-1]):
+                # the pre-activation is all that is wanted of the last update
+                state.receive(steps[-1])
+            else:
+                state.update(steps[-1])
+        blocks = unfinished_blocks(state) if state.unfinished else ""
+        if blocks:
+            warnings.warn(
+                f"the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} steps, so that values and "
+                "gradients of this call are those of an update that is not exact; raise iterations, or check "
+                "graph.boundedness() for whether there is a minimum.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        return state
+
+    def _run_until(
+        self, plan: Plan, state: State, rounds: int, until: float, generator: torch.Generator | None
+    ) -> None:
+        """Run rounds until none changes more than the tolerance."""
+        if torch.compiler.is_compiling():
+            raise InferenceError(
+                "until: the number of rounds would depend on the values, which a compiled or exported network cannot "
+                "follow; leave out until=, and fix the number with iterations=."
+            )
+        device, shapes = state.setting.like.device, state.setting.shapes
+        steps: list[Step] = []
+        change = math.inf
+        for _ in range(rounds):
+            if not steps or not isinstance(self.order, Listed):
+                steps = plan.steps(self.order.round(generator), shapes, device)
+                steps = mark_reuse(plan, steps, cyclic=True) if isinstance(self.order, Listed) else steps
+            before = state.snapshot().values
+            for step in steps:
+                state.update(step)
+            with torch.no_grad():
+                names = dict.fromkeys(step.name for step in steps)
+                if all(name in before for name in names):
+                    changes = [(state.values[name] - before[name]).abs().amax() for name in names]
+                    change = float(torch.stack(changes).max())
+            # NaN never gets better; what is returned is checked
+            if not change > until:
+                return
+        warnings.warn(
+            f"after {rounds} rounds some entry still changes by {change:.2g}, more than until={until:g}; raise "
+            "iterations, or check graph.boundedness() for whether the energy has a minimum.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+
+    def _rounds(self, iterations: int | None, generator: torch.Generator | None) -> int:
+        if iterations is not None:
+            return round_limit(iterations, None, generator)
+        if isinstance(self.iterations, range) and not self.training:
+            return self.iterations[len(self.iterations) // 2]
+        if isinstance(self.iterations, int):
+            return self.iterations
+        return round_limit(self.iterations, None, generator)
+
+    def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
+        device, shapes = state.setting.like.device, state.setting.shapes
+        if not isinstance(self.order, Listed):
+            items = [item for _ in range(rounds) for item in self.order.round(generator)]
+            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
+        # only the nodes of steps depend on the device and on sizes
+        nodes = self._has_blocks or "coloured" in plan.how.values()
+        key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
+        listed = self.order.items
+
+        def schedule() -> list[Step]:
+            items = listed * rounds
+            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
+
+        return self._live.get(key, schedule)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the initial values too, those aside that somebody learns: they are moved by whoever owns them."""
+        self.initial = {name: fn(x) if isinstance(x, Tensor) and not x.requires_grad else x for name, x in self.initial.items()}
+        super()._apply(fn, recurse)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"
+
+
+def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Accept states of earlier versions, in which the declaration was the submodule ``graph``."""
+    for key in [key for key in state if key.startswith(f"{prefix}graph.")]:
+        state[f"{prefix}declaration.{key.removeprefix(f'{prefix}graph.')}"] = state.pop(key)

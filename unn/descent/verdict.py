@@ -1,0 +1,173 @@
+"""How a round ended: converged, diverged, at an energy that is not finite, or none of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .checks import describe_bad_parameters
+from .conditional_gradient import MAX_STEPS
+from .energy import state_terms
+from .plan import Step
+from .shares import largest_value
+from .solution import Status
+from .state import Snapshot, State
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Batch elements whose values overflowed or became NaN.
+
+    Attributes:
+        elements: boolean, shape ``(batch,)``.
+        status: of these elements.
+        place: the update at which it happened, in words.
+        remedy: what to do.
+    """
+
+    elements: Tensor
+    status: Status
+    place: str
+    remedy: str
+
+    def message(self, others: str) -> str:
+        """In words.
+
+        Args:
+            others: how the run of the other batch elements ended; empty if there are none.
+        """
+        what = "values grew without limit" if self.status is Status.UNBOUNDED else "NaN"
+        if not others:
+            return f"{self.status.value}: {what} {self.place}. The values are those before that round. {self.remedy}"
+        return (
+            f"{self.status.value}: {what} {self.place}. The values of diverged elements are those before that round. "
+            f"{self.remedy} The other elements: {others}"
+        )
+
+
+@torch.no_grad()
+def judge_convergence(
+    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None
+) -> tuple[Status, str]:
+    """Is a finite round the last one: converged, or at rest where the energy is infinite?"""
+    names = list(dict.fromkeys(step.name for step in steps))
+    if until is None or any(name not in before.values for name in names):
+        return Status.LIMIT, ""
+    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
+    if change > until or unfinished_blocks(state):
+        return Status.LIMIT, ""
+    reason = _not_finite(state)
+    if reason:
+        return Status.INFINITE, (
+            f"infinite energy: nothing changes any more (by {change:.2g} in round {rounds}), but {reason}"
+        )
+    return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
+
+
+@torch.no_grad()
+def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> Divergence | None:
+    """The batch elements that diverged in the last round, and where; None if all values are finite and not huge.
+
+    Where some diverged, the state is that before the round: the round is run once more to find the update.
+    """
+    names = dict.fromkeys(step.name for step in steps)
+    if bool(torch.stack([_in_range(state, name) for name in names]).all()):
+        return None
+    state.restore(before)
+    step, number = steps[-1], len(steps)
+    elements = torch.ones(state.setting.batch, dtype=torch.bool, device=state.setting.like.device)
+    largest = 0.0
+    for k, current in enumerate(steps):
+        peaks = [float(_peaks(x).nan_to_num(0).amax()) for name, x in state.values.items() if name in state.plan.free]
+        largest = max([largest, *peaks])
+        state.update(current)
+        bad = ~_in_range(state, current.name)
+        if bool(bad.any()):
+            step, number, elements = current, k + 1, bad
+            break
+    values = state.values[step.name]
+    overflow = not bool(values.isnan().any()) or largest > largest_value(values.dtype) ** 0.5
+    state.restore(before)
+    place = f"at update {number} of round {rounds} ({step}), in {int(elements.sum())} of {len(elements)} batch elements"
+    if overflow:
+        given = [name for name in state.plan.graph.variables if name not in state.plan.free]
+        return Divergence(elements, Status.UNBOUNDED, place, f"The energy: {state.plan.graph.boundedness(given=given)}")
+    return Divergence(elements, Status.NOT_A_NUMBER, place, _parameter_remedy(state, step.name))
+
+
+def _in_range(state: State, name: str) -> Tensor:
+    """The batch elements in which a variable is finite and not huge, or frozen."""
+    x = state.values[name]
+    inside = _peaks(x) <= largest_value(x.dtype)
+    return inside if state.frozen is None else inside | state.frozen
+
+
+def _peaks(x: Tensor) -> Tensor:
+    """The largest magnitude in each batch element."""
+    return x.reshape(len(x), -1).abs().amax(1)
+
+
+def _parameter_remedy(state: State, name: str) -> str:
+    """Which parameters of the factors of a variable are NaN or infinite."""
+    operands = {array for factor in state.plan.factors_of(name) for array in factor.operands}
+    bad = describe_bad_parameters(state.plan.graph, operands)
+    return bad or f"Check the parameters of the factors of {name} for NaN or infinite entries."
+
+
+def unfinished_blocks(state: State) -> str:
+    """The variables whose last update the inner solver left before a minimum, with counts; empty if there are none."""
+    counts = {
+        name: int((flags if state.frozen is None else flags & ~state.frozen).sum())
+        for name, flags in state.unfinished.items()
+    }
+    size = state.setting.batch
+    return ", ".join(f"{name!r} (in {count} of {size} batch elements)" for name, count in counts.items() if count)
+
+
+def stopped_early_message(state: State, rounds: int) -> str:
+    """What the inner solver left undone, with a remedy; empty if nothing."""
+    blocks = unfinished_blocks(state)
+    if not blocks:
+        return ""
+    given = [name for name in state.plan.graph.variables if name not in state.plan.free]
+    return (
+        f"stopped early: after {rounds} rounds the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} "
+        "steps, so that the energy can still fall in this block alone. Run more rounds, which continue from there, or "
+        f"make sure that there is a minimum. The energy: {state.plan.graph.boundedness(given=given)}"
+    )
+
+
+def _not_finite(state: State) -> str:
+    """What makes the energy infinite or NaN, and what to do; empty if it is finite."""
+    graph, setting = state.plan.graph, state.setting
+    for name, share in state_terms(state).items():
+        if name in graph.variables:
+            inside = setting.regularizers[name].contains(state.value(name), setting.masks.get(name))
+            if not bool(inside.all()):
+                remedy = "it was given so, or dropout contradicts what was given"
+                if name in state.plan.free and name not in setting.observed:
+                    remedy = f"add {name!r} to the order, or hold it inside with initial={{{name!r}: 'uniform'}}"
+                return (
+                    f"variable {name!r} lies outside the domain of {setting.regularizers[name]!r} in "
+                    f"{int((~inside).sum())} of {len(inside)} batch elements, where the energy is infinite; {remedy}."
+                )
+        if not bool(share.isfinite().all()):
+            kind = "variable" if name in graph.variables else "factor"
+            return (
+                f"the share of {kind} {name!r} in the energy is {float(share[~share.isfinite()][0])} in "
+                f"{int((~share.isfinite()).sum())} of {len(share)} batch elements; rescale the values, or check the "
+                f"parameters of {name!r}."
+            )
+    return ""
+
+
+def limit_message(rounds: int, until: float | None) -> str:
+    if until is None:
+        return f"reached its limit: {rounds} rounds, as asked; use until=1e-6 to iterate to convergence."
+    return (
+        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise iterations, or check "
+        "graph.boundedness() for whether the energy has a minimum."
+    )

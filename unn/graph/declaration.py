@@ -1,0 +1,674 @@
+"""The declaration: a factor graph of named arrays."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import DeclarationError, suggest, unknown
+from ..regularizers import Regularizer
+from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
+from .boundedness import Boundedness, boundedness_of
+from .factor import Factor
+from .sizes import SizeRelation, SizeTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .adjacency import Adjacency
+    from .symmetries import Symmetry
+
+Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
+
+
+F = TypeVar("F", bound=Factor)
+
+
+class FactorGraph(nn.Module):
+    """A problem: variables with regularizers, parameters, constants, and the factors that couple them.
+
+    The graph is an ``nn.Module``: its parameters are learned, moved and saved as those of any module.
+
+    Args:
+        name: for messages and pictures.
+        sizes: static sizes of axes by name; axes without a size are dynamic, found from the values of each call.
+
+    Example:
+        >>> import unn
+        >>> from factors import Multilinear
+        >>> g = unn.FactorGraph("toy", pixel=4, label=3)
+        >>> X = g.variable("X", "pixel", unn.SquaredNorm())
+        >>> Y = g.variable("Y", "label", unn.Entropy())
+        >>> W = g.parameter("W", "label pixel")
+        >>> g.factor(Multilinear(Y["c"], W["c x"], X["x"]))
+        >>> g
+        FactorGraph 'toy': 2 variables (X, Y), 1 factor, 12 parameters
+    """
+
+    def __init__(self, name: str = "graph", /, **sizes: int) -> None:
+        super().__init__()
+        if not isinstance(name, str):
+            raise DeclarationError(f"a graph needs a name that is text, got {name!r}.")
+        sizes = {axis: int(size) if isinstance(size, np.integer) else size for axis, size in sizes.items()}
+        for axis, size in sizes.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise DeclarationError(f"axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+        self.name = name
+        self.sizes = dict(sizes)
+        self.arrays: dict[str, Array] = {}
+        self.factors: dict[str, Factor] = {}
+        self._variables: dict[str, Variable] = {}
+        self._pending: dict[str, Initializer] = {}
+        self._name_counts: dict[str, int] = {}
+        self._table = SizeTable(self.sizes)
+        self._relations: list[SizeRelation] = []
+        self._plans: dict[object, object] = {}
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
+        """Declare an array that can be observed or inferred.
+
+        Args:
+            name: unique in the graph.
+            axes: names separated by spaces; axes left of a bar index separate nodes: ``"row col | digit"``.
+            regularizer: says the domain and the activation.
+
+        Raises:
+            DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
+        """
+        names, node_axes = parse_axes("variable", name, axes)
+        if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
+            raise DeclarationError(f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}.")
+        bound = regularizer.bind(names, name)
+        for axis in bound.over_axes(names):
+            if axis in names[:node_axes] and axis not in names[node_axes:]:
+                raise DeclarationError(
+                    f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature axes, right of the "
+                    "bar, can depend on one another. Move the bar, or choose another axis with over=."
+                )
+        variable = Variable(name, names, bound, node_axes)
+        self._declare(variable)
+        try:
+            # the regularizer may tie sizes that contradict
+            self._table.solve({})
+        except DeclarationError:
+            del self._variables[name]
+            self._forget(name)
+            raise
+        return variable
+
+    def parameter(self, name: str, axes: str, init: Initializer | None = None) -> Parameter:
+        """Declare a learned array.
+
+        Args:
+            name: unique in the graph; also its name in ``state_dict()``.
+            axes: names separated by spaces.
+            init: ``"fan_in"`` (uniform in +-1/sqrt(product of all sizes but the first), as ``torch.nn.Linear``; the default from
+                two axes on), ``"zeros"`` (the default with one axis), ``"ones"``, ``"normal"`` (standard deviation 0.01), a number
+                (standard deviation), a tensor of values, or a function that fills a tensor in place.
+
+        Raises:
+            DeclarationError: for a name in use, or values that do not fit the axes.
+        """
+        names, _ = parse_axes("parameter", name, axes)
+        if init is None:
+            init = "fan_in" if len(names) > 1 else "zeros"
+        if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
+            raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
+        parameter = Parameter(name, names)
+        number = isinstance(init, (int, float)) and not isinstance(init, bool) and math.isfinite(init) and init >= 0
+        if not (number or isinstance(init, (str, Tensor)) or callable(init)):
+            raise DeclarationError(
+                f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
+            )
+        if isinstance(init, Tensor) and init.is_floating_point() and not bool(init.isfinite().all()):
+            raise DeclarationError(f"parameter {name!r}: its first values have NaN or infinite entries.")
+        if isinstance(init, Tensor) and not init.is_floating_point():
+            raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
+        self._declare(parameter)
+        self._pending[name] = init
+        try:
+            if isinstance(init, Tensor):
+                self._adopt_sizes(parameter, init)
+            self._materialise()
+        except Exception:
+            self._forget(name)
+            raise
+        return parameter
+
+    def constant(self, name: str, axes: str, value: Tensor | None = None) -> Constant:
+        """Declare a fixed array, given here or with the observations of each call.
+
+        Args:
+            name: unique in the graph.
+            axes: names separated by spaces.
+            value: shape ``(*axes)``; saved and moved with the module. None: passed to each call, with or without a batch axis.
+
+        Raises:
+            DeclarationError: for a name in use, or a value that does not fit the axes.
+        """
+        names, _ = parse_axes("constant", name, axes)
+        constant = Constant(name, names)
+        if value is not None:
+            try:
+                value = torch.as_tensor(value).detach().clone()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise DeclarationError(f"constant {name!r}: its value cannot be made a tensor ({error}).") from None
+            if not value.is_floating_point():
+                raise DeclarationError(f"constant {name!r}: its value has dtype {value.dtype}; call .float().")
+            if not bool(value.isfinite().all()):
+                raise DeclarationError(f"constant {name!r}: its value has NaN or infinite entries.")
+        self._declare(constant)
+        if value is not None:
+            try:
+                self._adopt_sizes(constant, value)
+            except DeclarationError:
+                self._forget(name)
+                raise
+            self.register_buffer(name, value)
+        return constant
+
+    def index(self, name: str, axis: str, numbers: Tensor | Sequence[int], into: str) -> Index:
+        """Declare fixed numbers of entries along an axis, such as the ends of the edges of a graph.
+
+        A factor looks entries up by them: ``s["src[e] v"]`` is, for each edge e, row ``src[e]`` of ``s``.
+        The numbers belong to the declaration, as sizes do: they are not among the weights of
+        ``state_dict()``.
+
+        Args:
+            name: unique in the graph.
+            axis: along which the numbers lie, such as ``"edge"``.
+            numbers: whole numbers >= 0, shape ``(axis,)``; there may be none, and each may occur several
+                times.
+            into: the axis whose entries they number, such as ``"node"``.
+
+        Raises:
+            DeclarationError: for a name in use, numbers that are not whole, negative, or beyond the size of
+                ``into``, or that do not fit the axis.
+
+        Example:
+            >>> import torch, unn
+            >>> from factors import Multilinear
+            >>> g = unn.FactorGraph("triangle", node=3)
+            >>> s = g.variable("s", "node", unn.SignedEntropy())
+            >>> src = g.index("src", "edge", [0, 1, 2], into="node")
+            >>> dst = g.index("dst", "edge", [1, 2, 0], into="node")
+            >>> J = g.parameter("J", "edge", init="ones")
+            >>> g.factor(Multilinear(J["e"], s["src[e]"], s["dst[e]"]))
+            -sum J[e] s[src[e]] s[dst[e]]
+            >>> g.energy({"s": torch.tensor([[1.0, 1.0, -1.0]])}, by_factor=True)["Multilinear(J, s, s)"]
+            tensor([1.], grad_fn=<NegBackward0>)
+        """
+        (names, _), (target, _) = parse_axes("index", name, axis), parse_axes("index", name, into)
+        if len(names) != 1 or len(target) != 1:
+            raise DeclarationError(
+                f"index {name!r} lies along one axis and numbers the entries of one axis, got {axis!r} "
+                f"into {into!r}."
+            )
+        index = Index(name, names, _index_numbers(name, numbers), target[0])
+        self._declare(index)
+        try:
+            self._adopt_sizes(index, index.numbers)
+        except DeclarationError:
+            self._forget(name)
+            raise
+        return index
+
+    def relate_sizes(self, relation: str) -> None:
+        """Declare that the size of one axis follows from that of another.
+
+        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the
+        other as well.
+
+        Args:
+            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of
+                declared arrays.
+
+        Raises:
+            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or
+                the factors declared so far.
+
+        Example:
+            >>> import unn
+            >>> g = unn.FactorGraph("tagger", word=5)
+            >>> X = g.variable("X", "word", unn.SquaredNorm())
+            >>> T = g.parameter("T", "step", init="ones")
+            >>> g.relate_sizes("step = word - 1")
+            >>> g.T
+            Parameter containing:
+            tensor([1., 1., 1., 1.], requires_grad=True)
+        """
+        parsed = SizeRelation.parse(relation)
+        axes = dict.fromkeys(axis for array in self.arrays.values() for axis in array.axes)
+        for axis in (parsed.axis, parsed.other):
+            if axis not in axes:
+                raise DeclarationError(
+                    f"relation '{parsed}': graph {self.name!r}: {unknown('axis', axis, axes)}"
+                )
+        try:
+            self._table.add_relation(parsed)
+            _ = self._table.static
+        except DeclarationError:
+            self._table = self._rebuilt_table()
+            raise
+        self._relations.append(parsed)
+        self._plans.clear()
+        self._materialise()
+
+    def factor(self, factor: F) -> F:
+        """Add a factor and return it.
+
+        Raises:
+            DeclarationError: if it refers to arrays of another graph, or ties axes of different sizes.
+        """
+        if not isinstance(factor, Factor):
+            raise DeclarationError(f"factor() takes a factor such as Multilinear(H['h'], W['h x'], X['x']), got {factor!r}.")
+        for reference in factor.references:
+            known = self.arrays.get(reference.array.name)
+            if known is not reference.array:
+                name = reference.array.name
+                what = "belongs to another graph" if known is None else "is not the one declared in this graph"
+                remedy = suggest(name, self.arrays)
+                if known is not None:
+                    remedy = f" Use this graph's own, g[{name!r}]."
+                raise DeclarationError(
+                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {what} ({self.name!r}).{remedy}"
+                )
+        factor.indices = self._indices_of(factor)
+        if self.factors.get(factor.name) is factor:
+            raise DeclarationError(f"factor {factor.name!r} was added already.")
+        if factor.name in self.arrays:
+            raise DeclarationError(f"the name {factor.name!r} of a factor is in use by a {self.arrays[factor.name].kind}; choose another.")
+        place = factor.name.replace(".", "_")
+        if factor.module is not None and hasattr(self, place):
+            raise DeclarationError(f"factor {factor.name!r}: its module cannot be stored under this name, which is in use; choose another.")
+        base = factor.name
+        while factor.name in self.factors:
+            self._name_counts[base] = self._name_counts.get(base, 1) + 1
+            factor.name = f"{base}#{self._name_counts[base]}"
+        try:
+            self._table.add_factor(factor)
+            _ = self._table.static if self._table.has_rules else None
+        except DeclarationError:
+            self._table = self._rebuilt_table()
+            raise
+        if self._table.has_rules:
+            factor.split_sizes = self._table.split_letters(factor)
+        self.factors[factor.name] = factor
+        self._plans.clear()
+        self._materialise()
+        if factor.module is not None:
+            self.add_module(factor.name.replace(".", "_"), factor.module)
+        return factor
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The variables by name, in the order of declaration."""
+        return self._variables
+
+    @property
+    def size_table(self) -> SizeTable:
+        """The unified sizes of all axes."""
+        return self._table
+
+    def variable_named(self, name: str) -> Variable:
+        """The variable with this name.
+
+        Raises:
+            DeclarationError: if there is none; suggests the closest.
+        """
+        array = self.arrays.get(name) if isinstance(name, str) else None
+        if not isinstance(array, Variable):
+            if array is not None:
+                raise DeclarationError(f"{name!r} is a {array.kind}, not a variable.{suggest('', self.variables)}")
+            raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+        return array
+
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[False] = False, lengths: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[True], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]: ...
+    def energy(
+        self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
+
+        Args:
+            values: every variable, shape ``(batch, *axes)``, and every constant that has no value of its own.
+            by_factor: return the share of each regularizer (by the name of its variable) and each factor (by its own name).
+            lengths: for ragged axes, the length of each batch element, shape ``(batch,)``.
+
+        Returns:
+            Shape ``(batch,)``; +inf where a value lies outside its domain.
+
+        Raises:
+            ObservationError: if a value is missing or has the wrong shape.
+        """
+        from ..descent.energy import energy_terms
+
+        terms = energy_terms(self, values, lengths)
+        if by_factor:
+            return terms
+        return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
+
+    def boundedness(self, given: Collection[str] = ()) -> Boundedness:
+        """Is the energy bounded below when ``given`` are observed? Bounded, unbounded, depending on the weights, or unknown.
+
+        Args:
+            given: names of variables and constants, in a list, tuple or set.
+
+        Raises:
+            DeclarationError: for names that are not declared, or a text in place of a collection of names.
+        """
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
+        for name in given:
+            if name not in self.arrays:
+                raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+        return boundedness_of(self, given)
+
+    def adjacency(self, /, **sizes: int) -> Adjacency:
+        """Which nodes interact, as a sparse symmetric matrix with named blocks.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .adjacency import adjacency
+
+        return adjacency(self, sizes)
+
+    def symmetries(self, /, **sizes: int) -> list[Symmetry]:
+        """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
+
+        This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
+        constants tell the values of their letters apart) and in graphs of ``unn.trace``, whose programs are checked; factors that only
+        say who interacts leave it to their option ``ordered``.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .symmetries import symmetries
+
+        return symmetries(self, sizes)
+
+    def depth(self, /, **sizes: int) -> int:
+        """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        from .diameter import longest_shortest_path
+
+        return longest_shortest_path(self.adjacency(**sizes))
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """The graph in words and formulas: arrays, energy, updates, boundedness."""
+        from .describe import explain
+
+        return explain(self)
+
+    def to_mermaid(self) -> str:
+        """The graph as Mermaid text."""
+        from .describe import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_dot(self) -> str:
+        """The graph as Graphviz text."""
+        from .describe import to_dot
+
+        return to_dot(self)
+
+    def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, several nodes in plates.
+
+        Args:
+            given: names of observed variables.
+            theme: "light" or "dark".
+
+        Raises:
+            DeclarationError: for a name that is not declared.
+            ObservationError: for an unknown theme.
+        """
+        from ..draw import draw_graph, theme_named
+
+        return draw_graph(self, given, theme_named(theme))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without compiled plans, which are found again."""
+        return {**self.__dict__, "_plans": {}}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in self.__dict__.get("_variables", ()):
+                raise AttributeError(f"variables are looked up by name: g[{name!r}], not g.{name}.") from None
+            raise
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.variables)
+        count = sum(p.numel() for p in nn.Module.parameters(self))
+        waiting = f", {len(self._pending)} of unknown size" if self._pending else ""
+        return (
+            f"FactorGraph {self.name!r}: {len(self.variables)} {_plural('variable', len(self.variables))} ({names}), "
+            f"{len(self.factors)} {_plural('factor', len(self.factors))}, {count} {_plural('parameter', count)}{waiting}"
+        )
+
+    # -- inner -------------------------------------------------------------------------------------------------------
+
+    def require_parameters(self) -> None:
+        """Check that every parameter has its sizes and values.
+
+        Raises:
+            DeclarationError: names the first parameter and the axes whose sizes are missing.
+        """
+        for name in self._pending:
+            array = self.arrays[name]
+            shape = self.size_table.shape(array, self.size_table.static)
+            missing = [axis for axis, size in zip(array.axes, shape, strict=True) if size is None]
+            axis = missing[0]
+            raise DeclarationError(
+                f"parameter {name!r} has no size for axis {', '.join(map(repr, missing))}; give it with the graph, "
+                f"FactorGraph({self.name!r}, {axis}=...), or tie it in a factor to an axis that has one."
+            )
+
+    def _declare(self, array: Array) -> None:
+        name = array.name
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise DeclarationError(f"{array.kind} needs a name that is a Python identifier, got {name!r}.")
+        if name in self.arrays:
+            raise DeclarationError(f"the name {name!r} is in use by a {self.arrays[name].kind} of graph {self.name!r}; choose another.")
+        if not isinstance(array, Variable) and hasattr(self, name):
+            raise DeclarationError(f"{array.kind} {name!r}: this name is an attribute of torch modules; choose another.")
+        self.arrays[name] = array
+        if isinstance(array, Variable):
+            self._variables[name] = array
+        self._table.add_array(array)
+        self._plans.clear()
+
+    def _indices_of(self, factor: Factor) -> Indices:
+        """The indices that the references of a factor name.
+
+        Raises:
+            DeclarationError: for an unknown name, that of another array, or a factor that cannot look
+                entries up.
+        """
+        indices: dict[str, Index] = {}
+        known = [name for name, array in self.arrays.items() if isinstance(array, Index)]
+        for reference in factor.references:
+            for name in reference.pattern.indices:
+                array = self.arrays.get(name)
+                if not isinstance(array, Index):
+                    what = (
+                        unknown("index", name, known)
+                        if array is None
+                        else f"{name!r} is a {array.kind}, not an index.{suggest('', known)}"
+                    )
+                    into = reference.array.axes[0]
+                    remedy = f"declare it with g.index({name!r}, 'edge', numbers, into={into!r})."
+                    raise DeclarationError(f"factor {factor.name!r}, {reference}: {what} Or {remedy}")
+                if not factor.handles_indices:
+                    raise DeclarationError(
+                        f"factor {factor.name!r}: {type(factor).__name__} cannot look up entries in an "
+                        f"index, as {reference} does; "
+                        "use a Multilinear factor, or a class with handles_indices = True."
+                    )
+                indices[name] = array
+        return indices
+
+    def _adopt_sizes(self, array: Array, value: Tensor) -> None:
+        """Take static sizes from a value given with its declaration."""
+        problem = ""
+        if value.ndim != len(array.axes):
+            problem = f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape {tuple(value.shape)}"
+        seen: dict[str, int] = {}
+        for axis, size in zip(array.axes, value.shape, strict=False):
+            root = self._table.root(axis)
+            known = seen.setdefault(root, self._table.static.get(root, size))
+            if known is not None and known != size and not problem:
+                problem = f"has size {known} along axis {axis!r}, but its value has shape {tuple(value.shape)}"
+        if problem:
+            raise DeclarationError(f"{array.kind} {array.name!r} {problem}.")
+        before = dict(self.sizes)
+        self.sizes.update(zip(array.axes, value.shape, strict=True))
+        try:
+            self._table = self._rebuilt_table()
+            _ = self._table.static
+        except DeclarationError:
+            self.sizes = before
+            raise
+
+    def _rebuilt_table(self) -> SizeTable:
+        return SizeTable.of(self.arrays.values(), self.factors.values(), self.sizes, self._relations)
+
+    def _forget(self, name: str) -> None:
+        """Undo the declaration of an array that no factor refers to yet."""
+        del self.arrays[name]
+        self._pending.pop(name, None)
+        self._table = self._rebuilt_table()
+        self._plans.clear()
+
+    def _materialise(self) -> None:
+        """Create the pending parameters whose sizes are known by now."""
+        if not self._pending:
+            return
+        table = self._table
+        for name, init in list(self._pending.items()):
+            shape = table.shape(self.arrays[name], table.static)
+            if None not in shape:
+                self.register_parameter(name, nn.Parameter(_initial(name, init, [size or 0 for size in shape])))
+                del self._pending[name]
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        for name in self._pending:
+            if prefix + name in state_dict:
+                axes = [axis for axis in self.arrays[name].axes if self._table.static.get(self._table.root(axis)) is None]
+                error_msgs.append(
+                    f"parameter {name!r} of graph {self.name!r} has no size yet; give the sizes of its axes in the declaration before "
+                    f"loading: FactorGraph({self.name!r}, {', '.join(f'{axis}=...' for axis in axes)})."
+                )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+
+    def fixed_values(self) -> dict[str, Tensor]:
+        """The current parameters and the constants given when declared, by name."""
+        return {name: x for group in (self._parameters, self._buffers) for name, x in group.items() if x is not None}
+
+    @overload
+    def __getitem__(self, name: str) -> Array: ...
+    @overload
+    def __getitem__(self, name: tuple[str, ...]) -> tuple[Array, ...]: ...
+    def __getitem__(self, name: str | tuple[str, ...]) -> Array | tuple[Array, ...]:
+        """The declared array with this name."""
+        if isinstance(name, tuple):
+            return tuple(self[one] for one in name)
+        if name not in self.arrays:
+            raise DeclarationError(f"graph {self.name!r}: " + unknown("array", name, self.arrays))
+        return self.arrays[name]
+
+
+def _index_numbers(name: str, numbers: object) -> Tensor:
+    """The numbers of an index as int64 on the CPU.
+
+    Raises:
+        DeclarationError: names the first entry that is negative, or says what is wrong with all of them.
+    """
+    try:
+        given = torch.as_tensor(numbers)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DeclarationError(f"index {name!r}: its numbers cannot be made a tensor ({error}).") from None
+    if given.numel() == 0 and not isinstance(numbers, Tensor):
+        given = given.long()
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise DeclarationError(
+            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call "
+            ".long()."
+        )
+    with torch.inference_mode(False):
+        own = given.detach().to("cpu", torch.int64, copy=True)
+    if bool((own < 0).any()):
+        place = tuple((own < 0).nonzero()[0].tolist())
+        at = place[0] if len(place) == 1 else place
+        raise DeclarationError(
+            f"index {name!r}: entry {at} is {int(own[place])}; numbers of entries go from 0."
+        )
+    return own
+
+
+def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
+    if isinstance(init, Tensor):
+        return init.detach().clone()
+    try:
+        values = torch.zeros(shape)
+    except (RuntimeError, TypeError) as error:
+        # torch says TypeError of sizes above 2 ** 63
+        raise DeclarationError(
+            f"parameter {name!r}: its shape {tuple(shape)} takes {4 * math.prod(shape):,} bytes, which cannot be allocated."
+        ) from error
+    if isinstance(init, str):
+        if init == "ones":
+            values.fill_(1.0)
+        elif init == "normal":
+            values.normal_(0, 0.01)
+        elif init == "fan_in":
+            bound = 1 / math.sqrt(max(1, math.prod(shape[1:])))
+            values.uniform_(-bound, bound)
+    elif callable(init):
+        with torch.no_grad():
+            try:
+                init(values)
+            except Exception as error:
+                raise DeclarationError(
+                    f"parameter {name!r}: the function that fills it failed on a tensor of shape {tuple(shape)} "
+                    f"({type(error).__name__}: {error})."
+                ) from error
+    else:
+        values.normal_(0, float(init))
+    return values
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"

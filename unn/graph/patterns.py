@@ -1,0 +1,139 @@
+"""Patterns of references: ``"i d"``, ``"(R r) (C c)"``, ``"i+1 j"``, ``"src[e] d"``.
+
+A pattern names one *dimension* per axis of the array. A dimension is one letter, possibly shifted by an
+integer, a group of letters in parentheses that splits the axis, slowest letter first, or a letter in
+brackets behind the name of an index of the graph, which looks up entries of the axis. Letters are local to
+the factor, as in einsum; equal letters at equal shifts tie axes to one size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ..errors import DeclarationError
+
+_TOKEN = re.compile(r"\s*(?:(\()|(\))|([A-Za-z_][A-Za-z_0-9]*)(?:\s*([+-])\s*(\d+))?)")
+_LOOKUP = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)\s*\[([^\[\]]*)(\]?)")
+_LETTER = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*)(?:\s*([+-])\s*(\d{1,9}))?\s*")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One axis of a reference.
+
+    Attributes:
+        letters: of the axis; several when it is split.
+        shift: of a single letter.
+        index: the name of the index that looks up entries of the axis, at the letter and its shift; None
+            without one.
+    """
+
+    letters: tuple[str, ...]
+    shift: int = 0
+    index: str | None = None
+
+    def __str__(self) -> str:
+        if len(self.letters) != 1:
+            return f"({' '.join(self.letters)})"
+        letter = self.letters[0] + (f"{self.shift:+d}" if self.shift else "")
+        return letter if self.index is None else f"{self.index}[{letter}]"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The dimensions of a reference, one for each axis of its array."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @cached_property
+    def letters(self) -> tuple[str, ...]:
+        """All letters in order, splits flattened; a letter on a diagonal appears once."""
+        return tuple(dict.fromkeys(letter for dim in self.dimensions for letter in dim.letters))
+
+    @cached_property
+    def plain(self) -> bool:
+        """True if every axis is one unshifted letter of its own, so that the array needs no view."""
+        named = [dim.letters for dim in self.dimensions]
+        simple = all(len(d.letters) == 1 and not d.shift and d.index is None for d in self.dimensions)
+        return simple and len(set(named)) == len(named)
+
+    @cached_property
+    def indices(self) -> tuple[str, ...]:
+        """The names of the indices that look up entries of some axis, each once."""
+        return tuple(dict.fromkeys(dim.index for dim in self.dimensions if dim.index is not None))
+
+    def __str__(self) -> str:
+        return " ".join(str(dim) for dim in self.dimensions)
+
+
+@lru_cache(maxsize=4096)
+def parse_pattern(text: str) -> Pattern:
+    """Parse the text of a reference.
+
+    Raises:
+        DeclarationError: at the first character that fits no rule, for empty or nested groups, or for a shift in a group.
+    """
+    dimensions: list[Dimension] = []
+    group: list[str] | None = None
+    position = 0
+    while position < len(text):
+        if text[position:].isspace():
+            break
+        lookup = _LOOKUP.match(text, position)
+        if lookup is not None:
+            start = lookup.end(0) - len(lookup.group(0).lstrip())
+            if group is not None:
+                raise _bad(text, start, "a letter inside a group cannot be looked up in an index")
+            dimensions.append(_looked_up(text, start, lookup))
+            position = lookup.end(0)
+            continue
+        match = _TOKEN.match(text, position)
+        if match is None:
+            position += len(text[position:]) - len(text[position:].lstrip())
+            raise _bad(
+                text,
+                position,
+                "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as "
+                "'src[e]'",
+            )
+        start = match.end(0) - len(match.group(0).lstrip())
+        opened, closed, letter, sign, amount = match.groups()
+        if opened:
+            if group is not None:
+                raise _bad(text, start, "groups cannot be nested")
+            group = []
+        elif closed:
+            if not group:
+                raise _bad(text, start, "an empty or unopened group")
+            dimensions.append(Dimension(tuple(group)))
+            group = None
+        elif group is not None:
+            if sign:
+                raise _bad(text, start, "a letter inside a group cannot be shifted")
+            group.append(letter)
+        else:
+            if amount and len(amount) > 9:
+                raise _bad(text, start, "a shift of more than nine digits")
+            dimensions.append(Dimension((letter,), int(sign + amount) if sign else 0))
+        position = match.end(0)
+    if group is not None:
+        raise _bad(text, len(text), "a group is not closed")
+    for dim in dimensions:
+        if len(dim.letters) != len(set(dim.letters)):
+            raise _bad(text, 0, f"the group '{dim}' repeats a letter")
+    return Pattern(tuple(dimensions))
+
+
+def _looked_up(text: str, start: int, match: re.Match[str]) -> Dimension:
+    name, inside, closed = match.groups()
+    letter = _LETTER.fullmatch(inside)
+    if letter is None or not closed:
+        raise _bad(text, start, f"an index holds one letter in brackets, such as '{name}[e]'")
+    own, sign, amount = letter.groups()
+    return Dimension((own,), int(sign + amount) if sign else 0, name)
+
+
+def _bad(text: str, position: int, why: str) -> DeclarationError:
+    return DeclarationError(f"pattern {text!r} cannot be read at character {position + 1}: {why}.")

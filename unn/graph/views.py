@@ -1,0 +1,299 @@
+"""Arrays seen through patterns: shifts, splits, diagonals and indices, and their adjoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import DeclarationError, ObservationError
+from .arrays import Index, Indices, Reference, check_batch
+from .factor import Factor, Values
+from .patterns import Pattern
+from .sizes import LetterSizes
+
+
+def view(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices | None = None
+) -> Tensor:
+    """``x`` with one dimension for each letter of the pattern, behind its leading batch dimensions.
+
+    Args:
+        x: shape ``(*batch, *axes)``.
+        pattern: of the reference, one dimension for each axis.
+        sizes: the extent of each letter.
+        starts: the first index of each shifted letter; 0 where absent.
+        indices: those that the pattern names.
+    """
+    if indices and pattern.indices:
+        return _gathered(x, pattern, sizes, starts, indices)
+    lead = x.ndim - len(pattern.dimensions)
+    for axis, dim in enumerate(pattern.dimensions):
+        if len(dim.letters) == 1:
+            letter = dim.letters[0]
+            start = starts.get(letter, 0) + dim.shift
+            if start or x.shape[lead + axis] != sizes[letter]:
+                x = x.narrow(lead + axis, min(start, x.shape[lead + axis]), sizes[letter])
+    for axis in reversed(range(len(pattern.dimensions))):
+        letters = pattern.dimensions[axis].letters
+        if len(letters) > 1:
+            x = x.unflatten(lead + axis, [sizes[letter] for letter in letters])
+    flat = [letter for dim in pattern.dimensions for letter in dim.letters]
+    while len(set(flat)) < len(flat):
+        second = next(k for k in range(len(flat)) if flat[k] in flat[:k])
+        first = flat.index(flat[second])
+        x = x.diagonal(dim1=lead + first, dim2=lead + second).movedim(-1, lead + first)
+        del flat[second]
+    return x
+
+
+def adjoint(
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices | None = None,
+) -> Tensor:
+    """The adjoint of ``view``: spreads a message over the array's own axes, zero where the view does not look.
+
+    Dimensions of size 1 stay so where the pattern lets the message be broadcast.
+
+    Args:
+        m: shape ``(*batch, *letters)``, the letters in the order of ``pattern.letters``; 1 where broadcast.
+        pattern: of the reference.
+        sizes: the extent of each letter.
+        starts: the first index of each shifted letter.
+        shape: of the array, without batch dimensions.
+        indices: those that the pattern names.
+    """
+    if indices and pattern.indices:
+        return _scattered(m, pattern, sizes, starts, shape, indices)
+    flat = [letter for dim in pattern.dimensions for letter in dim.letters]
+    letters = list(pattern.letters)
+    lead = m.ndim - len(letters)
+    for second in range(len(flat)):
+        first = flat.index(flat[second])
+        if first != second:
+            m = _widen(m, lead + first, sizes[flat[second]])
+            m = torch.diag_embed(m.movedim(lead + first, -1), dim1=lead + first, dim2=lead + second)
+    position = lead
+    for dim in pattern.dimensions:
+        count = len(dim.letters)
+        if count > 1:
+            if any(m.shape[position + k] != 1 for k in range(count)):
+                for k, letter in enumerate(dim.letters):
+                    m = _widen(m, position + k, sizes[letter])
+            m = m.flatten(position, position + count - 1)
+        position += 1
+    for axis, dim in enumerate(pattern.dimensions):
+        if len(dim.letters) == 1:
+            letter = dim.letters[0]
+            start = starts.get(letter, 0) + dim.shift
+            start = min(start, shape[axis])
+            rest = shape[axis] - start - sizes[letter]
+            if start or rest:
+                m = _widen(m, lead + axis, sizes[letter])
+                after = m.ndim - 1 - (lead + axis)
+                m = F.pad(m, [0, 0] * after + [start, rest])
+    return m
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """Axes that are looked up together, since they share letters: one index, or several at the same letter.
+
+    Attributes:
+        axes: positions in the pattern.
+        letters: that run over the entries looked up.
+    """
+
+    axes: tuple[int, ...]
+    letters: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int, ...]]:
+    """The axes looked up together, the pattern of the other axes, and the positions of these."""
+    groups: list[tuple[set[int], set[str]]] = []
+    for axis, dim in enumerate(pattern.dimensions):
+        axes, letters = {axis}, set(dim.letters)
+        for group in [g for g in groups if g[1] & letters]:
+            groups.remove(group)
+            axes, letters = axes | group[0], letters | group[1]
+        groups.append((axes, letters))
+    indexed = [axes for axes, _ in groups if any(pattern.dimensions[axis].index is not None for axis in axes)]
+    lookups = tuple(
+        _Lookup(
+            tuple(sorted(axes)),
+            tuple(dict.fromkeys(x for axis in sorted(axes) for x in pattern.dimensions[axis].letters)),
+        )
+        for axes in sorted(indexed, key=min)
+    )
+    looked_up = {axis for lookup in lookups for axis in lookup.axes}
+    others = tuple(axis for axis in range(len(pattern.dimensions)) if axis not in looked_up)
+    return lookups, Pattern(tuple(pattern.dimensions[axis] for axis in others)), others
+
+
+def _entries(
+    lookup: _Lookup,
+    pattern: Pattern,
+    shape: Sequence[int],
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    indices: Indices,
+    device: torch.device,
+) -> Tensor:
+    """The flat number, among the entries of the axes of a lookup, of the entry for each value of its letters.
+
+    Returns:
+        Shape ``(entries looked up,)``, the letters in order, the last the fastest.
+    """
+    entry = torch.zeros([1] * len(lookup.letters), dtype=torch.int64, device=device)
+    for axis in lookup.axes:
+        dim = pattern.dimensions[axis]
+        along = torch.zeros_like(entry)
+        for letter in dim.letters:
+            run = torch.arange(sizes[letter], device=device) + (starts.get(letter, 0) + dim.shift)
+            along = along * sizes[letter] + run.view(
+                [-1 if other == letter else 1 for other in lookup.letters]
+            )
+        if dim.index is not None:
+            along = indices[dim.index].on(device)[along]
+        entry = entry * shape[axis] + along
+    return entry.expand([sizes[letter] for letter in lookup.letters]).reshape(-1)
+
+
+def _gathered(
+    x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
+) -> Tensor:
+    """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the others."""
+    lookups, rest, others = _lookups(pattern)
+    lead = x.ndim - len(pattern.dimensions)
+    shape = x.shape[lead:]
+    x = x.permute(
+        *range(lead),
+        *(lead + axis for lookup in lookups for axis in lookup.axes),
+        *(lead + axis for axis in others),
+    )
+    position = lead
+    for lookup in lookups:
+        entries = _entries(lookup, pattern, shape, sizes, starts, indices, x.device)
+        x = x.flatten(position, position + len(lookup.axes) - 1).index_select(position, entries)
+        x = x.unflatten(position, [sizes[letter] for letter in lookup.letters])
+        position += len(lookup.letters)
+    x = view(x, rest, sizes, starts)
+    letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
+    return x.permute(*range(lead), *(lead + letters.index(letter) for letter in pattern.letters))
+
+
+def _scattered(
+    m: Tensor,
+    pattern: Pattern,
+    sizes: LetterSizes,
+    starts: dict[str, int],
+    shape: tuple[int, ...],
+    indices: Indices,
+) -> Tensor:
+    """``adjoint`` for a pattern with indices: messages to one entry are added up."""
+    lookups, rest, others = _lookups(pattern)
+    lead = m.ndim - len(pattern.letters)
+    letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
+    m = m.permute(*range(lead), *(lead + pattern.letters.index(letter) for letter in letters))
+    m = adjoint(m, rest, sizes, starts, tuple(shape[axis] for axis in others))
+    position = lead
+    for lookup in lookups:
+        for k, letter in enumerate(lookup.letters):
+            m = _widen(m, position + k, sizes[letter])
+        m = m.flatten(position, position + len(lookup.letters) - 1)
+        entries = _entries(lookup, pattern, shape, sizes, starts, indices, m.device)
+        own = [shape[axis] for axis in lookup.axes]
+        zeros = m.new_zeros(*m.shape[:position], math.prod(own), *m.shape[position + 1 :])
+        m = zeros.index_add(position, entries, m).unflatten(position, own)
+        position += len(own)
+    places = [axis for lookup in lookups for axis in lookup.axes] + list(others)
+    return m.permute(*range(lead), *(lead + places.index(axis) for axis in range(len(places))))
+
+
+def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
+    """The first index of each letter that is shifted somewhere: large enough for every negative shift."""
+    starts: dict[str, int] = {}
+    for reference in references:
+        for dim in reference.pattern.dimensions:
+            if dim.shift < 0:
+                starts[dim.letters[0]] = max(starts.get(dim.letters[0], 0), -dim.shift)
+    return starts
+
+
+def checked_views(factor: Factor, values: Values) -> list[Tensor]:
+    """The values of each reference of a factor of variables, seen through its pattern, shape ``(batch, *letters)``.
+
+    Args:
+        factor: whose references they are.
+        values: of its variables, shape ``(batch, *axes)``.
+
+    Raises:
+        ObservationError: for values that are missing, of another shape, or do not fit one another.
+    """
+    batch: int | None = None
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, array in {r.array.name: r.array for r in factor.references}.items():
+        where = f"{name!r} of factor {factor.name!r}"
+        if name not in values:
+            raise ObservationError(f"variable {where} has no value; pass all of {', '.join(factor.variables)}.")
+        x = values[name]
+        if not isinstance(x, Tensor) or x.is_complex():
+            kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise ObservationError(f"variable {where}: expected a torch.Tensor of real numbers, got {kind}.")
+        batch = check_batch(where, array, x, batch)
+        shapes[name] = tuple(x.shape[1:])
+    sizes = factor.letter_sizes(shapes)
+    for reference in factor.references:
+        for axis, size, dim in zip(reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+            if dim.index is not None:
+                _check_numbers(factor, reference, factor.indices[dim.index], size)
+                continue
+            expected = math.prod(sizes[letter] for letter in dim.letters)
+            if size != expected and not _shifted(factor, dim.letters):
+                raise ObservationError(
+                    f"variable {reference.array.name!r} of factor {factor.name!r}: axis {axis!r} has size {size}, "
+                    f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
+                )
+    starts = starts_of(factor.references)
+    return [view(values[r.array.name], r.pattern, sizes, starts, factor.indices) for r in factor.references]
+
+
+def _check_numbers(factor: Factor, reference: Reference, index: Index, size: int) -> None:
+    try:
+        index.check_size(size)
+    except DeclarationError as error:
+        raise ObservationError(
+            f"variable {reference.array.name!r} of factor {factor.name!r}: {error}"
+        ) from None
+
+
+def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:
+    return any(dim.shift and dim.letters[0] in letters for r in factor.references for dim in r.pattern.dimensions)
+
+
+def _widen(m: Tensor, axis: int, size: int) -> Tensor:
+    return m if m.shape[axis] == size else m.expand([size if k == axis else -1 for k in range(m.ndim)])
+
+
+def refuse_shifted_splits(factor: Factor) -> None:
+    """Check that no letter is shifted in one place and part of a split in another.
+
+    Raises:
+        DeclarationError: names the first such letter.
+    """
+    dims = [dim for r in factor.references for dim in r.pattern.dimensions]
+    split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}
+    for letter in sorted({dim.letters[0] for dim in dims if dim.shift} & split):
+        raise DeclarationError(
+            f"factor {factor.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
+        )

@@ -1,4 +1,0 @@
-"""Networks whose attention and embeddings are a graph's."""
-
-from .denoiser import Denoiser as Denoiser
-from .frame import Frame as Frame

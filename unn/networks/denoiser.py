@@ -1,0 +1,296 @@
+"""A transformer over the nodes of a graph: its attention mask is the graph's, its embeddings know the graph's arrays and symmetries."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from ..cache import BoundedCache
+from ..errors import DeclarationError, ExchangeabilityWarning, suggest
+from ..graph.declaration import FactorGraph
+from ..graph.interactions import node_axis_count
+from ..graph.symmetries import Assumption, assumptions, shared_index
+from ..ops.attention import AttentionMask, attention
+from .tokens import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
+
+Embedding = Literal["exchangeable", "array", "independent"]
+EMBEDDINGS = ("exchangeable", "array", "independent")
+SelfConditioning = Literal["tokens", "estimate", "none"]
+SELF_CONDITIONINGS = ("tokens", "estimate", "none")
+
+
+class Denoiser(nn.Module):
+    """Estimates a sample from its noisy values, given any of them exactly.
+
+    A token for each node; a stack of residual blocks and of attention in which a node sees its neighbours in the graph (structured-diffusion
+    paper, Section 3 and Appendix D). The norms are those of one token, so that nothing passes by the mask.
+
+    Args:
+        graph: the declaration.
+        width: of a token.
+        depth: pairs of a residual block and attention; None for as many as information needs to cross the graph, two at least.
+        heads: of attention; divides the width.
+        embedding: of nodes. "exchangeable": one for each variable, and positions along the indices that are not exchangeable; "array": one for each
+            variable, and positions along all of its axes; "independent": one for each node, for one size of the graph.
+        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them, with an
+            ``ExchangeabilityWarning`` at the first use where a factor leaves open whether they are symmetries of the problem.
+        dropout: probability in the residual blocks.
+        global_token: let each block see the mean of all tokens as well; information then passes by the mask, which is open to see here.
+        structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
+            "directed", children to parents but not back; "random", as many pairs anywhere.
+        kernel: of attention, see ``unn.ops.attention.attention``.
+        self_conditioning: what of an estimate the next one can be told: "tokens", all that the network has found out about each node (Jabri et al.,
+            2023); "estimate", the estimate alone (Chen et al., 2023); "none".
+        sizes: of axes without a static one, at which "independent" embeddings are made.
+        body: instead of the stack of blocks, a module that takes tokens and what they are told of time and place, shape ``(batch, nodes, width)``
+            each, and returns tokens; such as ``factors.EnergyBody``.
+
+    Raises:
+        DeclarationError: for options out of range.
+    """
+
+    def __init__(
+        self,
+        graph: FactorGraph,
+        *,
+        width: int = 64,
+        depth: int | None = None,
+        heads: int = 4,
+        embedding: Embedding = "exchangeable",
+        shared: Sequence[str] | None = None,
+        dropout: float = 0.0,
+        global_token: bool = False,
+        structure: Structure = "graph",
+        kernel: str = "auto",
+        self_conditioning: SelfConditioning = "none",
+        sizes: Mapping[str, int] | None = None,
+        body: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(width, depth, heads, embedding, structure, self_conditioning, dropout)
+        self.graph = graph
+        self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
+        self.shared = None if shared is None else tuple(shared)
+        self.frames = Frames(graph)
+        self._places: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
+        self._warned = False
+        channels = self.frames.channels
+        self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
+        self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
+        self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
+        self.arrays = None if self.independent is not None else _ArrayEmbedding(graph, width)
+        self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
+        self.self_conditioning = self_conditioning
+        self.previous: nn.Module | None = None
+        if self_conditioning == "tokens":
+            self.previous = nn.Linear(width, width, bias=False)
+        elif self_conditioning == "estimate":
+            self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
+        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.body = body
+        if body is not None:
+            depth = 0
+        elif depth is None:
+            depth = max(2, graph.depth(**(sizes or {})))
+        self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        if self.previous is not None:
+            for weight in self.previous.parameters():
+                nn.init.zeros_(weight)
+
+    def frame(self, **sizes: int) -> Frame:
+        """The graph at given sizes; those that were asked for last are kept, so that asking again costs nothing.
+
+        Raises:
+            DeclarationError: for sizes that are missing or contradict the declaration.
+        """
+        return self.frames.at(**sizes)
+
+    def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+        """An estimate of the clean sample, shape ``(batch, numbers)``; at observed nodes it means nothing.
+
+        Arguments as for ``tokens``, of which this is the ``estimate``.
+        """
+        return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
+
+    def tokens(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+        """What the network finds out about each node, shape ``(batch, nodes, width)``.
+
+        Args:
+            rows: noisy values of unit scale where nothing is observed, exact ones where it is, shape ``(batch, numbers)``.
+            level: of the noise, the logarithm of its ratio to the data, shape ``(batch,)``.
+            observed: which nodes are, shape ``(batch, nodes)``, boolean.
+            frame: of the graph at the sizes of these rows.
+            memory: with self-conditioning, of an earlier call: its tokens, shape ``(batch, nodes, width)``, or its estimate, shape
+                ``(batch, numbers)``; None and zeros are the same.
+        """
+        tokens = self._tokens(self.read, rows, frame)
+        if memory is not None:
+            tokens = tokens + self._remembered(memory, frame)
+        place = self._place(frame)
+        tokens = tokens + place + observed[..., None] * self.observed
+        told = silu(self.time(_sinusoids(level * 250, self.width)))[:, None] + place
+        mask = frame.masks(self.structure)
+        for block in self.blocks:
+            tokens = block(tokens, told, mask, self.kernel)
+        if self.body is not None:
+            tokens = self.body(tokens, told)
+        return silu(self.norm(tokens))
+
+    def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
+        """The estimate that follows from tokens, shape ``(batch, numbers)``.
+
+        Args:
+            tokens: shape ``(batch, nodes, width)``.
+            frame: of the graph at their sizes.
+        """
+        return torch.cat([self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()], 1)
+
+    def _remembered(self, memory: Tensor, frame: Frame) -> Tensor:
+        if isinstance(self.previous, nn.ModuleDict):
+            return self._tokens(self.previous, memory, frame)
+        if self.previous is None:
+            raise DeclarationError('the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" or "estimate".')
+        found: Tensor = self.previous(memory)
+        return found
+
+    def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
+        parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
+        return torch.cat(parts, 1)
+
+    def _place(self, frame: Frame) -> Tensor:
+        """The embeddings of all nodes, shape ``(nodes, width)``."""
+        if self.independent is not None:
+            if self.independent.num_embeddings != frame.nodes:
+                raise DeclarationError(
+                    f"the denoiser has {self.independent.num_embeddings} independent embeddings, but the graph at {frame.sizes} has "
+                    f'{frame.nodes} nodes; train with embedding="array" or "exchangeable" to change sizes.'
+                )
+            return self.independent.weight
+        assert self.arrays is not None
+        device = self.observed.device
+        key = (tuple(sorted(frame.sizes.items())), device)
+        positions = self._places.get_or_make(key, lambda: self._positions(frame).to(device))
+        found: Tensor = self.arrays(positions, frame)
+        return found
+
+    def _positions(self, frame: Frame) -> Tensor:
+        """Sinusoids of the index of each node along each axis that is told apart, shape ``(nodes, numbers)``."""
+        shared = [] if self.embedding == "array" else [s for s in frame.symmetries if self.shared is None or s.name in self.shared]
+        known = [s.name for s in frame.candidates]
+        for name in self.shared or ():
+            if name not in known:
+                raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}")
+        if self.shared is None and not self._warned:
+            for assumption in assumptions(self.graph, shared):
+                self._warned = True
+                _warn(assumption)
+        wide = _most_axes(self.graph)
+        found = []
+        for name, slot in frame.slots.items():
+            index = [torch.from_numpy(along) for along in shared_index(name, slot.node_shape, shared)]
+            columns = [_sinusoids(along.flatten().float(), _POSITION) for along in index]
+            count = slot.nodes.stop - slot.nodes.start
+            columns += [torch.zeros(count, _POSITION)] * (wide - len(columns))
+            found.append(torch.cat(columns, 1))
+        return torch.cat(found)
+
+
+_POSITION = 16
+"""Numbers for the index along an axis."""
+
+
+class _ArrayEmbedding(nn.Module):
+    """A vector for each variable, plus a linear function of sinusoids of the position in it."""
+
+    def __init__(self, graph: FactorGraph, width: int) -> None:
+        super().__init__()
+        self.variable = nn.Embedding(len(graph.variables), width)
+        self.position = nn.Linear(_POSITION * _most_axes(graph), width, bias=False)
+
+    def forward(self, positions: Tensor, frame: Frame) -> Tensor:
+        counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
+        found: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))
+        return found
+
+
+def _most_axes(graph: FactorGraph) -> int:
+    return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
+
+
+class _Block(nn.Module):
+    """A residual block on each token, then attention over the graph."""
+
+    def __init__(self, width: int, heads: int, dropout: float, global_token: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first_norm, self.second_norm, self.attention_norm = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.told = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.query_key, self.value = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.everyone = nn.Linear(width, width) if global_token else None
+        # each block starts as the identity
+        for linear in (self.second, self.out):
+            nn.init.normal_(linear.weight, 0, 0.02 / math.sqrt(width))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, told: Tensor, mask: AttentionMask | None, kernel: str) -> Tensor:
+        h = self.first(silu(self.first_norm(x))) + self.told(told)
+        if self.everyone is not None:
+            h = h + self.everyone(x.mean(1, keepdim=True))
+        x = x + self.second(self.dropout(silu(self.second_norm(h))))
+        q, k = self.query_key(self.attention_norm(x)).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        # not normalised: a weighted mean of continuous values, such as a posterior mean, needs their magnitudes
+        v = self.value(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        if mask is None:
+            found = nn.functional.scaled_dot_product_attention(q, k, v)
+        else:
+            found = attention(q, k, v, mask, kernel)
+        out: Tensor = x + self.out(found.transpose(1, 2).flatten(2))
+        return out
+
+
+def _warn(assumption: Assumption) -> None:
+    """Say that embeddings are shared along indices of which the declaration leaves open whether they are exchangeable."""
+    factor, (one, other) = assumption.factor, assumption.shared
+    warnings.warn(
+        f"denoiser: embeddings are shared along {one.name!r} and {other.name!r}, but factor {factor.name!r} ({factor.formula()}) "
+        "relates each value of one to each value of the other and does not state that they are exchangeable. A relation that treats "
+        "them unequally, such as a matrix product with fixed weights, cannot be learned with shared embeddings. State in the factor "
+        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do not; or give the denoiser '
+        'shared=[...] or embedding="array".',
+        ExchangeabilityWarning,
+        stacklevel=2,
+    )
+
+
+def _sinusoids(x: Tensor, width: int) -> Tensor:
+    """Shape ``(*shape)`` to ``(*shape, width)``."""
+    half = width // 2
+    rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    angles = x[..., None] * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def _check_options(
+    width: int, depth: int | None, heads: int, embedding: str, structure: str, self_conditioning: str, dropout: float
+) -> None:
+    named = (("embedding", embedding, EMBEDDINGS), ("structure", structure, STRUCTURES), ("self_conditioning", self_conditioning, SELF_CONDITIONINGS))
+    for option, chosen, known in named:
+        if chosen not in known:
+            raise DeclarationError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
+    for name, value in (("width", width), ("heads", heads), ("depth", depth)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise DeclarationError(f"denoiser: {name} must be a whole number >= 1, got {value!r}.")
+    if width % heads or width % 2:
+        raise DeclarationError(f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} heads.")
+    if not 0 <= dropout < 1:
+        raise DeclarationError(f"denoiser: dropout must be in [0, 1), got {dropout!r}.")

@@ -1,0 +1,315 @@
+"""A graph at given sizes, as a denoiser sees it: a token for each node, and all values of a sample as one row of numbers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..cache import BoundedCache
+from ..descent.evidence import Partial
+from ..errors import DeclarationError, ObservationError, suggest
+from ..graph.declaration import FactorGraph
+from ..graph.interactions import node_axis_count
+from ..graph.symmetries import Symmetry, candidates, symmetries
+from ..ops.attention import AttentionMask
+from ..regularizers import BinaryEntropy
+
+Kind = Literal["real", "binary", "category"]
+Structure = Literal["graph", "dense", "directed", "random"]
+STRUCTURES = ("graph", "dense", "directed", "random")
+MOST_SIZES = 64
+"""Sizes of a graph whose frames, with their attention masks, are kept; made again, a frame costs time but changes nothing."""
+Given = Mapping[str, Tensor | Partial]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the values of one variable lie.
+
+    Attributes:
+        name: of the variable.
+        kind: "real", "binary" (0 or 1, diffused as two options) or "category" (one-hot along the feature axis).
+        shape: of its values without the batch axis.
+        node_shape: the axes of ``shape`` that index nodes.
+        channels: numbers in a node.
+        nodes: range of its nodes among all.
+        numbers: range of its numbers among all.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    node_shape: tuple[int, ...]
+    channels: int
+    nodes: slice
+    numbers: slice
+
+
+class Frame:
+    """A graph at given sizes.
+
+    Args:
+        graph: the declaration.
+        sizes: of the axes without a static one.
+
+    Attributes:
+        sizes: as given.
+        adjacency: who interacts with whom.
+        slots: by variable, where its values lie.
+
+    Raises:
+        DeclarationError: for a graph without nodes, or sizes that are missing or contradict the declaration.
+    """
+
+    def __init__(self, graph: FactorGraph, sizes: Mapping[str, int]) -> None:
+        self.graph = graph
+        self.sizes = dict(sizes)
+        self.adjacency = graph.adjacency(**sizes)
+        self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
+        self.slots = _slots(graph, self.sizes)
+        if not self.nodes:
+            raise DeclarationError(f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing to sample.")
+        alone = [name for name, slot in self.slots.items() if self._alone(slot)]
+        if alone and self.nodes > 1:
+            warnings.warn(
+                f"graph {graph.name!r}: nodes of {', '.join(alone)} interact with no other node; their samples will be independent of the rest.",
+                stacklevel=3,
+            )
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return self.adjacency.count
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a sample has."""
+        return sum(slot.numbers.stop - slot.numbers.start for slot in self.slots.values())
+
+    def masks(self, structure: Structure) -> AttentionMask | None:
+        """Who attends to whom; None for everybody to everybody."""
+        if structure not in self._masks:
+            other = self.adjacency.directed() if structure == "directed" else self.adjacency.random(torch.Generator().manual_seed(0))
+            self._masks[structure] = AttentionMask(other)
+        return self._masks[structure]
+
+    @cached_property
+    def symmetries(self) -> list[Symmetry]:
+        """Exchangeable indices of the graph at these sizes."""
+        return symmetries(self.graph, self.sizes)
+
+    @cached_property
+    def candidates(self) -> list[Symmetry]:
+        """Indices that the patterns call exchangeable, those with one value at these sizes as well."""
+        return candidates(self.graph, self.adjacency.shapes)
+
+    @cached_property
+    def node_of_number(self) -> Tensor:
+        """To which node each number belongs, shape ``(numbers,)``."""
+        parts = [torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels) for s in self.slots.values()]
+        return torch.cat(parts)
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Values of all variables as rows of numbers, shape ``(batch, numbers)``.
+
+        Args:
+            values: by variable, shape ``(batch, *axes)``; one-hot along the feature axis for categories, 0 or 1 for binary ones.
+
+        Raises:
+            ObservationError: for missing or unknown variables, wrong shapes, NaN, or values that are not of their kind.
+        """
+        self._check_names(values)
+        missing = [name for name in self.slots if name not in values]
+        if missing:
+            raise ObservationError(f"samples of graph {self.graph.name!r} need values of all variables; missing: {', '.join(missing)}.")
+        for name, value in values.items():
+            self._check_shape(self.slots[name], value)
+        batches = {len(x) for x in values.values()}
+        if len(batches) > 1:
+            raise ObservationError(f"values of graph {self.graph.name!r} differ in their batch sizes: {sorted(batches)}.")
+        return torch.cat([self._row(slot, values[name]) for name, slot in self.slots.items()], 1)
+
+    def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
+        """Rows of numbers as values by variable; the largest of a category's or binary value's numbers is taken for it.
+
+        Args:
+            rows: shape ``(batch, numbers)``.
+        """
+        found = {}
+        for name, slot in self.slots.items():
+            x = rows[:, slot.numbers].unflatten(1, (-1, slot.channels))
+            if slot.kind == "binary":
+                x = x.argmax(-1).to(rows.dtype)
+            elif slot.kind == "category":
+                x = torch.nn.functional.one_hot(x.argmax(-1), slot.channels).to(rows.dtype)
+            found[name] = x.reshape(len(rows), *slot.shape)
+        return found
+
+    def observation(self, given: Given, batch: int) -> tuple[Tensor, Tensor]:
+        """What is given as rows of numbers, 0 elsewhere, shape ``(batch, numbers)``, and which nodes are observed, shape ``(batch, nodes)``.
+
+        Args:
+            given: by variable, whole, or in part with a mask over nodes or entries; a batch axis of 1 is repeated.
+            batch: how many rows.
+
+        Raises:
+            ObservationError: for unknown variables, wrong shapes, NaN, values that are not of their kind, or a node observed in part.
+        """
+        self._check_names(given)
+        rows = torch.zeros(batch, self.numbers)
+        seen = torch.zeros(batch, self.nodes, dtype=torch.bool)
+        for name, found in given.items():
+            slot = self.slots[name]
+            value, mask = (found.value, found.mask) if isinstance(found, Partial) else (found, None)
+            self._check_shape(slot, value)
+            where = torch.ones(1, *slot.node_shape, dtype=torch.bool) if mask is None else self._node_mask(slot, mask, value)
+            kept = where.reshape(*where.shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
+            # what stands at unobserved entries does not matter
+            value = torch.where(kept.to(value.device), value, torch.zeros((), dtype=value.dtype, device=value.device))
+            numbers = self._row(slot, value, where)
+            for x in (numbers, where):
+                if len(x) not in (1, batch):
+                    raise ObservationError(f"variable {name!r}: {len(x)} batch elements are given, but {batch} are to be sampled.")
+            here = where.reshape(len(where), -1).expand(batch, -1)
+            seen[:, slot.nodes] = here
+            if not numbers.is_floating_point() or rows.dtype != numbers.dtype:
+                rows = rows.to(torch.promote_types(rows.dtype, numbers.dtype))
+            rows[:, slot.numbers] = torch.where(here.repeat_interleave(slot.channels, 1), numbers, 0)
+        return rows, seen
+
+    def _alone(self, slot: Slot) -> bool:
+        degree = self.adjacency.matrix.indptr[1:] - self.adjacency.matrix.indptr[:-1]
+        return bool((degree[slot.nodes] == 1).any())
+
+    def _check_names(self, values: Mapping[str, object]) -> None:
+        for name in values:
+            if name not in self.slots:
+                raise ObservationError(f"graph {self.graph.name!r} has no variable {name!r}.{suggest(name, self.slots)}")
+
+    def _row(self, slot: Slot, value: Tensor, where: Tensor | None = None) -> Tensor:
+        """The numbers of one variable, shape ``(batch, nodes * channels)``."""
+        name = slot.name
+        self._check_shape(slot, value)
+        x = value if value.is_floating_point() else value.float()
+        if not bool(x.isfinite().all()):
+            raise ObservationError(f"variable {name!r}: values have NaN or infinite entries.")
+        if slot.kind == "binary":
+            if not bool(((x == 0) | (x == 1)).all()):
+                raise ObservationError(f"variable {name!r} is binary; its values must be 0 or 1.")
+            return torch.stack([1 - x, x], -1).flatten(1)
+        x = x.reshape(len(x), -1, slot.channels)
+        if slot.kind == "category":
+            ones = (x == 1).sum(-1) == 1
+            if where is not None:
+                ones = ones | ~where.reshape(len(where), -1)
+            if not bool(((x == 0) | (x == 1)).all() and ones.all()):
+                raise ObservationError(f"variable {name!r} has {slot.channels} options; its values must be one-hot along the last axis.")
+        return x.flatten(1)
+
+    def _check_shape(self, slot: Slot, value: object) -> None:
+        if not isinstance(value, Tensor) or value.ndim != len(slot.shape) + 1 or tuple(value.shape[1:]) != slot.shape:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            expected = ", ".join(map(str, ("batch", *slot.shape)))
+            raise ObservationError(f"variable {slot.name!r}: expected a tensor of shape ({expected}), got {found}.")
+
+    def _node_mask(self, slot: Slot, mask: Tensor, value: Tensor) -> Tensor:
+        """Which nodes a mask observes, shape ``(batch or 1, *node axes)``."""
+        full = tuple(value.shape)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != full[: mask.ndim] or not mask.ndim:
+            raise ObservationError(
+                f"variable {slot.name!r}: the mask of a partial observation is boolean and has the shape of the value, "
+                f"{full}, or of its first axes."
+            )
+        known = 1 + len(slot.node_shape)
+        if mask.ndim <= known:
+            return mask.reshape(*mask.shape, *(1,) * (known - mask.ndim)).expand(len(mask), *slot.node_shape)
+        flat = mask.flatten(known)
+        if not torch.equal(flat.all(-1), flat.any(-1)):
+            raise ObservationError(f"variable {slot.name!r}: the features of a node are observed together or not at all.")
+        return flat.all(-1)
+
+    def __repr__(self) -> str:
+        return f"Frame of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers" + (f", {self.sizes}" if self.sizes else "")
+
+
+class Frames:
+    """A graph at any sizes; the frames that were used last are kept.
+
+    Args:
+        graph: the declaration.
+
+    Attributes:
+        kinds: by variable, of what kind its values are.
+        channels: by variable, numbers in a node.
+
+    Raises:
+        DeclarationError: for a graph without variables, or with a feature axis whose size is not static.
+    """
+
+    def __init__(self, graph: FactorGraph) -> None:
+        self.graph = graph
+        self.kinds = kinds(graph)
+        self.channels = _channels(graph, self.kinds)
+        self._made: BoundedCache[tuple[tuple[str, int], ...], Frame] = BoundedCache(MOST_SIZES)
+
+    def at(self, **sizes: int) -> Frame:
+        """The graph at given sizes.
+
+        Raises:
+            DeclarationError: for sizes that are missing or contradict the declaration.
+        """
+        return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: Frame(self.graph, sizes))
+
+
+def kinds(graph: FactorGraph) -> dict[str, Kind]:
+    """Of what kind the values of each variable are, by its regularizer."""
+    found: dict[str, Kind] = {}
+    for name, variable in graph.variables.items():
+        over = variable.regularizer.over_axes(variable.axes)
+        features = variable.axes[node_axis_count(variable) :]
+        if over and over == features:
+            found[name] = "category"
+        elif isinstance(variable.regularizer, BinaryEntropy) and not features:
+            found[name] = "binary"
+        else:
+            found[name] = "real"
+    return found
+
+
+def _channels(graph: FactorGraph, kinds: Mapping[str, Kind]) -> dict[str, int]:
+    """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
+    found = {}
+    for name, kind in kinds.items():
+        variable = graph.variables[name]
+        features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
+        if None in features:
+            axis = variable.axes[node_axis_count(variable) + features.index(None)]
+            raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
+        found[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
+    if not found:
+        raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
+    return found
+
+
+def _slots(graph: FactorGraph, sizes: Mapping[str, int]) -> dict[str, Slot]:
+    table = graph.size_table
+    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
+    slots: dict[str, Slot] = {}
+    node = number = 0
+    for name, kind in kinds(graph).items():
+        variable = graph.variables[name]
+        shape = tuple(size or 0 for size in table.shape(variable, solved))
+        node_shape = shape[: node_axis_count(variable)]
+        count = torch.Size(node_shape).numel()
+        channels = 2 if kind == "binary" else torch.Size(shape[len(node_shape) :]).numel()
+        slots[name] = Slot(name, kind, shape, node_shape, channels, slice(node, node + count), slice(number, number + count * channels))
+        node, number = node + count, number + count * channels
+    return slots
+

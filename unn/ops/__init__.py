@@ -1,0 +1,1 @@
+"""Tensor algebra that knows no graph object."""

@@ -1,0 +1,196 @@
+"""Attention over a graph: the function, its kernels, and which of them is taken when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ...errors import ObservationError, suggest
+from .mask import AttentionMask
+from .measure import Size, can_be_measured, candidates_of, fastest_kernel
+from .relational import by_terms
+from .sparse import by_pairs, copies_at_once
+from .terms import Aligned, Listed, Term
+
+Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, kernel: str = "auto") -> Tensor:
+    """softmax(Q K^T / sqrt(width)) V over the neighbours of each node; zero where there are none.
+
+    All kernels give the same numbers to rounding. Second derivatives need the kernel "packed".
+
+    Args:
+        query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
+        mask: who attends to whom.
+        kernel: "auto", the fastest on this machine: on a processor measured once for each size of problem, unless the problem is
+            tiny or the result has to be reproducible to the bit, as in training by ``fit`` (``unn.ops.attention.measure`` says why);
+            "estimated" by the cost model, a function of the graph and the sizes alone; "dense" (PyTorch's
+            scaled_dot_product_attention), "relational" (dense products along the axes of the declaration), "packed" (the
+            neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse" (products of sparse
+            matrices), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours
+            together; on a GPU).
+
+    Returns:
+        Shape ``(batch, heads, nodes, width of values)``.
+
+    Raises:
+        ObservationError: for shapes that do not fit, or an unknown kernel.
+    """
+    _check(query, key, value, mask)
+    if kernel not in _KERNELS and kernel not in _CHOICES:
+        raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, [*kernel_names(), *_CHOICES])}")
+    if not value.numel():
+        # part of the autograd graph all the same
+        return value + 0 * (query.sum() + key.sum())
+    if kernel == "auto":
+        kernel = _measured(query, key, value, mask)
+    elif kernel == "estimated":
+        kernel = choose_kernel(mask, query.shape[0] * query.shape[1], query.shape[3], query.device)
+    return _KERNELS[kernel](query, key, value, mask)
+
+
+def kernel_names() -> list[str]:
+    """The kernels that can be asked for, beside "auto" and "estimated"."""
+    return list(_KERNELS)
+
+
+def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.device) -> str:
+    """The kernel that should be fastest, by a model of its cost; the same on every machine of a kind.
+
+    Args:
+        mask: who attends to whom.
+        batch: batch elements times heads.
+        width: of a head.
+        device: on which it runs.
+    """
+    if device.type != "cpu":
+        # launching many small kernels costs more than what a dense mask wastes
+        n = mask.count
+        return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
+    costs = _estimates(mask, batch, width)
+    return min(costs, key=costs.__getitem__)
+
+
+def _measured(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
+    """The fastest kernel of a call on this machine; by the model of costs where that must not be measured or does not pay."""
+    batch, width = query.shape[0] * query.shape[1], query.shape[3]
+    if not can_be_measured(query):
+        return choose_kernel(mask, batch, width, query.device)
+    size = Size.of(query, key, value)
+
+    def choose() -> str:
+        estimates = {name: 1e-9 * cost for name, cost in _estimates(mask, batch, width).items()}
+        names = candidates_of(estimates)
+        if len(names) == 1:
+            return names[0]
+        return fastest_kernel({name: _over(mask, _KERNELS[name]) for name in names}, size, query, key, value)
+
+    return mask.measured.get_or_make(size, choose)
+
+
+def _over(mask: AttentionMask, kernel: Kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda query, key, value: kernel(query, key, value, mask)
+
+
+def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
+    """Nanoseconds by kernel, forward and backward, on one thread of an Intel Xeon."""
+    n = mask.count
+    dense = 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width))
+    costs = {
+        # many operations lose more to cold caches than one
+        "dense": dense / _COLD,
+        "relational": sum(_cost(term, batch, width) for term in mask.terms(torch.device("cpu"))),
+    }
+    if torch.backends.mkl.is_available():
+        # without it, products of sparse matrices are slow
+        parts = math.ceil(batch / copies_at_once(mask.adjacency))
+        pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
+        costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
+    return costs
+
+
+def _cost(term: Term, batch: int, width: int) -> float:
+    if isinstance(term, Listed):
+        return 173_000 + batch * term.pairs * (66 + 7 * width)
+    if isinstance(term, Aligned):
+        return 173_000 + batch * term.pairs * (28 + 3.5 * width)
+    ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
+    return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
+
+
+_COLD = 1.4
+"""How much longer the other kernels take, measured one after another with warm caches, between other work."""
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    if query.ndim != 4 or value.ndim != 4 or key.shape != query.shape or value.shape[:3] != query.shape[:3]:
+        raise ObservationError(f"attention: query, key and value need shape (batch, heads, nodes, width), got {shapes}.")
+    if query.shape[2] != mask.count:
+        raise ObservationError(f"attention: the mask has {mask.count} nodes, but the query has {query.shape[2]}.")
+    if len({(x.dtype, x.device) for x in (query, key, value)}) > 1:
+        found = [(x.dtype, str(x.device)) for x in (query, key, value)]
+        raise ObservationError(f"attention: query, key and value differ in dtype or device: {found}.")
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    allowed = mask.dense(query.device)
+    if not mask.has_empty_rows:
+        return scaled_dot_product_attention(query, key, value, allowed)
+    empty = ~allowed.any(1, keepdim=True)
+    return scaled_dot_product_attention(query, key, value, allowed | empty).masked_fill(empty, 0)
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    q, k, v = _wide(query, key, value)
+    neighbours, padding = mask.neighbours(query.device)
+    scores = (q[:, :, None] * k[:, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
+    if mask.has_empty_rows:
+        scores = scores.masked_fill(padding.all(1, keepdim=True), 0)
+    weights = scores.softmax(-1).masked_fill(padding, 0)
+    return (weights[..., None] * v[:, neighbours]).sum(2).view(value.shape).to(value.dtype)
+
+
+def _relational(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    q, k, v = _wide(query, key, value)
+    return by_terms(q, k, v, mask.terms(query.device)).view(value.shape).to(value.dtype)
+
+
+def _sparse(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    q, k, v = _wide(query, key, value)
+    return by_pairs(q, k, v, mask.pairs(len(q), query.device)).view(value.shape).to(value.dtype)
+
+
+def _wide(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled query, key and value, shape ``(batch * heads, nodes, width)``, in float32 at least, as sums over many neighbours overflow or stall."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q, k, v = (x.to(wide).flatten(0, 1) for x in (query, key, value))
+    return q * max(1, query.shape[3]) ** -0.5, k, v
+
+
+def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    device = query.device
+    order, back = mask.order(device)
+
+    def make() -> Any:
+        allowed = mask.dense(device)[order][:, order]
+        # compiled code reads it by position
+        return create_block_mask(lambda b, h, i, j: allowed[i, j], None, None, mask.count, mask.count, device=str(device))
+
+    blocks = mask.kept("blocks", device, make)
+    run: Any = flex_attention if device.type == "cpu" else mask.kept("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
+    q, k, v = (x.index_select(2, order) for x in (query, key, value))
+    out: Tensor = run(q, k, v, block_mask=blocks)
+    return out.index_select(2, back)
+
+
+_CHOICES = ("auto", "estimated")
+_KERNELS: dict[str, Kernel] = {"dense": _dense, "relational": _relational, "packed": _packed, "sparse": _sparse, "blocks": _blocks}

@@ -1,0 +1,129 @@
+"""What a dynamic program over structures adds up: logarithms of sums, maxima, or random draws; the same recursion then gives each answer.
+
+The gradient of the program's result is the answer: marginals, the best structure, or an exact sample (Eisner, 2016; Goodman, 1999). torch-struct's
+own semirings stand for -inf by -1e5 and -1e9, in whatever dtype the scores have, and draw from the global generator; these do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..regularizers.base import uniform
+
+NEVER = -1e300
+"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores of float32 comes near it."""
+
+Total = Callable[[Tensor, int], Tensor]
+"""A sum along one axis, by its number counted from the end."""
+
+
+def log_sum(x: Tensor, dim: int = -1) -> Tensor:
+    """The logarithm of the sum of exponentials; its gradient leads to marginals."""
+    # the gradient of logsumexp is exp(x - result), whose terms do not sum to one where the result is rounded to a coarse grid
+    peak = x.detach().amax(dim, keepdim=True)
+    return torch.logsumexp(x - peak, dim) + peak.squeeze(dim)
+
+
+def best(x: Tensor, dim: int = -1) -> Tensor:
+    """The maximum; its gradient leads to one best structure, also where there are several."""
+    return torch.max(x, dim).values
+
+
+def draw(generator: torch.Generator | None) -> Total:
+    """The logarithm of the sum, whose gradient draws one of the terms with its probability; leads to exact samples."""
+
+    def total(x: Tensor, dim: int = -1) -> Tensor:
+        drawn: Tensor = _Drawn.apply(x, dim, generator)
+        return drawn
+
+    return total
+
+
+def possible(partition: Tensor) -> Tensor:
+    """Which results of a recursion are those of at least one structure without forbidden parts."""
+    return partition.detach() > NEVER / 2
+
+
+def gradient(program: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    """The gradient of the sum of a program's results where they are possible, 0 elsewhere; detached, shape of ``scores``."""
+    with torch.enable_grad():
+        leaf = scores.detach().requires_grad_()
+        result = program(leaf)
+        (found,) = torch.autograd.grad(torch.where(possible(result), result, 0).sum(), leaf)
+    return found.detach()
+
+
+class _Drawn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.dim, ctx.generator = dim, generator
+        return torch.logsumexp(x, dim)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        noise = uniform(x.shape, x, ctx.generator).clamp_min(torch.finfo(x.dtype).tiny)
+        winner = (x - (-noise.log()).log()).argmax(ctx.dim, keepdim=True)
+        return torch.zeros_like(x).scatter(ctx.dim, winner, gradient.unsqueeze(ctx.dim)), None, None
+
+
+class Semiring:
+    """One of these sums as torch-struct's recursions take it; tensors have an additional first axis of size 1 there.
+
+    Args:
+        total: ``log_sum``, ``best`` or ``draw(generator)``.
+    """
+
+    zero = NEVER
+
+    def __init__(self, total: Total) -> None:
+        self.total = total
+
+    def size(self) -> int:
+        """Of the additional first axis."""
+        return 1
+
+    def convert(self, scores: Tensor) -> Tensor:
+        """Scores with the additional axis."""
+        return scores[None]
+
+    def unconvert(self, scores: Tensor) -> Tensor:
+        """Scores without it."""
+        return scores[0]
+
+    def sum(self, x: Tensor, dim: int = -1) -> Tensor:
+        """The semiring's addition along an axis."""
+        return self.total(x, dim)
+
+    def times(self, *factors: Tensor) -> Tensor:
+        """The semiring's multiplication."""
+        product = factors[0]
+        for factor in factors[1:]:
+            product = product + factor
+        return product
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        """The product of matrices on the last two axes."""
+        return self.total(a[..., :, None, :] + b.transpose(-2, -1)[..., None, :, :], -1)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """The inner product along the last axis."""
+        return self.total(a + b, -1)
+
+    def zero_(self, x: Tensor) -> Tensor:
+        """Fill with the neutral element of addition."""
+        return x.fill_(NEVER)
+
+    def one_(self, x: Tensor) -> Tensor:
+        """Fill with the neutral element of multiplication."""
+        return x.fill_(0.0)
+
+    def zero_mask_(self, x: Tensor, mask: Tensor) -> None:
+        """Fill with the neutral element of addition where the mask is true."""
+        x.masked_fill_(mask[None], NEVER)

@@ -1,0 +1,15 @@
+"""Graphs of generative programs: a program in Python runs once, and what depends on what is recorded."""
+
+from . import operations as operations
+from .distributions import Bernoulli as Bernoulli
+from .distributions import Categorical as Categorical
+from .distributions import Distribution as Distribution
+from .distributions import Normal as Normal
+from .distributions import Permutation as Permutation
+from .distributions import Uniform as Uniform
+from .listed import Listed as Listed
+from .traced import Traced as Traced
+from .traced import trace as trace
+from .tracer import Tracer as Tracer
+from .values import Entries as Entries
+from .values import Value as Value

@@ -1,0 +1,113 @@
+"""From the nodes of a program and their parents to a factor graph: patterns where relations are regular, lists where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import DeclarationError
+from ..graph.declaration import FactorGraph
+from .letters import Link, Names, Written
+from .listed import Listed
+from .recognise import Template, recognise
+from .sharing import unequal_indices, with_ordered
+from .tape import Nodes, Recorded, Tape
+
+
+def build(name: str, tape: Tape) -> FactorGraph:
+    """The graph of a finished run.
+
+    Raises:
+        DeclarationError: for a program that samples nothing, or leaves statements without a name or entries without a value.
+    """
+    _check_complete(tape)
+    links = [*_dependences(tape), *_cliques(tape)]
+    names = Names.of(tape, links)
+    written = [factor for child in tape.variables for factor in names.factors([link for link in links if link.one == child])]
+    graph = _declared(name, tape, names, written)
+    unequal = unequal_indices(tape, graph)
+    return _declared(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
+
+
+def _declared(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
+    # unn knows no particular factor. A traced program is the one place in it that declares factors instead of receiving them, so it asks the
+    # library for them when it does; what is imported here needs unn, which is loaded by now
+    from factors import Clique, Depends
+
+    declared = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
+    # letters that split axes, and options, have sizes of their own, which are known by now
+    graph = FactorGraph(name, **names.sizes)
+    for variable, axes in declared:
+        graph.variable(variable.name, axes, variable.values.regularizer())
+    for factor in written:
+        references = [graph.variables[variable][text] for variable, text in factor.references]
+        if factor.pairs is not None:
+            one, other = references
+            graph.factor(Listed(one, other, factor.pairs, directed=factor.directed))
+        elif factor.directed:
+            graph.factor(Depends(*references, ordered=factor.ordered))
+        else:
+            graph.factor(Clique(*references, each=factor.each, ordered=factor.ordered))
+    return graph
+
+
+def _check_complete(tape: Tape) -> None:
+    for statement in tape.statements:
+        if statement.name is None:
+            raise DeclarationError(
+                f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, or assign it to entries of an array from "
+                "t.empty; for an intermediate value that is no variable, leave out t.deterministic."
+            )
+    for recorded in tape.variables.values():
+        missing = np.flatnonzero(recorded.nodes.ravel() < 0)
+        if len(missing):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise DeclarationError(f"program: {recorded.entry(int(missing[0]))!r}{more} of t.empty({recorded.name!r}) never got a value.")
+    if not any(statement.what == "sample" for statement in tape.statements):
+        raise DeclarationError("program: it samples nothing, so there is no random variable; draw one with t.sample(name, distribution).")
+
+
+def _dependences(tape: Tape) -> list[Link]:
+    """By child and parent variable, in their order, what the patterns of their pairs are."""
+    links = []
+    for child in tape.variables.values():
+        found: dict[str, list[tuple[int, int]]] = {}
+        for flat, node in enumerate(child.nodes.ravel().tolist()):
+            for parent in tape.parents[node]:
+                place = tape.places[parent]
+                assert place is not None
+                found.setdefault(place[0], []).append((flat, place[1]))
+        links += [_link(child, tape.variables[name], np.array(sorted(found[name]))) for name in tape.variables if name in found]
+    return links
+
+
+def _cliques(tape: Tape) -> list[Link]:
+    """The entries of variables that were drawn together."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for statement in tape.statements:
+        for axes in statement.cliques:
+            cliques = np.moveaxis(statement.nodes, axes, range(len(axes)))
+            for clique in cliques.reshape(int(np.prod(cliques.shape[: len(axes)])), -1).tolist():
+                places = [place for node in clique if (place := tape.places[node])]
+                found.setdefault(places[0][0], set()).update((a, b) for _, a in places for _, b in places)
+    links = []
+    for name, pairs in found.items():
+        link = _link(tape.variables[name], tape.variables[name], np.array(sorted(pairs)), directed=False)
+        if not all(_is_clique(template) for template in link.templates):
+            both = np.array(sorted((a, b) for a, b in pairs if a < b))
+            link = Link(name, name, [], (both[:, 0], both[:, 1]), directed=False)
+        links.append(link)
+    return links
+
+
+def _link(one: Recorded, other: Recorded, pairs: Nodes, directed: bool = True) -> Link:
+    columns = pairs[:, 0], pairs[:, 1]
+    templates, rest = recognise(one.nodes.shape, other.nodes.shape, columns)
+    return Link(one.name, other.name, templates, (columns[0][rest], columns[1][rest]), directed)
+
+
+def _is_clique(template: Template) -> bool:
+    """Does it pair all entries that agree along some axes?"""
+    matching = all(b.letters == a.letters or b.letters[0] not in template.tied for a, b in zip(template.child, template.parent))
+    return template.plain and matching and all(len(place.letters) == 1 for place in template.parent)

@@ -1,0 +1,382 @@
+"""Permutations of the nodes of a program under which its joint law is invariant.
+
+The joint law of a program is the product of the laws of its nodes, each given the values of its
+parents. It is invariant under a permutation pi of the nodes if, for all values x that the program
+can draw, the law of node pi(n) given pi x is that of node n given x. This is compared node by node:
+the tape is replayed with given values x in place of all draws, and the parameters of each
+distribution and the value of each deterministic node are recorded; then the same with pi x. Generic
+real values make an accidental agreement improbable; binary values and categories are drawn many
+times, half of the time with probabilities that make rare ones frequent.
+
+The comparison errs on the side of refusal: a symmetry that shows only after two statements are
+combined, or one of a threshold that is met exactly and whose rounding depends on the order of a
+sum, counts as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnnError
+from ..graph.symmetries import Symmetry, generators
+from .distributions import Distribution
+from .kinds import Array, Kind
+from .tape import Draw, Drawing, Load, Nodes, Settle, Shape, Statement, Step, Store, Tape, aligned
+
+_BUDGET = 4_000_000
+"""Numbers in one array of a replay: rows times parameters of all nodes times permutations, about 32 MB."""
+_FEWEST_ROWS, _MOST_ROWS = 8, 2048
+"""Draws that are compared."""
+_RELATIVE = 1e-9
+"""Difference of two equal parameters through rounding, relative to them."""
+_RELATIVE_TO_PARENTS = 1e-12
+"""The same relative to the largest parent, for sums that cancel."""
+_STRETCH = 8.0
+"""Largest factor of standard normal numbers, and largest power of uniform ones, in rows of rare values."""
+
+# a program whose draws fail has no law to compare; its draws report the error
+_FAILURES = (UnnError, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def is_invariant(tape: Tape, symmetry: Symmetry) -> bool:
+    """Is the joint law of a program the same after all permutations of an index?
+
+    Args:
+        tape: of a complete run.
+        symmetry: of the graph of this run.
+    """
+    return not any(
+        altered_variables(tape, [symmetry.permutation(order).numpy() for order in generators(symmetry.size)])
+    )
+
+
+def altered_variables(tape: Tape, permutations: Sequence[Nodes]) -> list[frozenset[str]]:
+    """By permutation of the nodes, the variables whose law given their parents it changes.
+
+    Args:
+        tape: of a complete run.
+        permutations: where each node goes, nodes numbered as in the adjacency, shape ``(nodes,)`` each.
+
+    Returns:
+        A set for each permutation, empty if the joint law is invariant;
+        all variables it moves where the program cannot be drawn from.
+    """
+    layout = _Layout.of(tape)
+    altered = [layout.structurally_altered(moved) for moved in permutations]
+    trials = [number for number, names in enumerate(altered) if not names]
+    for number, names in zip(trials, _numerically_altered(tape, layout, [permutations[k] for k in trials])):
+        altered[number] = names
+    return [frozenset(names) for names in altered]
+
+
+def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) -> list[set[str]]:
+    """The same, by comparing parameters at drawn values, for permutations that keep distributions in place."""
+    if not moves:
+        return []
+    rows = int(np.clip(_BUDGET // (layout.slots * (len(moves) + 1)), _FEWEST_ROWS, _MOST_ROWS))
+    at_once = max(1, _BUDGET // (rows * layout.slots))
+    try:
+        values = _draws(tape, layout, rows)
+        expected = _laws(tape, layout, values)
+    except _FAILURES:
+        return [layout.moving(moved) for moved in moves]
+    altered = []
+    for start in range(0, len(moves), at_once):
+        group = moves[start : start + at_once]
+        for moved, laws in zip(group, _moved_laws(tape, layout, values, group)):
+            if laws is None:
+                altered.append(layout.moving(moved))
+            else:
+                same_order = laws[:, layout.moved_slots(moved)]
+                altered.append(layout.differing(tape, values, expected, same_order))
+    return altered
+
+
+@dataclass(frozen=True, eq=False)
+class _Event:
+    """The entries of a statement whose distribution draws several at once.
+
+    Attributes:
+        nodes: positions, shape ``(draws, *event)``.
+        exchangeable: axes of one draw along which its law is invariant.
+    """
+
+    nodes: Nodes
+    exchangeable: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where values and parameters of nodes lie. Positions number the nodes as the adjacency does.
+
+    Attributes:
+        position: of each node of the tape, shape ``(nodes,)``.
+        variable_of: by position, the name of its variable.
+        columns: by variable, its positions.
+        kinds: by variable.
+        law: by position, a number that nodes share whose laws differ in parameters alone, shape ``(nodes,)``.
+        start: by position, the first of its parameters among all.
+        width: by position, how many there are.
+        events: of distributions that draw several entries at once.
+        slots: how many parameters all nodes have.
+    """
+
+    position: Nodes
+    variable_of: Sequence[str]
+    columns: dict[str, slice]
+    kinds: dict[str, Kind]
+    law: Nodes
+    start: Nodes
+    width: Nodes
+    events: Sequence[_Event]
+    slots: int
+
+    @classmethod
+    def of(cls, tape: Tape) -> _Layout:
+        count = len(tape.parents)
+        position = np.empty(count, dtype=np.int64)
+        variable_of: list[str] = []
+        columns = {}
+        for name, recorded in tape.variables.items():
+            first = len(variable_of)
+            variable_of += [name] * recorded.nodes.size
+            columns[name] = slice(first, len(variable_of))
+            position[recorded.nodes.ravel()] = np.arange(first, len(variable_of))
+        draws = {id(step.statement): step for step in tape.steps if isinstance(step, Draw)}
+        numbers: dict[Hashable, int] = {}
+        law, width = np.empty(count, dtype=np.int64), np.ones(count, dtype=np.int64)
+        events = []
+        for statement in tape.statements:
+            nodes = position[statement.nodes.ravel()]
+            draw = draws.get(id(statement))
+            if draw is None:
+                law[nodes] = numbers.setdefault(statement.what, len(numbers))
+                continue
+            width[nodes] = sum(draw.widths) or 1
+            key = _law_key(draw)
+            if key is None:
+                law[nodes] = [numbers.setdefault(("own", int(node)), len(numbers)) for node in nodes]
+            else:
+                law[nodes] = numbers.setdefault(key, len(numbers))
+            if draw.distribution.event:
+                events.append(
+                    _Event(nodes.reshape(-1, *draw.distribution.event), draw.distribution.exchangeable)
+                )
+        start = np.cumsum(width) - width
+        kinds = {name: recorded.values for name, recorded in tape.variables.items()}
+        return cls(position, variable_of, columns, kinds, law, start, width, events, int(width.sum()))
+
+    def moving(self, moved: Nodes) -> set[str]:
+        """Variables with nodes that a permutation moves."""
+        return {self.variable_of[node] for node in np.flatnonzero(moved != np.arange(len(moved))).tolist()}
+
+    def structurally_altered(self, moved: Nodes) -> set[str]:
+        """Variables with nodes whose place another distribution takes, or other entries of an event."""
+        nodes: list[int] = np.flatnonzero(self.law[moved] != self.law).tolist()
+        block = np.full(len(self.law), -1, dtype=np.int64)
+        coordinates = np.zeros(
+            (len(self.law), max((event.nodes.ndim - 1 for event in self.events), default=0)), dtype=np.int64
+        )
+        count = 0
+        for event in self.events:
+            index = np.indices(event.nodes.shape)
+            block[event.nodes] = index[0] + count
+            count += len(event.nodes)
+            for axis in range(event.nodes.ndim - 1):
+                coordinates[event.nodes, axis] = index[axis + 1]
+        for event in self.events:
+            target = moved[event.nodes]
+            axes = tuple(range(1, target.ndim))
+            first = (slice(None), *[slice(0, 1)] * len(axes))
+            holds = (block[target] == block[target][first]).all(axis=axes)
+            for axis in range(len(axes)):
+                along = coordinates[target, axis]
+                others = (slice(None), *(slice(None) if k == axis else slice(0, 1) for k in range(len(axes))))
+                expected = along[others] if axis in event.exchangeable else np.indices(target.shape)[axis + 1]
+                holds &= (along == expected).all(axis=axes)
+            nodes += event.nodes[~holds].ravel().tolist()
+        return {self.variable_of[node] for node in nodes}
+
+    def moved_slots(self, moved: Nodes) -> Nodes:
+        """The parameters of node pi(n) in the order of those of n, which are as many, shape ``(slots,)``."""
+        offsets = np.arange(self.slots) - np.repeat(self.start, self.width)
+        return np.repeat(self.start[moved], self.width) + offsets
+
+    def differing(self, tape: Tape, values: Array, expected: Array, laws: Array) -> set[str]:
+        """Variables with parameters that differ by more than rounding in some row.
+
+        Args:
+            tape: of the run.
+            values: of all nodes, shape ``(rows, nodes)``.
+            expected, laws: parameters to compare, shape ``(rows, slots)``.
+        """
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(expected - laws) - _RELATIVE * np.maximum(np.abs(expected), np.abs(laws))
+        # NaN and infinite values must agree exactly
+        odd = ~(np.isfinite(expected) & np.isfinite(laws))
+        same = (expected == laws) | (np.isnan(expected) & np.isnan(laws))
+        difference[odd] = np.where(same, -1.0, np.inf)[odd]
+        node_of_slot = np.repeat(np.arange(len(self.width)), self.width)
+        tape_node = np.argsort(self.position)
+        altered: set[str] = set()
+        for slot in np.flatnonzero((difference > 0).any(axis=0)):
+            node = int(node_of_slot[slot])
+            if self.variable_of[node] not in altered:
+                parents = self.position[sorted(tape.parents[tape_node[node]])]
+                scale = np.abs(values[:, parents]).max(axis=1, initial=0.0)
+                if (difference[:, slot] > _RELATIVE_TO_PARENTS * scale).any():
+                    altered.add(self.variable_of[node])
+        return altered
+
+
+def _law_key(draw: Draw) -> Hashable | None:
+    """What draws with equal parameters must have in common to have the same law; None if unknown."""
+    distribution = draw.distribution
+    attributes = {
+        name: x for name, x in vars(distribution).items() if name not in ("parameters", "kind", "event")
+    }
+    simple = all(isinstance(x, (bool, int, float, str, type(None))) for x in attributes.values())
+    if not simple:
+        return None
+    return (
+        type(distribution),
+        distribution.kind,
+        distribution.event,
+        draw.names,
+        draw.widths,
+        tuple(sorted(attributes.items())),
+    )
+
+
+# -- replays -------------------------------------------------------------------------------------------------
+
+
+def _draws(tape: Tape, layout: _Layout, rows: int) -> Array:
+    """Values that the program draws, half of them with rare values made frequent, shape ``(rows, nodes)``."""
+    generator = np.random.default_rng(0)
+    plain = _ancestral(tape, layout, rows - rows // 2, generator, stretch=1.0)
+    try:
+        rare = _ancestral(tape, layout, rows // 2, generator, stretch=_STRETCH)
+    except _FAILURES:
+        # values out of range that no ordinary draw has
+        rare = _ancestral(tape, layout, rows // 2, generator, stretch=1.0)
+    return np.concatenate([plain, rare])
+
+
+def _ancestral(
+    tape: Tape, layout: _Layout, rows: int, generator: np.random.Generator, stretch: float
+) -> Array:
+    """Values of all nodes, each drawn after its parents, shape ``(rows, nodes)``."""
+    scales = (
+        np.exp(generator.uniform(-np.log(stretch), np.log(stretch), rows)) if stretch > 1 else np.ones(rows)
+    )
+    powers = (
+        np.exp(generator.uniform(-np.log(stretch) * 2, np.log(stretch) * 2, rows))
+        if stretch > 1
+        else np.ones(rows)
+    )
+    mirrored = generator.random(rows) < 0.5
+
+    def along_rows(x: Array, shape: Shape) -> Array:
+        return x.reshape(-1, *[1] * (len(shape) - 1))
+
+    def normal(shape: Shape) -> Array:
+        return np.asarray(generator.standard_normal(shape) * along_rows(scales, shape))
+
+    def uniform(shape: Shape) -> Array:
+        return generator.random(shape)
+
+    def tilted(shape: Shape) -> Array:
+        """Near 0 in some rows and near 1 in others, so that rare options occur."""
+        x = generator.random(shape) ** along_rows(powers, shape)
+        return np.clip(np.where(along_rows(mirrored, shape), 1 - x, x), 0, 1 - 2.0**-53)
+
+    stored = {
+        name: np.zeros((rows, recorded.nodes.size), recorded.values.dtype)
+        for name, recorded in tape.variables.items()
+    }
+    ordinary = Drawing(rows, normal, uniform, lambda x: x, stored)
+    # tilted continuous numbers would be rounded to ties, which have probability zero
+    discrete = replace(ordinary, uniform=tilted)
+
+    def run(step: Step, inputs: Sequence[Array]) -> Array:
+        is_discrete = isinstance(step, Draw) and step.statement.kind.name != "real"
+        return step.run(inputs, discrete if is_discrete else ordinary)
+
+    tape.execute(run, tape.plan())
+    return np.concatenate([stored[name].astype(np.float64) for name in layout.columns], axis=1)
+
+
+def _moved_laws(tape: Tape, layout: _Layout, values: Array, moves: Sequence[Nodes]) -> list[Array | None]:
+    """The laws at permuted values, all in one replay if possible; None where the program fails at them."""
+    permuted = []
+    for moved in moves:
+        rows = np.empty_like(values)
+        rows[:, moved] = values
+        permuted.append(rows)
+    try:
+        return list(np.split(_laws(tape, layout, np.concatenate(permuted)), len(moves)))
+    except _FAILURES:
+        if len(moves) == 1:
+            return [None]
+    return [laws for moved in moves for laws in _moved_laws(tape, layout, values, [moved])]
+
+
+def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
+    """The parameters of the law of each node given its parents, shape ``(rows, slots)``.
+
+    Args:
+        tape: of the run.
+        layout: of its nodes.
+        values: of all nodes, shape ``(rows, nodes)``.
+    """
+    rows = len(values)
+    laws = np.zeros((rows, layout.slots))
+    unused: Callable[[Shape], Array] = np.zeros
+    drawing = Drawing(rows, unused, unused, lambda x: x, {})
+
+    def record(statement: Statement, parameters: Array) -> None:
+        """Store parameters of shape ``(rows, entries, width)``."""
+        starts = layout.start[layout.position[statement.nodes.ravel()]]
+        slots = starts[:, None] + np.arange(parameters.shape[2])
+        laws[:, slots.ravel()] = parameters.reshape(rows, -1)
+
+    def run(step: Step, inputs: Sequence[Array]) -> Array:
+        if isinstance(step, Draw):
+            if step.names:
+                record(step.statement, _parameters(step, inputs, rows))
+            # the given values take the place of the draws
+            return np.zeros(1)
+        if isinstance(step, Settle):
+            statement = step.statement
+            if statement.what != "sample":
+                record(
+                    statement, np.broadcast_to(inputs[0], (rows, *statement.nodes.shape)).reshape(rows, -1, 1)
+                )
+            given = values[:, layout.position[statement.nodes.ravel()]]
+            return given.reshape(rows, *statement.nodes.shape).astype(statement.kind.dtype)
+        if isinstance(step, Store):
+            return inputs[0]
+        if isinstance(step, Load):
+            return values[:, layout.columns[step.name]][:, step.places].astype(layout.kinds[step.name].dtype)
+        return step.run(inputs, drawing)
+
+    tape.execute(run, tape.plan())
+    return laws
+
+
+def _parameters(draw: Draw, inputs: Sequence[Array], rows: int) -> NDArray[np.float64]:
+    """The parameters of each entry of a draw, shape ``(rows, entries, width)``."""
+    distribution: Distribution = draw.distribution
+    batch = draw.shape[: len(draw.shape) - len(distribution.event)]
+    columns = []
+    for name, x in zip(draw.names, inputs, strict=True):
+        axes = distribution.parameter_axes.get(name, 0)
+        x = aligned(x.astype(np.float64), len(batch) + axes)
+        trailing = x.shape[len(batch) + 1 :]
+        columns.append(np.broadcast_to(x, (rows, *batch, *trailing)).reshape(rows, int(np.prod(batch)), -1))
+    return np.repeat(np.concatenate(columns, axis=2), int(np.prod(distribution.event)), axis=1)
