@@ -20,6 +20,7 @@ coverage: .venv/development
 lint: .venv/development
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: .venv/development
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

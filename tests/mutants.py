@@ -80,7 +80,7 @@ MUTANTS = (
         "tests/unn/graph/test_graph_contract.py",
     ),
     Mutant(
-        "colours of neighbours may agree", "unn/descent/colouring.py",
+        "colours of neighbours may agree", "unn/graph/colouring.py",
         "both = np.concatenate([pairs, pairs[:, ::-1]])", "both = pairs",
         "tests/unn/descent/test_colouring.py tests/unn/descent/test_inference.py",
     ),

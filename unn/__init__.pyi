@@ -10,7 +10,6 @@ from . import runs as runs
 from . import testing as testing
 from . import training as training
 from .cli import problem as problem
-from .descent.evidence import Partial as Partial
 from .descent.infer import infer as infer
 from .descent.orders import Block as Block
 from .descent.orders import ForwardBackward as ForwardBackward
@@ -28,10 +27,11 @@ from .errors import DivergenceError as DivergenceError
 from .errors import InferenceError as InferenceError
 from .errors import ObservationError as ObservationError
 from .errors import UnnError as UnnError
+from .factor_graph import FactorGraph as FactorGraph
 from .graph.boundedness import Bound as Bound
 from .graph.boundedness import Boundedness as Boundedness
-from .graph.declaration import FactorGraph as FactorGraph
 from .graph.factor import Factor as Factor
+from .graph.partial import Partial as Partial
 from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule
 from .networks.denoiser import Denoiser as Denoiser

@@ -189,6 +189,9 @@ class Multilinear(Factor):
                     self._contraction_of(self._shared)
                     self._contraction_after(self._shared, place, batched)
 
+    def product(self) -> str:
+        return self.where or ""
+
     def formula(self) -> str:
         condition = f", {self.where}" if self.where else ""
         return f"-sum {' '.join(map(str, self.references))}{condition}"

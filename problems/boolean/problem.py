@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from unn.training.options import TrainingConfig, check_ranges
 
-from ..generated.problem import DenoisingProblem, ModelConfig
+from ..generated.config import ModelConfig
+from ..generated.problem import DenoisingProblem
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unn.errors import DeclarationError, suggest
 from unn.training.options import TrainingConfig, check_ranges
 
-from ..generated.problem import DenoisingProblem, ModelConfig
+from ..generated.config import ModelConfig
+from ..generated.problem import DenoisingProblem
 
 if TYPE_CHECKING:
     import torch
@@ -134,8 +135,9 @@ class FactorisationProblem(DenoisingProblem):
 
     def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
         """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of A."""
-        from ..generated.metropolis import factorisation, metropolis
+        from ..generated.metropolis import metropolis
         from .baselines import greedy, k_means, nmf
+        from .chain import factorisation
 
         if self.kind != "binary":
             return {}

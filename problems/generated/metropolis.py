@@ -1,4 +1,4 @@
-"""Lightweight Metropolis-Hastings (Wingate, Stuhlmüller and Goodman, 2011) on the generative programs of the problems, many chains at once.
+"""Lightweight Metropolis-Hastings (Wingate, Stuhlmüller and Goodman, 2011) on generative programs, many chains at once.
 
 Where a program would demand something exactly, it is relaxed (structured-diffusion paper, Appendix A): each constraint of sudoku and sorting is a
 coin that lands right with probability 0.9999 where it is met and 0.0001 where it is not, and E is Gaussian around A R with deviation 0.01.
@@ -16,16 +16,11 @@ from torch import Tensor
 from unn import Partial
 from unn.errors import DeclarationError, ObservationError, suggest
 
-from ..factorisation.baselines import check_matrices
-from ..sudoku.grids import declare, one_hot
-
 Values = Mapping[str, Tensor]
 """By site, shape ``(chains, *shape)``, float64 whatever is drawn."""
 
 CERTAINTY = 0.9999
 """Of a coin for a constraint that is met."""
-NOISE = 0.01
-"""Deviation of E."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,127 +121,28 @@ def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
     return Chains(program.outputs(_views(program, state)), current, accepted / steps)
 
 
-def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINTY) -> Program:
-    """Each empty cell has a digit, all equally probable; each pair of cells that must differ is a constraint.
-
-    Args:
-        puzzles: digits from 1, 0 where a cell is empty, shape ``(count, n, n)``; a chain for each, or one puzzle for all chains.
-        rows, columns: of a block.
-        certainty: that a constraint is met.
-
-    Returns:
-        A program of X, one-hot, shape ``(chains, n, n, n)``.
+def for_chains(name: str, x: Tensor, chains: int) -> Tensor:
+    """An observation for each chain, expanded where one serves them all.
 
     Raises:
-        DeclarationError: for a certainty that is not between 0.5 and 1.
-        ObservationError: for puzzles of another shape, or with other digits.
+        ObservationError: for another number of observations than one or that of the chains.
     """
-    n = rows * columns
-    if not isinstance(puzzles, Tensor) or puzzles.is_floating_point() or puzzles.ndim != 3 or tuple(puzzles.shape[1:]) != (n, n):
-        found = f"{puzzles.dtype} of shape {tuple(puzzles.shape)}" if isinstance(puzzles, Tensor) else type(puzzles).__name__
-        raise ObservationError(f"puzzles with blocks of {rows} x {columns} are whole numbers of shape (count, {n}, {n}), got {found}.")
-    if not bool(((puzzles >= 0) & (puzzles <= n)).all()):
-        raise ObservationError(f"puzzles with blocks of {rows} x {columns} have digits from 1 to {n}, and 0 for an empty cell.")
-    pairs = declare(rows, columns).adjacency()
-    ordered = pairs.rows < pairs.columns
-    first, second = torch.from_numpy(pairs.rows[ordered]), torch.from_numpy(pairs.columns[ordered])
-    relaxed = _relaxed(certainty)
-
-    def log_likelihood(values: Values) -> Tensor:
-        cells = values["X"].flatten(1)
-        return relaxed(cells[:, first] != cells[:, second])
-
-    def outputs(values: Values) -> dict[str, Tensor]:
-        return {"X": one_hot(values["X"].long(), n)}
-
-    return Program({"X": _whole_numbers((n, n), n)}, log_likelihood, {"X": Partial(puzzles - 1, puzzles > 0)}, outputs)
-
-
-def sorting(u: Tensor, certainty: float = CERTAINTY) -> Program:
-    """Each rank has an entry of the list, all equally probable; no two ranks may have the same one, and neighbours in rank must be in order.
-
-    Args:
-        u: lists, shape ``(count, n)``; a chain for each, or one list for all chains.
-        certainty: that a constraint is met.
-
-    Returns:
-        A program of P, whose rows are one-hot, shape ``(chains, n, n)``, and s = P u, shape ``(chains, n)``.
-
-    Raises:
-        DeclarationError: for a certainty that is not between 0.5 and 1.
-        ObservationError: for lists of another shape, or with NaN or infinite entries.
-    """
-    if not isinstance(u, Tensor) or u.ndim != 2 or not u.numel() or not u.is_floating_point() or not bool(u.isfinite().all()):
-        found = f"shape {tuple(u.shape)} and dtype {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-        raise ObservationError(f"u must be a floating-point tensor of shape (count, n) of finite numbers, got {found}.")
-    n = u.shape[1]
-    first, second = torch.triu_indices(n, n, 1)
-    relaxed = _relaxed(certainty)
-
-    def sort(choice: Tensor) -> Tensor:
-        return _for_chains("u", u, len(choice)).gather(1, choice.long())
-
-    def log_likelihood(values: Values) -> Tensor:
-        choice, s = values["choice"], sort(values["choice"])
-        return relaxed(torch.cat([choice[:, first] != choice[:, second], s[:, 1:] >= s[:, :-1]], 1))
-
-    def outputs(values: Values) -> dict[str, Tensor]:
-        choice = values["choice"].long()
-        return {"P": torch.nn.functional.one_hot(choice, n).to(u), "s": sort(choice)}
-
-    return Program({"choice": _whole_numbers((n,), n)}, log_likelihood, outputs=outputs)
-
-
-def factorisation(E: Tensor, rank: int, deviation: float = NOISE, drift: float = 0.0) -> Program:
-    """A has uniform entries between 0 and 1, R is 1 with probability 0.3, E is Gaussian around A R.
-
-    Args:
-        E: shape ``(count, rows, columns)``; a chain for each, or one for all chains.
-        rank: of the factorisation.
-        deviation: of E.
-        drift: of proposals for A; 0 to propose from the prior.
-
-    Returns:
-        A program of A, shape ``(chains, rows, rank)``, and R, shape ``(chains, rank, columns)``.
-
-    Raises:
-        DeclarationError: for a rank below 1, a deviation that is not positive, or a negative drift.
-        ObservationError: for an E of another shape, or with NaN or infinite entries.
-    """
-    check_matrices(E, rank, 0)
-    if not 0 < deviation < math.inf or not 0 <= drift < math.inf:
-        raise DeclarationError(f"metropolis: the deviation must be positive and the drift at least 0, got {deviation!r} and {drift!r}.")
-    target = E.double()
-    A = Site((E.shape[1], rank), _uniform, lambda x: torch.where((x >= 0) & (x <= 1), 0.0, -math.inf).to(x), drift)
-    R = Site((rank, E.shape[2]), lambda count, g: _uniform(count, g) < 0.3, lambda x: torch.where(x > 0.5, math.log(0.3), math.log(0.7)).to(x))
-
-    def log_likelihood(values: Values) -> Tensor:
-        product = values["A"] @ values["R"]
-        return -((product - _for_chains("E", target, len(product))) ** 2).sum((1, 2)) / (2 * deviation**2)
-
-    def outputs(values: Values) -> dict[str, Tensor]:
-        return {name: x.to(E) for name, x in values.items()}
-
-    return Program({"A": A, "R": R}, log_likelihood, outputs=outputs)
-
-
-def _for_chains(name: str, x: Tensor, chains: int) -> Tensor:
-    """What is observed, for each chain."""
     if len(x) not in (1, chains):
         raise ObservationError(f"{name} has {len(x)} batch elements, but there are {chains} chains.")
     return x.expand(chains, *x.shape[1:])
 
 
-def _uniform(count: int, generator: torch.Generator) -> Tensor:
+def uniform(count: int, generator: torch.Generator) -> Tensor:
+    """Uniform numbers between 0 and 1, shape ``(count,)``."""
     return torch.rand(count, generator=generator, dtype=torch.float64)
 
 
-def _whole_numbers(shape: tuple[int, ...], options: int) -> Site:
+def whole_numbers(shape: tuple[int, ...], options: int) -> Site:
     """Choices from 0 to one less than the options, all equally probable."""
     return Site(shape, lambda count, generator: torch.randint(options, (count,), generator=generator), torch.zeros_like)
 
 
-def _relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
+def relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
     """The log-likelihood of coins that all say that constraints are met, of shape ``(chains,)``, by which of them are, ``(chains, constraints)``."""
     if not 0.5 < certainty < 1:
         raise DeclarationError(f"metropolis: the certainty must be between 0.5 and 1, got {certainty!r}.")

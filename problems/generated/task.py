@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,16 @@ from unn.calibration import Calibration, calibrate_discrete, calibrate_real, sum
 from unn.diffusion import Diffusion, LinearSteps, LogNormal, LogUniform, MaskedDiffusion, Samples, Schedule
 from unn.diffusion.baselines import VAEAC, Regressor
 from unn.diffusion.diffusion import Spacing, Trace
-from unn.graph.declaration import FactorGraph
+from unn.factor_graph import FactorGraph
 from unn.networks import Denoiser
 from unn.networks.tokens import Frames, Given, Slot
+from unn.ops.seeds import seed_of
 from unn.training import Examples, Task
-from unn.training.batches import seed_of
 
-from .problem import DenoisingProblem, ModelConfig
+from .config import ModelConfig
+
+if TYPE_CHECKING:
+    from .problem import DenoisingProblem
 
 Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
 """Sizes, values and which nodes are observed."""

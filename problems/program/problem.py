@@ -16,7 +16,8 @@ from unn.errors import DataError, DeclarationError, suggest
 from unn.training.options import TrainingConfig, check_ranges
 
 from ..factorisation.problem import any_nodes
-from ..generated.problem import DenoisingProblem, ModelConfig
+from ..generated.config import ModelConfig
+from ..generated.problem import DenoisingProblem
 
 if TYPE_CHECKING:
     import torch

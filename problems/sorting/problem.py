@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from unn.training.options import TrainingConfig, check_ranges
 
 from ..factorisation.problem import any_nodes, check_observe
-from ..generated.problem import DenoisingProblem, ModelConfig
+from ..generated.config import ModelConfig
+from ..generated.problem import DenoisingProblem
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,8 @@ class SortingProblem(DenoisingProblem):
 
     def untrained(self, config: SortingConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
         """Metropolis-Hastings on the program that draws an entry of the list for each rank."""
-        from ..generated.metropolis import metropolis, sorting
+        from ..generated.metropolis import metropolis
+        from .chain import sorting
 
         u: Any = given["u"]
         return {"Metropolis-Hastings": metropolis(sorting(u), count, chain_steps, seed=0).values}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from unn.errors import DataError
 from unn.training.options import TrainingConfig, check_ranges
 
-from ..generated.problem import DenoisingProblem, ModelConfig
+from ..generated.config import ModelConfig
+from ..generated.problem import DenoisingProblem
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +172,8 @@ class SudokuProblem(DenoisingProblem):
         """Metropolis-Hastings on the program that draws a digit for each empty cell."""
         import torch
 
-        from ..generated.metropolis import metropolis, sudoku
+        from ..generated.metropolis import metropolis
+        from .chain import sudoku
 
         n = config.block_rows * config.block_columns
         known: Any = given.get("X")

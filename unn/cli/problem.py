@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..descent.orders import Order
-    from ..graph.declaration import FactorGraph
+    from ..factor_graph import FactorGraph
     from ..training import Task
 
 GROUP = "unn.problems"
@@ -217,7 +217,7 @@ class Problem(ABC):
 
     def graph(self, network: nn.Module) -> FactorGraph:
         """The graph on which ``unn infer`` works: by default the first in the network."""
-        from ..graph.declaration import FactorGraph
+        from ..factor_graph import FactorGraph
 
         for module in network.modules():
             if isinstance(module, FactorGraph):

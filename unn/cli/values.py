@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import DataError, ObservationError
 
 if TYPE_CHECKING:
-    from ..graph.declaration import FactorGraph
+    from ..factor_graph import FactorGraph
 
 
 def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch._C._functorch import is_batchedtensor
 
 from ..errors import InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Constant, Index, Variable, batched_axes, check_batch
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
 from ..regularizers import Elementwise
 from .lengths import masked
 
@@ -37,7 +37,7 @@ def check_readable(values: Iterable[object]) -> None:
         raise InferenceError("under torch.func.vmap no values can be checked; make the network with check_values=False, and give it values that fit.")
 
 
-def given_array(graph: FactorGraph, name: str) -> Array:
+def given_array(graph: Declaration, name: str) -> Array:
     """The declared variable or constant that an observation names.
 
     Raises:
@@ -99,7 +99,7 @@ def check_dtypes(values: Mapping[str, Tensor]) -> None:
             )
 
 
-def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
+def check_shape(graph: Declaration, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
     """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
     table = graph.size_table
     if x.ndim == len(array.axes) and isinstance(array, Constant):
@@ -124,7 +124,7 @@ def check_shape(graph: FactorGraph, where: str, array: Array, x: Tensor, solved:
     return batch
 
 
-def check_constants(graph: FactorGraph, given: Collection[str]) -> None:
+def check_constants(graph: Declaration, given: Collection[str]) -> None:
     """Check that every constant without a value of its own is given.
 
     Raises:
@@ -135,7 +135,7 @@ def check_constants(graph: FactorGraph, given: Collection[str]) -> None:
             raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, {{{name!r}: ...}}.")
 
 
-def take_sizes(graph: FactorGraph, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
+def take_sizes(graph: Declaration, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
     """Add sizes that the caller states to those solved so far.
 
     Raises:
@@ -188,7 +188,7 @@ def describe_non_finite(x: Tensor) -> str:
     return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first].detach())})"
 
 
-def describe_bad_parameters(graph: FactorGraph, names: Collection[str] | None = None) -> str:
+def describe_bad_parameters(graph: Declaration, names: Collection[str] | None = None) -> str:
     """Which parameters are NaN or infinite, and where; empty if none is.
 
     Args:

@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
 from ..graph.factor import Factor
+from ..graph.partial import Partial
 from ..regularizers.base import batch_sum
-from .evidence import Partial, observe
+from .evidence import observe
 from .plan import Step
 from .shares import factor_share, regularizer_share, wide
 from .state import State
 
 
-def energy_terms(graph: FactorGraph, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The share of each regularizer and each factor, shape ``(batch,)`` each.
 
     Raises:

@@ -10,32 +10,12 @@ from torch import Tensor
 
 from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Index, Variable
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
 from ..regularizers import AlongAxis, Dropped, Elementwise, Regularizer
 from ..regularizers.base import uniform
 from .checks import check_constants, check_domain, check_dtypes, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
 from .lengths import mask_constants, masked, ragged_masks
-
-
-@dataclass(frozen=True, eq=False)
-class Partial:
-    """An observation of some entries of a variable; the others are inferred.
-
-    Args:
-        value: shape ``(batch, *axes)``; what stands at unobserved entries does not matter, unless it is NaN.
-        mask: boolean, true where observed; shape of ``value``, or of its first axes (whole rows, whole batch elements).
-
-    Raises:
-        ObservationError: without a mask.
-    """
-
-    value: Tensor
-    mask: Tensor = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        if self.mask is None:
-            raise ObservationError("Partial needs a mask, boolean and true where value is observed: unn.Partial(value, mask).")
-
 
 Given = Mapping[str, Tensor | Partial]
 Initial = Mapping[str, Tensor | str]
@@ -71,7 +51,7 @@ class Setting:
 
 
 def observe(
-    graph: FactorGraph,
+    graph: Declaration,
     given: Given,
     initial: Initial | None = None,
     lengths: Mapping[str, Tensor] | None = None,
@@ -252,7 +232,7 @@ def initial_value(setting: Setting, variable: Variable, start: Tensor | str, gen
     raise InferenceError(f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}.")
 
 
-def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _all_shapes(graph: Declaration, solved: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for name, array in graph.arrays.items():
         shape = graph.size_table.shape(array, solved)
@@ -271,7 +251,7 @@ def _all_shapes(graph: FactorGraph, solved: Mapping[str, int]) -> dict[str, tupl
     return shapes
 
 
-def _edgeless(graph: FactorGraph, array: Array, shape: tuple[int | None, ...]) -> bool:
+def _edgeless(graph: Declaration, array: Array, shape: tuple[int | None, ...]) -> bool:
     """Is an array empty only because an index along its axis has no numbers, so that its terms are absent?"""
     empty = {
         graph.size_table.root(other.axes[0]) for other in graph.arrays.values() if isinstance(other, Index)
@@ -283,12 +263,9 @@ def _edgeless(graph: FactorGraph, array: Array, shape: tuple[int | None, ...]) -
     return absent and not isinstance(array, Variable)
 
 
-def _static_shapes(graph: FactorGraph) -> dict[str, tuple[int, ...]]:
+def _static_shapes(graph: Declaration) -> dict[str, tuple[int, ...]]:
     """The shapes of a graph without dynamic axes; found once for a declaration."""
-    found = graph._plans.get("shapes")
-    if not isinstance(found, dict):
-        found = graph._plans["shapes"] = _all_shapes(graph, graph.size_table.static)
-    return found
+    return graph.memo((_static_shapes, "shapes"), lambda: _all_shapes(graph, graph.size_table.static))
 
 
 def _partial_mask(variable: Variable, partial: Partial) -> Tensor:
@@ -340,7 +317,7 @@ def _free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | 
 
 
 def _add_dropout(
-    graph: FactorGraph,
+    graph: Declaration,
     dropout: Mapping[str, float | Tensor],
     fixed: frozenset[str],
     regularizers: dict[str, Regularizer],

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
 from .checks import check_generator
 from .energy import Terms, Trace
-from .evidence import Given, Initial, Partial, observe, require_inferred_parts
+from .evidence import Given, Initial, observe, require_inferred_parts
 from .orders import Item, Listed, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
@@ -26,7 +27,7 @@ ROUND_CAP = 1000
 
 
 def infer(
-    graph: FactorGraph,
+    graph: Declaration,
     given: Given,
     *,
     order: Order | Sequence[Item] | str | None = None,
@@ -70,7 +71,7 @@ def infer(
         >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
         >>> out["Y"], out.energy, out.converged
     """
-    if not isinstance(graph, FactorGraph):
+    if not isinstance(graph, Declaration):
         raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
     check_generator(generator)
     if not isinstance(trace, bool) or not isinstance(terms, bool):

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..errors import ObservationError, unknown
 from ..graph.arrays import Constant, Parameter, Variable
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
 
 if TYPE_CHECKING:
     from .evidence import Setting
 
 
 def ragged_masks(
-    graph: FactorGraph, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device, check: bool
+    graph: Declaration, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device, check: bool
 ) -> dict[str, Tensor]:
     """Which entries of each ragged variable exist, shape ``(batch, *axes)``, 1 along regular axes."""
     table = graph.size_table
@@ -53,7 +53,7 @@ def ragged_masks(
     return masks
 
 
-def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor]], check: bool) -> None:
+def _add_related_lengths(graph: Declaration, ragged: dict[str, tuple[str, Tensor]], check: bool) -> None:
     """Add the lengths that follow from others by the declared relations between sizes."""
     table = graph.size_table
     # each relation leads one step further
@@ -74,7 +74,7 @@ def _add_related_lengths(graph: FactorGraph, ragged: dict[str, tuple[str, Tensor
                 )
 
 
-def mask_constants(graph: FactorGraph, setting: Setting) -> None:
+def mask_constants(graph: Declaration, setting: Setting) -> None:
     """Zero the padded part of constants; they then have a batch axis."""
     for name, array in graph.arrays.items():
         if isinstance(array, Constant) and name in setting.masks:
@@ -91,7 +91,7 @@ def _checked(axis: str, length: object, batch: int, device: torch.device) -> Ten
     return length.to(device, torch.int64)
 
 
-def _refuse_what_counts_padding(graph: FactorGraph, ragged: set[str]) -> None:
+def _refuse_what_counts_padding(graph: Declaration, ragged: set[str]) -> None:
     """Refuse factors in which padded entries would count although they are zero."""
     table = graph.size_table
     for factor in graph.factors.values():

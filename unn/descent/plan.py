@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..errors import InferenceError, unknown
 from ..graph.arrays import Variable
-from ..graph.declaration import FactorGraph
+from ..graph.colouring import colour_classes, meets_itself, node_pairs
+from ..graph.declaration import Declaration
 from ..graph.factor import Factor
 from ..graph.interactions import Shapes, node_axis_count
-from .colouring import colour_classes, meets_itself, node_pairs
 from .orders import Block, Item, Order
 from .recent import Recent
 
@@ -66,7 +66,7 @@ class Plan:
         DeclarationError: if a parameter lacks sizes.
     """
 
-    def __init__(self, graph: FactorGraph, fixed: frozenset[str]) -> None:
+    def __init__(self, graph: Declaration, fixed: frozenset[str]) -> None:
         graph.require_parameters()
         for factor in graph.factors.values():
             if not factor.inferable():
@@ -101,13 +101,10 @@ class Plan:
         self._colours: Recent[list[Tensor] | None] = Recent()
 
     @classmethod
-    def of(cls, graph: FactorGraph, fixed: Collection[str]) -> Plan:
+    def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
         """The plan for these observed variables; made once for a graph and kept until its declaration changes."""
         key = frozenset(name for name in fixed if name in graph.variables)
-        plan = graph._plans.get(key)
-        if not isinstance(plan, Plan):
-            plan = graph._plans[key] = cls(graph, key)
-        return plan
+        return graph.memo((cls, key), lambda: cls(graph, key))
 
     def prepare(self) -> None:
         """Let every factor do its once-only work now, for the sizes known from the declaration."""
@@ -178,7 +175,7 @@ class Plan:
         return Step(block.name, _spread(nodes, variable))
 
 
-def check_order(graph: FactorGraph, order: Order, fixed: Collection[str], present: Collection[str]) -> None:
+def check_order(graph: Declaration, order: Order, fixed: Collection[str], present: Collection[str]) -> None:
     """Check the names of an order against what is given.
 
     Raises:
@@ -200,7 +197,7 @@ def check_order(graph: FactorGraph, order: Order, fixed: Collection[str], presen
             )
 
 
-def check_reach(graph: FactorGraph, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
+def check_reach(graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
     """Check that what is given can influence what is wanted.
 
     Raises:
@@ -229,7 +226,7 @@ def check_reach(graph: FactorGraph, given: Collection[str], fixed: Collection[st
             )
 
 
-def default_order(graph: FactorGraph, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
+def default_order(graph: Declaration, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
     """The free variables by their distance from what is given, ties in the order of declaration."""
     meets: dict[str, list[Factor]] = {}
     for factor in graph.factors.values():

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
-from ..graph.declaration import FactorGraph
+from ..graph.boundedness import boundedness_of
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
 from .checks import check_generator, check_readable, describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
-from .evidence import Initial, Partial, Setting, observe, require_inferred_parts
+from .evidence import Initial, Setting, observe, require_inferred_parts
 from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
@@ -57,7 +59,7 @@ class Unrolled(nn.Module):
 
     def __init__(
         self,
-        graph: FactorGraph,
+        graph: Declaration,
         given: str | Sequence[str],
         want: str | Sequence[str],
         order: Order | Sequence[Item] | str | None = None,
@@ -68,7 +70,7 @@ class Unrolled(nn.Module):
         until: float | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(graph, FactorGraph):
+        if not isinstance(graph, Declaration):
             raise InferenceError(f"Unrolled takes a unn.FactorGraph first, got {type(graph).__name__}.")
         for option, names in (("given", given), ("want", want)):
             if not isinstance(names, (str, Sequence)) or not names:
@@ -109,7 +111,7 @@ class Unrolled(nn.Module):
         Plan.of(graph, fixed).prepare()
 
     @property
-    def graph(self) -> FactorGraph:
+    def graph(self) -> Declaration:
         """The declaration."""
         return self.declaration
 
@@ -165,7 +167,7 @@ class Unrolled(nn.Module):
             raise DivergenceError(
                 f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. "
                 f"{describe_bad_parameters(self.graph)} The energy: "
-                f"{self.graph.boundedness([other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
+                f"{boundedness_of(self.graph, [other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
                 "values to find the update at which it happened."
             )
 

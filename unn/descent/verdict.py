@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..graph.boundedness import boundedness_of
 from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
@@ -94,7 +95,7 @@ def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], round
     place = f"at update {number} of round {rounds} ({step}), in {int(elements.sum())} of {len(elements)} batch elements"
     if overflow:
         given = [name for name in state.plan.graph.variables if name not in state.plan.free]
-        return Divergence(elements, Status.UNBOUNDED, place, f"The energy: {state.plan.graph.boundedness(given=given)}")
+        return Divergence(elements, Status.UNBOUNDED, place, f"The energy: {boundedness_of(state.plan.graph, given)}")
     return Divergence(elements, Status.NOT_A_NUMBER, place, _parameter_remedy(state, step.name))
 
 
@@ -136,7 +137,7 @@ def stopped_early_message(state: State, rounds: int) -> str:
     return (
         f"stopped early: after {rounds} rounds the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} "
         "steps, so that the energy can still fall in this block alone. Run more rounds, which continue from there, or "
-        f"make sure that there is a minimum. The energy: {state.plan.graph.boundedness(given=given)}"
+        f"make sure that there is a minimum. The energy: {boundedness_of(state.plan.graph, given)}"
     )
 
 

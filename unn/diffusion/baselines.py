@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import leaky_relu, log_softmax, one_hot, softplus
 
 from ..errors import DeclarationError, suggest
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame, Frames, Given
 from .conditional import Condition, ConditionalModel, Samples
@@ -102,7 +102,7 @@ class VAEAC(ConditionalModel):
 
     def __init__(
         self,
-        graph: FactorGraph,
+        graph: Declaration,
         *,
         width: int = 128,
         depth: int = 3,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, suggest
-from ..graph.declaration import FactorGraph
+from ..graph.declaration import Declaration
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame, Given
 from ..ops.reproducible import reproducible
+from ..ops.seeds import seed_of
 from .conditional import Condition, ConditionalModel, Samples
 from .samplers import SAMPLERS, restarted
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
@@ -272,8 +273,6 @@ def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Ge
     if seed is None:
         return None
     if not isinstance(seed, Sequence):
-        from ..training.batches import seed_of
-
         seeds = [seed_of(_checked(seed), k) for k in range(count)]
     else:
         seeds = [_checked(k) for k in seed]
@@ -292,7 +291,7 @@ def _checked(seed: int) -> int:
     return number
 
 
-def _check_verification(graph: FactorGraph, verify: bool, tries: int) -> None:
+def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
     if verify and not any(factor.is_constraint for factor in graph.factors.values()):
         raise DeclarationError(
             f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..graph.declaration import FactorGraph
+    from ..factor_graph import FactorGraph
     from ..graph.factor import Factor
 
 MARGIN = 0.25  # inches

@@ -14,7 +14,7 @@ import numpy as np
 from .theme import FINE, LABEL, NAME
 
 if TYPE_CHECKING:
-    from ..graph.declaration import FactorGraph
+    from ..factor_graph import FactorGraph
     from ..graph.factor import Factor
 
 Node: TypeAlias = "str | Factor"  # variables by name

@@ -8,15 +8,13 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown
-from .declaration import FactorGraph
+from .declaration import Declaration
+from .interactions import Nodes as Nodes
 from .interactions import Relation, node_count, node_shape
-
-Nodes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +137,7 @@ class Adjacency:
         return f"Adjacency({self.count} nodes in {', '.join(f'{name} {size}' for name, size in self.blocks)}; {len(self.rows)} entries)"
 
 
-def adjacency(graph: FactorGraph, sizes: Mapping[str, int]) -> Adjacency:
+def adjacency(graph: Declaration, sizes: Mapping[str, int]) -> Adjacency:
     """Two nodes interact if a term of a factor holds both, in either order; a child and its parents do, parents among themselves do not.
 
     This is the attention mask of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Section 3.
@@ -186,7 +184,7 @@ def _sorted(rows: Nodes, columns: Nodes, count: int) -> tuple[Nodes, Nodes]:
     return np.repeat(np.arange(count), np.diff(matrix.indptr)), matrix.indices.astype(np.int64)
 
 
-def _shapes(graph: FactorGraph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     table = graph.size_table
     axes = list(dict.fromkeys(axis for array in graph.arrays.values() for axis in array.axes))
     known: dict[str, int] = {}

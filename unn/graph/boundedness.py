@@ -12,7 +12,7 @@ from .couplings import dominated, grows_like_a_square, never_negative
 from .rays import Ray, falling_ray
 
 if TYPE_CHECKING:
-    from .declaration import FactorGraph
+    from .declaration import Declaration
     from .factor import Factor
 
 
@@ -72,7 +72,7 @@ class Boundedness:
         )
 
 
-def boundedness_of(graph: FactorGraph, given: Collection[str]) -> Boundedness:
+def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     """Judge a graph (docs/theory.md, Boundedness).
 
     A regularizer outweighs factors of degree at most 1 in the unbounded variables. A factor that is bounded below together
@@ -125,7 +125,7 @@ def _completed(factors: Sequence[Factor], fall: dict[Factor, int | None], open_n
 
 
 def _decided_by_weights(
-    graph: FactorGraph, factor: Factor, factors: Sequence[Factor], open_names: set[str], given: Collection[str]
+    graph: Declaration, factor: Factor, factors: Sequence[Factor], open_names: set[str], given: Collection[str]
 ) -> bool:
     """Is a factor of known degree, with weights or observed values that are not fixed, the only thing that may outweigh squares?"""
     own = [name for name in factor.variables if name in open_names]
@@ -139,7 +139,7 @@ def _decided_by_weights(
     )
 
 
-def _fixed(graph: FactorGraph) -> set[str]:
+def _fixed(graph: Declaration) -> set[str]:
     """Names of free variables, parameters and constants with values."""
     return {*graph.variables, *graph.fixed_values()}
 

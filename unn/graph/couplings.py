@@ -13,7 +13,7 @@ from ..regularizers import L1, Ball, Elementwise, LogPartition, NonNegative, Reg
 from .arrays import Constant, Reference, Variable
 
 if TYPE_CHECKING:
-    from .declaration import FactorGraph
+    from .declaration import Declaration
     from .factor import Factor
 
 _ROUNDING = 1e-12
@@ -24,9 +24,9 @@ def grows_like_a_square(regularizer: Regularizer) -> bool:
     return type(regularizer) in (SquaredNorm, NonNegative, L1)
 
 
-def never_negative(graph: FactorGraph, factor: Factor) -> bool:
+def never_negative(graph: Declaration, factor: Factor) -> bool:
     """Is the energy of a product >= 0 whatever its variables are, by the signs of domains and constants?"""
-    if _condition(factor) is None:
+    if factor.product() is None:
         return False
     sign = -1.0
     for reference in factor.references:
@@ -41,7 +41,7 @@ def never_negative(graph: FactorGraph, factor: Factor) -> bool:
 
 
 def dominated(
-    graph: FactorGraph, undecided: Sequence[Factor], factors: Sequence[Factor], fall: dict[Factor, int | None], open_names: set[str]
+    graph: Declaration, undecided: Sequence[Factor], factors: Sequence[Factor], fall: dict[Factor, int | None], open_names: set[str]
 ) -> set[Factor]:
     """Those factors of degree 2 that quadratic regularizers outweigh together.
 
@@ -83,7 +83,7 @@ def _components(pairs: dict[Factor, list[str]]) -> list[list[Factor]]:
     return [members for _, members in groups]
 
 
-def _coupling_bound(graph: FactorGraph, factor: Factor, open_names: set[str]) -> float | None:
+def _coupling_bound(graph: Declaration, factor: Factor, open_names: set[str]) -> float | None:
     """c with |E| <= c |u| |v| for the two occurrences u and v of unbounded variables; None if not known.
 
     By the inequality of Cauchy and Schwarz a contraction is at most the product of the norms of its operands, where each
@@ -92,7 +92,7 @@ def _coupling_bound(graph: FactorGraph, factor: Factor, open_names: set[str]) ->
     """
     ends = [r for r in factor.references if r.array.name in open_names]
     others = [r for r in factor.references if r.array.name not in open_names]
-    condition = _condition(factor)
+    condition = factor.product()
     if condition is None or not all(grows_like_a_square(graph.variables[r.array.name].regularizer) for r in ends):
         return None
     bound = 1.0
@@ -113,7 +113,7 @@ def _coupling_bound(graph: FactorGraph, factor: Factor, open_names: set[str]) ->
     return bound
 
 
-def _spectral_norm(graph: FactorGraph, weight: Reference, ends: Sequence[Reference]) -> float:
+def _spectral_norm(graph: Declaration, weight: Reference, ends: Sequence[Reference]) -> float:
     """The largest singular value of a constant between two variables; infinite where it is not a matrix between them."""
     left = [letter for letter in weight.letters if letter in ends[0].letters and letter not in ends[1].letters]
     right = [letter for letter in weight.letters if letter in ends[1].letters and letter not in ends[0].letters]
@@ -127,7 +127,7 @@ def _spectral_norm(graph: FactorGraph, weight: Reference, ends: Sequence[Referen
     return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
 
 
-def _norm(graph: FactorGraph, reference: Reference) -> float | None:
+def _norm(graph: Declaration, reference: Reference) -> float | None:
     """The largest Frobenius norm that an array can have; None if not known."""
     array = reference.array
     if isinstance(array, Constant):
@@ -157,7 +157,7 @@ def _domain_is_nonnegative(regularizer: Regularizer) -> bool:
     return isinstance(regularizer, (Simplex, LogPartition))
 
 
-def _sign_of_constant(graph: FactorGraph, reference: Reference) -> float:
+def _sign_of_constant(graph: Declaration, reference: Reference) -> float:
     """1, -1 or 0 where no entry has another sign; NaN for parameters and constants without values."""
     value = graph.fixed_values().get(reference.array.name)
     if not isinstance(reference.array, Constant) or value is None or value.is_meta:
@@ -166,14 +166,7 @@ def _sign_of_constant(graph: FactorGraph, reference: Reference) -> float:
     return 0.0 if low == high == 0 else 1.0 if low >= 0 else -1.0 if high <= 0 else math.nan
 
 
-def _condition(factor: Factor) -> str | None:
-    """The condition of a plain product; None for any other factor."""
-    from .describe import product_condition
-
-    return product_condition(factor)
-
-
-def _letter_sizes(graph: FactorGraph, factor: Factor) -> dict[str, int]:
+def _letter_sizes(graph: Declaration, factor: Factor) -> dict[str, int]:
     """The sizes of letters, as far as the declaration fixes those of whole arrays."""
     table = graph.size_table
     shapes = {r.array.name: table.shape(r.array, table.static) for r in factor.references}

@@ -1,11 +1,11 @@
-"""The declaration: a factor graph of named arrays."""
+"""The declaration: named arrays and the factors that couple them."""
 
 from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -14,41 +14,25 @@ from torch import Tensor, nn
 from ..errors import DeclarationError, suggest, unknown
 from ..regularizers import Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
-from .boundedness import Boundedness, boundedness_of
 from .factor import Factor
 from .sizes import SizeRelation, SizeTable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from .adjacency import Adjacency
-    from .symmetries import Symmetry
 
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
 
 
 F = TypeVar("F", bound=Factor)
+M = TypeVar("M")
 
 
-class FactorGraph(nn.Module):
-    """A problem: variables with regularizers, parameters, constants, and the factors that couple them.
+class Declaration(nn.Module):
+    """Variables with regularizers, parameters, constants, indices, and the factors that couple them; no engine.
 
-    The graph is an ``nn.Module``: its parameters are learned, moved and saved as those of any module.
+    It is an ``nn.Module``: its parameters are learned, moved and saved as those of any module. ``unn.FactorGraph`` adds the queries that engines
+    and pictures answer.
 
     Args:
         name: for messages and pictures.
         sizes: static sizes of axes by name; axes without a size are dynamic, found from the values of each call.
-
-    Example:
-        >>> import unn
-        >>> from factors import Multilinear
-        >>> g = unn.FactorGraph("toy", pixel=4, label=3)
-        >>> X = g.variable("X", "pixel", unn.SquaredNorm())
-        >>> Y = g.variable("Y", "label", unn.Entropy())
-        >>> W = g.parameter("W", "label pixel")
-        >>> g.factor(Multilinear(Y["c"], W["c x"], X["x"]))
-        >>> g
-        FactorGraph 'toy': 2 variables (X, Y), 1 factor, 12 parameters
     """
 
     def __init__(self, name: str = "graph", /, **sizes: int) -> None:
@@ -68,7 +52,7 @@ class FactorGraph(nn.Module):
         self._name_counts: dict[str, int] = {}
         self._table = SizeTable(self.sizes)
         self._relations: list[SizeRelation] = []
-        self._plans: dict[object, object] = {}
+        self._memo: dict[Hashable, object] = {}
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
@@ -259,7 +243,7 @@ class FactorGraph(nn.Module):
             self._table = self._rebuilt_table()
             raise
         self._relations.append(parsed)
-        self._plans.clear()
+        self._memo.clear()
         self._materialise()
 
     def factor(self, factor: F) -> F:
@@ -302,7 +286,7 @@ class FactorGraph(nn.Module):
         if self._table.has_rules:
             factor.split_sizes = self._table.split_letters(factor)
         self.factors[factor.name] = factor
-        self._plans.clear()
+        self._memo.clear()
         self._materialise()
         if factor.module is not None:
             self.add_module(factor.name.replace(".", "_"), factor.module)
@@ -333,130 +317,9 @@ class FactorGraph(nn.Module):
             raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return array
 
-    @overload
-    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[False] = False, lengths: Mapping[str, Tensor] | None = None) -> Tensor: ...
-    @overload
-    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[True], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]: ...
-    def energy(
-        self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
-    ) -> Tensor | dict[str, Tensor]:
-        """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
-
-        Args:
-            values: every variable, shape ``(batch, *axes)``, and every constant that has no value of its own.
-            by_factor: return the share of each regularizer (by the name of its variable) and each factor (by its own name).
-            lengths: for ragged axes, the length of each batch element, shape ``(batch,)``.
-
-        Returns:
-            Shape ``(batch,)``; +inf where a value lies outside its domain.
-
-        Raises:
-            ObservationError: if a value is missing or has the wrong shape.
-        """
-        from ..descent.energy import energy_terms
-
-        terms = energy_terms(self, values, lengths)
-        if by_factor:
-            return terms
-        return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
-
-    def boundedness(self, given: Collection[str] = ()) -> Boundedness:
-        """Is the energy bounded below when ``given`` are observed? Bounded, unbounded, depending on the weights, or unknown.
-
-        Args:
-            given: names of variables and constants, in a list, tuple or set.
-
-        Raises:
-            DeclarationError: for names that are not declared, or a text in place of a collection of names.
-        """
-        if isinstance(given, str) or not isinstance(given, Collection):
-            raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
-        for name in given:
-            if name not in self.arrays:
-                raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
-        return boundedness_of(self, given)
-
-    def adjacency(self, /, **sizes: int) -> Adjacency:
-        """Which nodes interact, as a sparse symmetric matrix with named blocks.
-
-        Args:
-            sizes: of the axes without a static one.
-
-        Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
-        """
-        from .adjacency import adjacency
-
-        return adjacency(self, sizes)
-
-    def symmetries(self, /, **sizes: int) -> list[Symmetry]:
-        """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
-
-        This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
-        constants tell the values of their letters apart) and in graphs of ``unn.trace``, whose programs are checked; factors that only
-        say who interacts leave it to their option ``ordered``.
-
-        Args:
-            sizes: of the axes without a static one.
-
-        Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
-        """
-        from .symmetries import symmetries
-
-        return symmetries(self, sizes)
-
-    def depth(self, /, **sizes: int) -> int:
-        """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
-
-        Args:
-            sizes: of the axes without a static one.
-
-        Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
-        """
-        from .diameter import longest_shortest_path
-
-        return longest_shortest_path(self.adjacency(**sizes))
-
-    # -- explaining --------------------------------------------------------------------------------------------------
-
-    def explain(self) -> str:
-        """The graph in words and formulas: arrays, energy, updates, boundedness."""
-        from .describe import explain
-
-        return explain(self)
-
-    def to_mermaid(self) -> str:
-        """The graph as Mermaid text."""
-        from .describe import to_mermaid
-
-        return to_mermaid(self)
-
-    def to_dot(self) -> str:
-        """The graph as Graphviz text."""
-        from .describe import to_dot
-
-        return to_dot(self)
-
-    def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
-        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, several nodes in plates.
-
-        Args:
-            given: names of observed variables.
-            theme: "light" or "dark".
-
-        Raises:
-            DeclarationError: for a name that is not declared.
-            ObservationError: for an unknown theme.
-        """
-        from ..draw import draw_graph, theme_named
-
-        return draw_graph(self, given, theme_named(theme))
-
     def __getstate__(self) -> dict[str, object]:
-        """Without compiled plans, which are found again."""
-        return {**self.__dict__, "_plans": {}}
+        """Without what is derived from the declaration, which is made again."""
+        return {**self.__dict__, "_memo": {}}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -471,9 +334,20 @@ class FactorGraph(nn.Module):
         count = sum(p.numel() for p in nn.Module.parameters(self))
         waiting = f", {len(self._pending)} of unknown size" if self._pending else ""
         return (
-            f"FactorGraph {self.name!r}: {len(self.variables)} {_plural('variable', len(self.variables))} ({names}), "
+            f"{type(self).__name__} {self.name!r}: {len(self.variables)} {_plural('variable', len(self.variables))} ({names}), "
             f"{len(self.factors)} {_plural('factor', len(self.factors))}, {count} {_plural('parameter', count)}{waiting}"
         )
+
+    def memo(self, key: Hashable, make: Callable[[], M]) -> M:
+        """What ``make`` returns, made once and kept until the declaration changes.
+
+        Args:
+            key: names it; a tuple that begins with the name of the module that makes it.
+            make: derives it from the declaration.
+        """
+        if key not in self._memo:
+            self._memo[key] = make()
+        return cast(M, self._memo[key])
 
     # -- inner -------------------------------------------------------------------------------------------------------
 
@@ -505,7 +379,7 @@ class FactorGraph(nn.Module):
         if isinstance(array, Variable):
             self._variables[name] = array
         self._table.add_array(array)
-        self._plans.clear()
+        self._memo.clear()
 
     def _indices_of(self, factor: Factor) -> Indices:
         """The indices that the references of a factor name.
@@ -567,7 +441,7 @@ class FactorGraph(nn.Module):
         del self.arrays[name]
         self._pending.pop(name, None)
         self._table = self._rebuilt_table()
-        self._plans.clear()
+        self._memo.clear()
 
     def _materialise(self) -> None:
         """Create the pending parameters whose sizes are known by now."""

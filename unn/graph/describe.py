@@ -8,14 +8,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..descent.colouring import meets_itself
 from .arrays import Array, Index, Parameter, Reference, Variable
+from .boundedness import boundedness_of
+from .colouring import meets_itself
 from .factor import Factor
 from .interactions import node_axis_count
 from .patterns import Dimension, Pattern
 
 if TYPE_CHECKING:
-    from .declaration import FactorGraph
+    from .declaration import Declaration
 
 WIDTH = 100
 _GLUE = "\0"
@@ -24,7 +25,7 @@ Renaming = Mapping[str, tuple[str, int]]
 """The new letter for each old one, and how far it is shifted."""
 
 
-def explain(graph: FactorGraph) -> str:
+def explain(graph: Declaration) -> str:
     """The graph in words and formulas: arrays, energy, exact block updates, boundedness.
 
     The last three are left out where all factors are without an energy, as in graphs for denoisers.
@@ -46,12 +47,12 @@ def explain(graph: FactorGraph) -> str:
     if graph.factors and not any(factor.inferable() for factor in graph.factors.values()):
         sections += [_structure_lines(graph)]
     else:
-        boundedness = _wrapped("Boundedness: ", str(graph.boundedness()), 2)
+        boundedness = _wrapped("Boundedness: ", str(boundedness_of(graph, ())), 2)
         sections += [_energy_lines(graph), _structure_lines(graph), _update_lines(graph), boundedness]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
-def to_mermaid(graph: FactorGraph) -> str:
+def to_mermaid(graph: Declaration) -> str:
     """The graph as a Mermaid flowchart: variables as circles, factors as squares; dotted edges where a factor has no energy."""
     lines = ["graph LR"]
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
@@ -64,7 +65,7 @@ def to_mermaid(graph: FactorGraph) -> str:
     return "\n".join(lines)
 
 
-def to_dot(graph: FactorGraph) -> str:
+def to_dot(graph: Declaration) -> str:
     """The graph in the language of Graphviz: variables as circles, factors as boxes; dashed edges where a factor has no energy."""
     lines = [f"graph {_dot_text(graph.name)} {{", "    rankdir=LR;"]
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
@@ -86,25 +87,11 @@ def factor_label(factor: Factor) -> str:
     usual = f"{kind}({', '.join(reference.array.name for reference in factor.references)})"
     arrays = ", ".join(dict.fromkeys(r.array.name for r in factor.references if not isinstance(r.array, Variable)))
     named = factor.name.partition("#")[0] != usual
-    head = factor.name if named else kind if product_condition(factor) is None else ""
+    head = factor.name if named else kind if factor.product() is None else ""
     return " ".join(part for part in (head + ":" if head and arrays else head, arrays) if part)
 
 
-def product_condition(factor: Factor) -> str | None:
-    """Read from its formula whether the energy is minus the sum over all letters of the product of the references.
-
-    Returns:
-        The condition on the letters ("" if all terms exist); None for every other energy, such as a convolution.
-    """
-    product = "-sum " + " ".join(map(str, factor.references))
-    formula = factor.formula()
-    if not factor.multilinear or not formula.startswith(product):
-        return None
-    rest = formula.removeprefix(product)
-    return rest.removeprefix(", ") if not rest or rest.startswith(", ") else None
-
-
-def _variable_lines(graph: FactorGraph) -> list[str]:
+def _variable_lines(graph: Declaration) -> list[str]:
     lines = ["Variables"] if graph.variables else []
     for variable in graph.variables.values():
         regularizer = variable.regularizer
@@ -116,7 +103,7 @@ def _variable_lines(graph: FactorGraph) -> list[str]:
     return lines
 
 
-def _fixed_array_lines(graph: FactorGraph) -> list[str]:
+def _fixed_array_lines(graph: Declaration) -> list[str]:
     lines = []
     given = graph.fixed_values()
     for array in graph.arrays.values():
@@ -147,7 +134,7 @@ def _fixed_array_lines(graph: FactorGraph) -> list[str]:
     return [head, *lines] if lines else []
 
 
-def _axis_lines(graph: FactorGraph) -> list[str]:
+def _axis_lines(graph: Declaration) -> list[str]:
     """Which axes are one under several names, and how sizes follow from others."""
     table = graph.size_table
     lines = []
@@ -169,17 +156,17 @@ def _axis_lines(graph: FactorGraph) -> list[str]:
     return ["Sizes", *lines] if lines else []
 
 
-def _axes(graph: FactorGraph, array: Array) -> str:
+def _axes(graph: Declaration, array: Array) -> str:
     sizes = _shape(graph, array)
     parts = [f"{axis} = {'dynamic' if size is None else size}" for axis, size in zip(array.axes, sizes, strict=True)]
     return ", ".join(parts) or "none (a scalar)"
 
 
-def _shape(graph: FactorGraph, array: Array) -> tuple[int | None, ...]:
+def _shape(graph: Declaration, array: Array) -> tuple[int | None, ...]:
     return graph.size_table.shape(array, graph.size_table.static)
 
 
-def _energy_lines(graph: FactorGraph) -> list[str]:
+def _energy_lines(graph: Declaration) -> list[str]:
     factors = [factor for factor in graph.factors.values() if factor.inferable()]
     formulas = [text if (text := factor.formula()).startswith("-") else f"+ {text}" for factor in factors]
     column = min(max(map(len, formulas), default=0), 56)
@@ -189,7 +176,7 @@ def _energy_lines(graph: FactorGraph) -> list[str]:
     return lines
 
 
-def _structure_lines(graph: FactorGraph) -> list[str]:
+def _structure_lines(graph: Declaration) -> list[str]:
     lines = []
     for factor in graph.factors.values():
         if not factor.inferable():
@@ -198,7 +185,7 @@ def _structure_lines(graph: FactorGraph) -> list[str]:
     return [head, *lines] if lines else []
 
 
-def _update_lines(graph: FactorGraph) -> list[str]:
+def _update_lines(graph: Declaration) -> list[str]:
     lines = ["Exact block updates (all letters that are not on the left are summed)"] if graph.variables else []
     placed = False
     for variable in graph.variables.values():
@@ -237,7 +224,7 @@ def _activation(variable: Variable) -> tuple[str, str]:
 
 def _message_terms(factor: Factor, variable: Variable, letters: Sequence[str]) -> list[str]:
     """The message to a variable as terms of a sum, one for each place at which the variable occurs."""
-    condition = product_condition(factor)
+    condition = factor.product()
     if condition is None:
         return [f"message of {factor.name}"]
     places = [place for place, reference in enumerate(factor.references) if reference.array.name == variable.name]
@@ -260,7 +247,7 @@ def _product_term(factor: Factor, place: int, letters: Sequence[str], condition:
 
 def _target_letters(variable: Variable, factors: Sequence[Factor]) -> tuple[str, ...]:
     """Letters for the axes of an updated variable, as its factors write them; none where no factor is a product."""
-    patterns = [r.pattern for f in factors if product_condition(f) is not None for r in f.references if r.array.name == variable.name]
+    patterns = [r.pattern for f in factors if f.product() is not None for r in f.references if r.array.name == variable.name]
     if not patterns:
         return ()
     simple = [p for p in patterns if p.plain] + [p for p in patterns if _one_letter_each(p)]

@@ -213,6 +213,14 @@ class Factor:
             "descent cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
         )
 
+    def product(self) -> str | None:
+        """Where the energy is minus the sum over all letters of the product of the references: the condition on the letters.
+
+        Returns:
+            ``""`` if all terms exist; None for every other energy, such as a convolution.
+        """
+        return None
+
     def formula(self) -> str:
         """The energy in one line of text."""
         return f"{type(self).__name__}({', '.join(map(str, self.references))})"

@@ -16,7 +16,7 @@ from .arrays import Parameter, Variable
 from .couplings import grows_like_a_square
 
 if TYPE_CHECKING:
-    from .declaration import FactorGraph
+    from .declaration import Declaration
     from .factor import Factor
 
 _STARTS = 4
@@ -59,7 +59,7 @@ class Ray:
 
 
 def falling_ray(
-    graph: FactorGraph, candidates: Sequence[Factor], factors: Sequence[Factor], given: Collection[str]
+    graph: Declaration, candidates: Sequence[Factor], factors: Sequence[Factor], given: Collection[str]
 ) -> Ray | None:
     """Search for a ray by aligning the variables of a candidate with its messages, and verify it on the whole energy.
 
@@ -94,7 +94,7 @@ def falling_ray(
 class _Search:
     """Values in float64 on the CPU, of what is known when declared, with small sizes where none are."""
 
-    def __init__(self, graph: FactorGraph, factors: Sequence[Factor], given: Collection[str]) -> None:
+    def __init__(self, graph: Declaration, factors: Sequence[Factor], given: Collection[str]) -> None:
         self.graph, self.factors = graph, factors
         table = graph.size_table
         known = dict(table.static)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..errors import DeclarationError, suggest
 from .arrays import Reference, Variable
 from .factor import Factor
-from .interactions import Relation, Shapes, clique_relations, node_axis_count, term_relation, told_apart
+from .interactions import Nodes, Relation, Shapes, clique_relations, listed_relation, node_axis_count, term_relation, told_apart
 from .views import refuse_shifted_splits
 
 
@@ -122,3 +122,31 @@ def variables_only(factor: Factor) -> None:
         if not isinstance(reference.array, Variable):
             raise DeclarationError(f"factor {factor.name!r} relates variables, but {reference.array.name!r} is a {reference.array.kind}.")
     refuse_shifted_splits(factor)
+
+
+class Pairs(Factor):
+    """Pairs of nodes of two variables, or of one, that interact.
+
+    No axis that it refers to is exchangeable, since nothing is known of what the pairs have in common.
+
+    Args:
+        one: a reference with a letter of its own for each axis.
+        other: a reference with other letters; the parents, if the pairs are directed.
+        pairs: flat indices among the nodes of the one and the other, shape ``(pairs,)`` each.
+        directed: were the ones computed from the others?
+        name: unique in the graph.
+    """
+
+    def __init__(self, one: Reference, other: Reference, pairs: tuple[Nodes, Nodes], directed: bool = True, name: str | None = None) -> None:
+        super().__init__(one, other, name=name)
+        self.pairs = pairs
+        self.directed = directed
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        one, other = self.references
+        return [replace(listed_relation(one.array.name, self.pairs[0], other.array.name, self.pairs[1]), directed=self.directed)]
+
+    def formula(self) -> str:
+        one, other = self.references
+        pairs = f"{len(self.pairs[0])} listed {'pair' if len(self.pairs[0]) == 1 else 'pairs'}"
+        return f"{one} depends on {other} in {pairs}" if self.directed else f"{one} and {other} interact in {pairs}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import ObservationError
 from .adjacency import Adjacency, Nodes, adjacency
 from .arrays import Variable
-from .declaration import FactorGraph
+from .declaration import Declaration
 from .factor import Factor
 from .interactions import node_axis_count
 
@@ -80,7 +80,7 @@ class Symmetry:
         return f"Symmetry({self.name!r}, {self.size} values)"
 
 
-def symmetries(graph: FactorGraph, sizes: Mapping[str, int]) -> list[Symmetry]:
+def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
     """The indices of nodes that are exchangeable, found from the patterns and verified on the adjacency.
 
     A letter is a candidate unless it is shifted or multiplies a parameter or a constant; letters that meet in one axis move together, as do the
@@ -133,7 +133,7 @@ def generators(size: int) -> list[Nodes]:
     return [exchange, np.roll(np.arange(size), 1)][: size - 1]
 
 
-def letters_along(symmetry: Symmetry, factor: Factor, graph: FactorGraph) -> set[str]:
+def letters_along(symmetry: Symmetry, factor: Factor, graph: Declaration) -> set[str]:
     """The letters of a factor that run along an index, in any of the axes that it permutes.
 
     Args:
@@ -172,7 +172,7 @@ class Assumption:
     shared: tuple[Symmetry, Symmetry]
 
 
-def assumptions(graph: FactorGraph, shared: Sequence[Symmetry]) -> list[Assumption]:
+def assumptions(graph: Declaration, shared: Sequence[Symmetry]) -> list[Assumption]:
     """What sharing embeddings along some indices assumes beyond the declaration.
 
     Args:
@@ -189,7 +189,7 @@ def assumptions(graph: FactorGraph, shared: Sequence[Symmetry]) -> list[Assumpti
     return assumed
 
 
-def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
+def candidates(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
     """The indices that the patterns call exchangeable, not verified.
 
     Args:
@@ -199,7 +199,7 @@ def candidates(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> lis
     return [index for index, barred in indices(graph, shapes) if not barred]
 
 
-def indices(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Symmetry, bool]]:
+def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Symmetry, bool]]:
     """All indices of nodes that the patterns tie together, each with whether a factor tells its values apart.
 
     Args:
@@ -250,7 +250,7 @@ def indices(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> list[t
     return found
 
 
-def _splits(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, int], tuple[int, ...]]:
+def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, int], tuple[int, ...]]:
     """By variable and node axis, the sizes of the parts into which factors split it; an axis that is tied to a split one is split as well."""
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     places = [
@@ -275,7 +275,7 @@ def _splits(graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
     return found
 
 
-def _letter_sizes(factor: Factor, graph: FactorGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _letter_sizes(factor: Factor, graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """The extent of each letter of a factor, its feature axes as declared."""
     static = graph.size_table.static
     known = {

@@ -13,7 +13,9 @@ from torch.nn.functional import silu
 
 from ..cache import BoundedCache
 from ..errors import DeclarationError, ExchangeabilityWarning, suggest
-from ..graph.declaration import FactorGraph
+from ..graph.adjacency import adjacency
+from ..graph.declaration import Declaration
+from ..graph.diameter import longest_shortest_path
 from ..graph.interactions import node_axis_count
 from ..graph.symmetries import Assumption, assumptions, shared_index
 from ..ops.attention import AttentionMask, attention
@@ -57,7 +59,7 @@ class Denoiser(nn.Module):
 
     def __init__(
         self,
-        graph: FactorGraph,
+        graph: Declaration,
         *,
         width: int = 64,
         depth: int | None = None,
@@ -97,7 +99,7 @@ class Denoiser(nn.Module):
         if body is not None:
             depth = 0
         elif depth is None:
-            depth = max(2, graph.depth(**(sizes or {})))
+            depth = max(2, longest_shortest_path(adjacency(graph, sizes or {})))
         self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         if self.previous is not None:
@@ -209,7 +211,7 @@ _POSITION = 16
 class _ArrayEmbedding(nn.Module):
     """A vector for each variable, plus a linear function of sinusoids of the position in it."""
 
-    def __init__(self, graph: FactorGraph, width: int) -> None:
+    def __init__(self, graph: Declaration, width: int) -> None:
         super().__init__()
         self.variable = nn.Embedding(len(graph.variables), width)
         self.position = nn.Linear(_POSITION * _most_axes(graph), width, bias=False)
@@ -220,7 +222,7 @@ class _ArrayEmbedding(nn.Module):
         return found
 
 
-def _most_axes(graph: FactorGraph) -> int:
+def _most_axes(graph: Declaration) -> int:
     return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
 
 

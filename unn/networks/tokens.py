@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..descent.evidence import Partial
 from ..errors import DeclarationError, ObservationError, suggest
-from ..graph.declaration import FactorGraph
+from ..graph.adjacency import adjacency
+from ..graph.declaration import Declaration
 from ..graph.interactions import node_axis_count
+from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
 from ..regularizers import BinaryEntropy
@@ -68,10 +69,10 @@ class Frame:
         DeclarationError: for a graph without nodes, or sizes that are missing or contradict the declaration.
     """
 
-    def __init__(self, graph: FactorGraph, sizes: Mapping[str, int]) -> None:
+    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
         self.graph = graph
         self.sizes = dict(sizes)
-        self.adjacency = graph.adjacency(**sizes)
+        self.adjacency = adjacency(graph, sizes)
         self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
         self.slots = _slots(graph, self.sizes)
         if not self.nodes:
@@ -253,7 +254,7 @@ class Frames:
         DeclarationError: for a graph without variables, or with a feature axis whose size is not static.
     """
 
-    def __init__(self, graph: FactorGraph) -> None:
+    def __init__(self, graph: Declaration) -> None:
         self.graph = graph
         self.kinds = kinds(graph)
         self.channels = _channels(graph, self.kinds)
@@ -268,7 +269,7 @@ class Frames:
         return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: Frame(self.graph, sizes))
 
 
-def kinds(graph: FactorGraph) -> dict[str, Kind]:
+def kinds(graph: Declaration) -> dict[str, Kind]:
     """Of what kind the values of each variable are, by its regularizer."""
     found: dict[str, Kind] = {}
     for name, variable in graph.variables.items():
@@ -283,7 +284,7 @@ def kinds(graph: FactorGraph) -> dict[str, Kind]:
     return found
 
 
-def _channels(graph: FactorGraph, kinds: Mapping[str, Kind]) -> dict[str, int]:
+def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
     """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
     found = {}
     for name, kind in kinds.items():
@@ -298,7 +299,7 @@ def _channels(graph: FactorGraph, kinds: Mapping[str, Kind]) -> dict[str, int]:
     return found
 
 
-def _slots(graph: FactorGraph, sizes: Mapping[str, int]) -> dict[str, Slot]:
+def _slots(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, Slot]:
     table = graph.size_table
     solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
     slots: dict[str, Slot] = {}

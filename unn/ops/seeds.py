@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 import torch
 
 from ..errors import ObservationError
@@ -31,3 +32,9 @@ def generator_for(where: str, generator: torch.Generator | None, seed: int | Non
     if isinstance(seed, bool) or not 0 <= number < 2**63:
         raise ObservationError(f"{where}: a seed is a whole number from 0 to 2**63 - 1, got {seed!r}.")
     return torch.Generator().manual_seed(number)
+
+
+def seed_of(*keys: int) -> int:
+    """One seed of 63 bits from several numbers, by numpy's SeedSequence."""
+    low, high = np.random.SeedSequence(keys).generate_state(2, np.uint32).tolist()
+    return int(low) | (int(high) & 0x7FFFFFFF) << 32

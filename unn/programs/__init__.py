@@ -7,7 +7,6 @@ from .distributions import Distribution as Distribution
 from .distributions import Normal as Normal
 from .distributions import Permutation as Permutation
 from .distributions import Uniform as Uniform
-from .listed import Listed as Listed
 from .traced import Traced as Traced
 from .traced import trace as trace
 from .tracer import Tracer as Tracer

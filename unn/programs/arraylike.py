@@ -10,6 +10,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from ..errors import DeclarationError
+from . import torch_functions
 from .tape import Shape, Tape
 
 if TYPE_CHECKING:
@@ -116,9 +117,7 @@ class Arraylike(NDArrayOperatorsMixin):
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None = None
     ) -> Any:
-        from .torch_functions import call
-
-        return call(function, args, options or {})
+        return torch_functions.call(function, args, options or {})
 
     def origin(self) -> str:
         """The names of some nodes it was computed from."""

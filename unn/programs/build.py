@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import DeclarationError
-from ..graph.declaration import FactorGraph
+from ..factor_graph import FactorGraph
+from ..graph.structure import Clique, Depends, Pairs
 from .letters import Link, Names, Written
-from .listed import Listed
 from .recognise import Template, recognise
 from .sharing import unequal_indices, with_ordered
 from .tape import Nodes, Recorded, Tape
@@ -31,10 +31,6 @@ def build(name: str, tape: Tape) -> FactorGraph:
 
 
 def _declared(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
-    # unn knows no particular factor. A traced program is the one place in it that declares factors instead of receiving them, so it asks the
-    # library for them when it does; what is imported here needs unn, which is loaded by now
-    from factors import Clique, Depends
-
     declared = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
     # letters that split axes, and options, have sizes of their own, which are known by now
     graph = FactorGraph(name, **names.sizes)
@@ -44,7 +40,7 @@ def _declared(name: str, tape: Tape, names: Names, written: Sequence[Written]) -
         references = [graph.variables[variable][text] for variable, text in factor.references]
         if factor.pairs is not None:
             one, other = references
-            graph.factor(Listed(one, other, factor.pairs, directed=factor.directed))
+            graph.factor(Pairs(one, other, factor.pairs, directed=factor.directed))
         elif factor.directed:
             graph.factor(Depends(*references, ordered=factor.ordered))
         else:

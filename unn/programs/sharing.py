@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from ..factor_graph import FactorGraph
 from ..graph.adjacency import Adjacency
-from ..graph.declaration import FactorGraph
 from ..graph.symmetries import Symmetry, generators, indices, letters_along
 from .invariance import altered_variables
 from .letters import Names, Written

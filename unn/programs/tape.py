@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import DeclarationError
+from ..graph.interactions import Nodes as Nodes
 from .kinds import Array, Kind
 
 if TYPE_CHECKING:
     from .distributions import Distribution
 
-Nodes = NDArray[np.int64]
 Shape = tuple[int, ...]
 
 

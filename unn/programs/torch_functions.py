@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeclarationError
-from .arraylike import Arraylike
 
 
 def _sigmoid(x: Any) -> Any:
@@ -50,7 +49,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str
     """
     name = getattr(function, "__name__", str(function))
     chosen = {key: x for key, x in options.items() if x is not None and x is not False}
-    value = next((x for x in (*args, *options.values()) if isinstance(x, Arraylike)), None)
+    value = next((x for x in (*args, *options.values()) if hasattr(x, "origin")), None)
     if name not in _FUNCTIONS or (chosen and name not in ("clamp", "clip")):
         origin = f"a value computed from {value.origin()}" if value is not None else "values of a program"
         how = f" with option {next(iter(chosen))!r}" if name in _FUNCTIONS else ""

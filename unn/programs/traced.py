@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, UnnError
-from ..graph.declaration import FactorGraph
+from ..factor_graph import FactorGraph
 from ..ops.seeds import generator_for
 from .build import build
 from .kinds import Array

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..descent.infer import infer
+from ..factor_graph import FactorGraph
 from ..graph.arrays import Constant, Parameter, Variable
-from ..graph.declaration import FactorGraph
 from ..graph.factor import Factor, Products
 from .strategies import domain_point
 

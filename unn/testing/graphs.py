@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ..descent.evidence import Partial
 from ..descent.infer import infer
 from ..descent.plan import Step
 from ..descent.solution import Solution
 from ..descent.state import State
+from ..graph.partial import Partial
 from ..regularizers.base import batch_sum
 from .strategies import GraphCase, domain_point
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from .. import regularizers as reg
 from ..descent.orders import ForwardBackward, Item, Order, RandomOrder
+from ..factor_graph import FactorGraph
 from ..graph.arrays import Parameter, Variable
-from ..graph.declaration import FactorGraph
 from ..graph.factor import Factor
 
 MakeMultilinear = Callable[..., Factor]

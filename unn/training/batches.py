@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ..errors import DataError
+from ..ops.seeds import seed_of
 
 
 class Examples(ABC):
@@ -101,12 +101,6 @@ class Part:
     step: int
     count: int
     batch: Any
-
-
-def seed_of(*keys: int) -> int:
-    """One seed of 63 bits from several numbers, by numpy's SeedSequence."""
-    low, high = np.random.SeedSequence(keys).generate_state(2, np.uint32).tolist()
-    return int(low) | (int(high) & 0x7FFFFFFF) << 32
 
 
 def steps_in_epoch(length: int, batch: int) -> int:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from ..diffusion.conditional import ConditionalModel
 from ..errors import DataError, DeclarationError, suggest
+from ..ops.seeds import seed_of
 from ..runs.weights import copy_weights, named_tensors
-from .batches import Examples, seed_of
+from .batches import Examples
 from .loop import fit as run_loop
 from .options import TrainingConfig
 from .task import Task

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import DataError, DeclarationError, DivergenceError
-from ..graph.signature import network_signature
 from ..ops.reproducible import reproducible
+from ..ops.seeds import seed_of
 from ..runs.checkpoint import Checkpoint, newest_checkpoint
+from ..runs.signature import network_signature
 from ..runs.tree import first_not_finite
 from ..runs.weights import named_tensors
-from .batches import Examples, Part, load_parts, seed_of, steps_in_epoch
+from .batches import Examples, Part, load_parts, steps_in_epoch
 from .files import RunFiles
 from .interrupt import Interrupt
 from .options import TrainingConfig, option_signature

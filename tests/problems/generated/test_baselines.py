@@ -11,10 +11,12 @@ from support.helpers import says
 import unn
 from problems.factorisation import graph as factorisation
 from problems.factorisation.baselines import greedy, k_means, nmf
-from problems.generated import metropolis
-from problems.generated.metropolis import Program, Site
+from problems.factorisation.chain import factorisation as factorisation_program
+from problems.generated.metropolis import Program, Site, metropolis
 from problems.sorting import graph as sorting
+from problems.sorting.chain import sorting as sorting_program
 from problems.sudoku import grids as sudoku
+from problems.sudoku.chain import sudoku as sudoku_program
 
 HEURISTICS = [k_means, nmf, greedy]
 PUZZLE = torch.tensor([[1, 2, 3, 4], [3, 4, 1, 2], [2, 0, 4, 3], [4, 3, 0, 0]])[None]
@@ -140,7 +142,7 @@ def chi_square(states, weights):
 
 def test_chains_end_in_the_posterior_of_a_discrete_model():
     sites, log_likelihood, joint = table()
-    found = metropolis.metropolis(Program(sites, log_likelihood), 4000, 150, seed=0)
+    found = metropolis(Program(sites, log_likelihood), 4000, 150, seed=0)
     a, b = found["a"].long(), found["b"].long()
     assert chi_square(a * 9 + b[:, 0] * 3 + b[:, 1], joint.flatten()) > 1e-3
     assert found["a"].shape == (4000,) and found["b"].shape == (4000, 2)
@@ -153,7 +155,7 @@ def test_given_choices_stay_in_some_chains_or_all():
     chains = 4000
     mask = torch.tensor([[True, False], [False, True]]).repeat(chains // 2, 1)
     given = {"b": unn.Partial(torch.full((chains, 2), 2), mask)}
-    found = metropolis.metropolis(Program(sites, log_likelihood, given), chains, 100, seed=1)
+    found = metropolis(Program(sites, log_likelihood, given), chains, 100, seed=1)
     assert (found["b"][mask] == 2).all()
     a, b = found["a"].long(), found["b"].long()
     assert chi_square(a[::2] * 3 + b[::2, 1], joint[:, 2].flatten()) > 1e-3
@@ -163,7 +165,7 @@ def test_given_choices_stay_in_some_chains_or_all():
 def test_where_all_is_given_nothing_moves():
     sites, log_likelihood, _ = table()
     given = {"a": unn.Partial(torch.ones(1), torch.ones(1, dtype=torch.bool)), "b": unn.Partial(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool))}
-    found = metropolis.metropolis(Program(sites, log_likelihood, given), 3, 10, seed=0)
+    found = metropolis(Program(sites, log_likelihood, given), 3, 10, seed=0)
     assert (found["a"] == 1).all() and (found["b"] == 1).all() and not found.acceptance.any()
 
 
@@ -172,7 +174,7 @@ def test_chains_end_in_the_posterior_of_a_gaussian_model(drift):
     """x is standard normal, y = x0 + x1 + noise of deviation 0.5 is 1.5: x0 + x1 and x0 - x1 are independent normal numbers."""
     site = Site((2,), lambda count, g: torch.randn(count, generator=g), lambda x: -(x**2) / 2, drift)
     program = Program({"x": site}, lambda values: -((values["x"].sum(1) - 1.5) ** 2) / (2 * 0.25))
-    x = metropolis.metropolis(program, 2500, 150, seed=0)["x"]
+    x = metropolis(program, 2500, 150, seed=0)["x"]
     total, difference = x.sum(1), x[:, 0] - x[:, 1]
     shrink = 2 / 2.25
     assert stats.kstest(total.numpy(), "norm", (1.5 * shrink, math.sqrt(2 * 0.25 / 2.25))).pvalue > 1e-3
@@ -183,13 +185,13 @@ def test_chains_that_start_in_the_impossible_find_their_way():
     """Only one of 8 states has a likelihood, and its neighbours have none."""
     site = Site((3,), lambda count, g: torch.randint(2, (count,), generator=g), torch.zeros_like)
     program = Program({"x": site}, lambda values: values["x"].prod(1).log())
-    found = metropolis.metropolis(program, 100, 100, seed=0)
+    found = metropolis(program, 100, 100, seed=0)
     assert (found["x"] == 1).all() and (found.log_likelihood == 0).all()
 
 
 def test_a_seed_says_all():
     sites, log_likelihood, _ = table()
-    runs = [metropolis.metropolis(Program(sites, log_likelihood), 20, 5, seed=seed) for seed in (3, 3, 4)]
+    runs = [metropolis(Program(sites, log_likelihood), 20, 5, seed=seed) for seed in (3, 3, 4)]
     assert torch.equal(runs[0]["b"], runs[1]["b"]) and torch.equal(runs[0].acceptance, runs[1].acceptance)
     assert not torch.equal(runs[0]["b"], runs[2]["b"])
 
@@ -198,7 +200,7 @@ def test_a_seed_says_all():
 
 
 def test_small_puzzles_are_completed():
-    found = metropolis.metropolis(metropolis.sudoku(PUZZLE, 2, 2), 50, 400, seed=0)
+    found = metropolis(sudoku_program(PUZZLE, 2, 2), 50, 400, seed=0)
     grids = found["X"].argmax(3) + 1
     assert found["X"].shape == (50, 4, 4, 4)
     assert (grids == PUZZLE)[(PUZZLE > 0).expand(50, -1, -1)].all()
@@ -211,7 +213,7 @@ def test_small_puzzles_are_completed():
 def test_two_completions_are_equally_frequent():
     two = torch.tensor([[0, 0, 3, 4], [3, 4, 0, 0], [0, 0, 4, 3], [4, 3, 0, 0]])
     possible = torch.tensor(list(sudoku.completions(two.flatten().tolist(), 2, 2))).view(-1, 4, 4)
-    found = metropolis.metropolis(metropolis.sudoku(two[None], 2, 2, certainty=0.9), 400, 300, seed=0)["X"].argmax(3) + 1
+    found = metropolis(sudoku_program(two[None], 2, 2, certainty=0.9), 400, 300, seed=0)["X"].argmax(3) + 1
     hits = torch.tensor([int((found == grid).all(2).all(1).sum()) for grid in possible])
     assert hits.sum() > 40
     assert stats.chisquare(hits.numpy()).pvalue > 1e-3
@@ -222,15 +224,15 @@ def test_each_chain_has_its_own_puzzle():
     puzzles = grids.clone()
     puzzles[:, 0, :2] = 0
     puzzles[3] = grids[3]
-    found = metropolis.metropolis(metropolis.sudoku(puzzles, 2, 2), 6, 200, seed=0)
+    found = metropolis(sudoku_program(puzzles, 2, 2), 6, 200, seed=0)
     assert torch.equal(found["X"].argmax(3) + 1, grids)
     assert found.acceptance[3] == 0
 
 
 def test_short_lists_are_sorted_as_often_as_enumeration_says():
     u = torch.tensor([[0.3, -1.0, 0.8]])
-    program = metropolis.sorting(u, certainty=0.8)
-    found = metropolis.metropolis(program, 3000, 100, seed=0)
+    program = sorting_program(u, certainty=0.8)
+    found = metropolis(program, 3000, 100, seed=0)
     every = torch.tensor(list(itertools.product(range(3), repeat=3)))
     weights = program.log_likelihood({"choice": every.double()}).exp()
     choice = found["P"].argmax(2)
@@ -244,7 +246,7 @@ def test_short_lists_are_sorted_as_often_as_enumeration_says():
 
 def test_longer_lists_become_more_sorted():
     u = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-    before, after = (metropolis.metropolis(metropolis.sorting(u, certainty=0.98), 40, steps, seed=0) for steps in (1, 800))
+    before, after = (metropolis(sorting_program(u, certainty=0.98), 40, steps, seed=0) for steps in (1, 800))
     assert sorting.error(u, after["P"]) < 0.8 * sorting.error(u, before["P"])
     assert after.log_likelihood.mean() > before.log_likelihood.mean() + 5
 
@@ -253,8 +255,8 @@ def test_longer_lists_become_more_sorted():
 def test_matrices_are_factorised_by_chains(drift):
     values = factorisation.generate("binary", False, 30, 3, 3, 2, torch.Generator().manual_seed(0))
     E = values["E"]
-    program = metropolis.factorisation(E, 2, deviation=0.03, drift=drift)
-    found = metropolis.metropolis(program, 30, 1500, seed=0)
+    program = factorisation_program(E, 2, deviation=0.03, drift=drift)
+    found = metropolis(program, 30, 1500, seed=0)
     assert set(found["R"].flatten().tolist()) == {0.0, 1.0}
     assert (found["A"] >= 0).all() and (found["A"] <= 1).all()
     assert factorisation.error(found.values, E) < 0.2
@@ -263,8 +265,8 @@ def test_matrices_are_factorised_by_chains(drift):
 
 
 def test_one_observation_serves_all_chains():
-    assert metropolis.metropolis(metropolis.sorting(torch.randn(1, 3)), 5, 2, seed=0)["P"].shape == (5, 3, 3)
-    assert metropolis.metropolis(metropolis.factorisation(torch.rand(1, 2, 3), 2), 5, 2, seed=0)["A"].shape == (5, 2, 2)
+    assert metropolis(sorting_program(torch.randn(1, 3)), 5, 2, seed=0)["P"].shape == (5, 3, 3)
+    assert metropolis(factorisation_program(torch.rand(1, 2, 3), 2), 5, 2, seed=0)["A"].shape == (5, 2, 2)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -276,17 +278,17 @@ def test_one_observation_serves_all_chains():
 def test_bad_counts_of_chains_are_refused(options, words):
     sites, log_likelihood, _ = table()
     with pytest.raises(unn.DeclarationError, match=says("metropolis", *words)):
-        metropolis.metropolis(Program(sites, log_likelihood), *options)
+        metropolis(Program(sites, log_likelihood), *options)
 
 
 def test_bad_programs_are_refused():
     sites, log_likelihood, _ = table()
     for bad in (lambda values: values["b"], lambda values: values["a"] * torch.nan):
         with pytest.raises(unn.DeclarationError, match=says("log-likelihood", "(3,)")):
-            metropolis.metropolis(Program(sites, bad), 3, 1, 0)
+            metropolis(Program(sites, bad), 3, 1, 0)
     for empty in ({}, {"a": Site((0,), lambda count, g: torch.rand(count, generator=g), torch.zeros_like)}):
         with pytest.raises(unn.DeclarationError, match="no random choices"):
-            metropolis.metropolis(Program(empty, log_likelihood), 3, 1, 0)
+            metropolis(Program(empty, log_likelihood), 3, 1, 0)
     good = unn.Partial(torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool))
     for given, words in [
         ({"c": good}, ["'c'", "a", "b"]),
@@ -295,26 +297,26 @@ def test_bad_programs_are_refused():
         ({"b": unn.Partial(good.value, good.value)}, ["mask", "boolean"]),
     ]:
         with pytest.raises(unn.ObservationError, match=says(*words)):
-            metropolis.metropolis(Program(sites, log_likelihood, given), 3, 1, 0)
+            metropolis(Program(sites, log_likelihood, given), 3, 1, 0)
 
 
 def test_bad_observations_of_programs_are_refused():
     for puzzles in (PUZZLE[0], PUZZLE.float(), PUZZLE[:, :3], PUZZLE + 3, -PUZZLE, PUZZLE.tolist()):
         with pytest.raises(unn.ObservationError, match=says("puzzles", "2 x 2")):
-            metropolis.sudoku(puzzles, 2, 2)
+            sudoku_program(puzzles, 2, 2)
     with pytest.raises(unn.DeclarationError, match=says("certainty", "1.0")):
-        metropolis.sudoku(PUZZLE, 2, 2, certainty=1.0)
+        sudoku_program(PUZZLE, 2, 2, certainty=1.0)
     for u in (torch.rand(3), torch.rand(0, 3), torch.tensor([[torch.nan]]), torch.ones(1, 3, dtype=torch.int64), [[1.0]]):
         with pytest.raises(unn.ObservationError, match=says("u", "(count, n)")):
-            metropolis.sorting(u)
+            sorting_program(u)
     with pytest.raises(unn.ObservationError, match=says("u", "2", "3 chains")):
-        metropolis.metropolis(metropolis.sorting(torch.rand(2, 3)), 3, 1, 0)
+        metropolis(sorting_program(torch.rand(2, 3)), 3, 1, 0)
     with pytest.raises(unn.ObservationError, match=says("E", "2", "3 chains")):
-        metropolis.metropolis(metropolis.factorisation(torch.rand(2, 3, 3), 2), 3, 1, 0)
+        metropolis(factorisation_program(torch.rand(2, 3, 3), 2), 3, 1, 0)
     with pytest.raises(unn.DeclarationError, match=says("rank", "0")):
-        metropolis.factorisation(torch.rand(1, 2, 2), 0)
+        factorisation_program(torch.rand(1, 2, 2), 0)
     with pytest.raises(unn.ObservationError, match="NaN"):
-        metropolis.factorisation(torch.full((1, 2, 2), torch.nan), 1)
+        factorisation_program(torch.full((1, 2, 2), torch.nan), 1)
     for deviation, drift in ((0.0, 0.0), (0.1, -1.0)):
         with pytest.raises(unn.DeclarationError, match=says("deviation", "drift")):
-            metropolis.factorisation(torch.rand(1, 2, 2), 1, deviation, drift)
+            factorisation_program(torch.rand(1, 2, 2), 1, deviation, drift)

@@ -22,7 +22,7 @@ from problems.boolean import graph as boolean
 from problems.boolean.problem import BooleanProblem
 from problems.factorisation import graph as factorisation
 from problems.factorisation.problem import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
-from problems.generated.problem import ModelConfig
+from problems.generated.config import ModelConfig
 from problems.generated.task import GeneratedExamples, Sampling, measure
 from problems.sorting import graph as sorting
 from problems.sorting.problem import SortingProblem

@@ -15,7 +15,7 @@ from support.toy import same_tensors, tensors_of, without_times
 import unn
 from factors import Cardinality, Clique, Depends
 from problems.factorisation.problem import FactorisationConfig, FactorisationProblem
-from problems.generated.problem import ModelConfig
+from problems.generated.config import ModelConfig
 from problems.sorting.graph import generate as sorted_lists
 from problems.sudoku.grids import all_grids, one_hot
 from problems.sudoku.grids import declare as sudoku
@@ -454,10 +454,10 @@ def test_what_is_asked_for_of_the_last_estimate_is_fed_back_also_between_rounds(
     model = made(self_conditioning=self_conditioning)
     calls = []
     watched(model, lambda rows, *found: calls.append(found))
-    # a fall of twelve steps and a round of eight
+    # a fall of eight steps and three rounds of four
     found = model.sample(count=2, steps=20, sampler=sampler, spacing="restarts", seed=0)
     assert all(x.isfinite().all() for x in found.values.values())
-    assert calls[0][0] is None and len(calls) == (38 if sampler == "heun" else 20)
+    assert calls[0][0] is None and len(calls) == (36 if sampler == "heun" else 20)
     for (_, tokens, estimate), (memory, _, _) in itertools.pairwise(calls):
         assert memory is None if self_conditioning == "none" else torch.equal(memory, tokens if self_conditioning == "tokens" else estimate)
 

@@ -14,7 +14,8 @@ from support.helpers import says
 
 import unn
 from factors import Depends
-from unn.programs import Bernoulli, Categorical, Listed, Normal, Permutation, Uniform
+from unn.graph.structure import Pairs
+from unn.programs import Bernoulli, Categorical, Normal, Permutation, Uniform
 from unn.programs.recognise import recognise
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -39,7 +40,7 @@ def check_edges(traced):
     """The adjacency of the graph has the edges of the run and no others, but for cliques."""
     directed = {frozenset(edge) for edge in traced.edges}
     assert len(directed) == len(traced.edges)
-    kept = [factor for factor in traced.graph.factors.values() if isinstance(factor, Depends) or (isinstance(factor, Listed) and factor.directed)]
+    kept = [factor for factor in traced.graph.factors.values() if isinstance(factor, Depends) or (isinstance(factor, Pairs) and factor.directed)]
     if len(kept) == len(traced.graph.factors):
         assert interacting(traced.graph) == directed
     else:
@@ -310,7 +311,7 @@ def test_entries_of_permutations_interact_along_rows_and_columns_of_each(size, c
     every = list(np.ndindex(count, size, size))
     expected = [(a, b) for a in every for b in every if a < b and a[0] == b[0] and (a[1] == b[1] or a[2] == b[2])]
     assert interacting(traced.graph) == {frozenset(f"P[{','.join(map(str, x))}]" for x in pair) for pair in expected}
-    assert traced.edges == [] and not any(isinstance(factor, Listed) for factor in traced.graph.factors.values())
+    assert traced.edges == [] and not any(isinstance(factor, Pairs) for factor in traced.graph.factors.values())
 
 
 def test_permutations_in_part_of_an_array_are_listed_cliques():
@@ -352,7 +353,7 @@ def test_irregular_loops_are_listed_exactly():
 
     traced = unn.trace(program)
     (factor,) = traced.graph.factors.values()
-    assert isinstance(factor, Listed) and str(factor) == "Y[j] depends on X[i] in 9 listed pairs"
+    assert isinstance(factor, Pairs) and str(factor) == "Y[j] depends on X[i] in 9 listed pairs"
     assert {frozenset((f"X[{j}]", f"Y[{i}]")) for i, group in enumerate(groups) for j in group} == interacting(traced.graph)
     check_edges(traced)
     assert traced.graph.symmetries() == []

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unn.cli.problem import Problem
-from unn.training.options import TrainingConfig
+from unn.extending import Problem, TrainingConfig
 
 
 @dataclass(frozen=True)

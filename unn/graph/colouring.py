@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.arrays import Variable
-from ..graph.factor import Factor
-from ..graph.interactions import Shapes, node_shape, term_relation
+from .arrays import Variable
+from .factor import Factor
+from .interactions import Shapes, node_shape, term_relation
 
 
 def meets_itself(factor: Factor, variable: Variable) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Multilinear
-from unn.descent.colouring import colour_classes, meets_itself, node_pairs
+from unn.graph.colouring import colour_classes, meets_itself, node_pairs
 from unn.graph.interactions import node_axis_count
 
 

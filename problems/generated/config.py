@@ -1,0 +1,71 @@
+"""Options of a model of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unn.errors import DeclarationError
+from unn.training.options import check_ranges
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model: a denoiser and its diffusion, or a baseline.
+
+    Attributes:
+        width: of a token.
+        depth: layers; 0 for as many as information needs to cross the graph.
+        heads: of attention.
+        embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
+        structure: who attends to whom: the graph, or one of its ablations.
+        global_token: let each layer see the mean of all tokens as well, which passes by the mask.
+        process: "gaussian" noise; "masked": categories are revealed a few at a time, for problems without continuous variables; or a baseline without
+            diffusion: "regressor", one estimate of everything, or "vaeac", a variational auto-encoder that knows nothing of the graph.
+        prediction: of the network: "mixed", velocity for continuous variables and log-odds for binary variables and categories; the clean sample
+            ("x0", the paper's) or the velocity for all of them.
+        noise: levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
+        last_beta: of the linear steps; 0.005 in the paper.
+        self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
+            estimate alone (Chen et al., 2023).
+        passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which sharpens when steps are few.
+        sampling_steps: denoising steps of a sample.
+        spacing: of the levels in sampling: even in the log-SNR, the schedule's own, or with restarts, which sharpen when steps are few.
+    """
+
+    width: int = 64
+    depth: int = 6
+    heads: int = 4
+    embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
+    structure: Literal["graph", "dense", "directed", "random"] = "graph"
+    global_token: bool = False
+    process: Literal["gaussian", "masked", "regressor", "vaeac"] = "gaussian"
+    prediction: Literal["mixed", "x0", "velocity"] = "mixed"
+    noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
+    last_beta: float = 0.02
+    self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
+    passes: int = 1
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
+    sampling_steps: int = 100
+    spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: names the first option that is out of range.
+        """
+        check_ranges(
+            where,
+            {
+                "width": (self.width, 2, 16384),
+                "depth": (self.depth, 0, 10_000),
+                "heads": (self.heads, 1, 1024),
+                "last_beta": (self.last_beta, 1e-6, 0.999),
+                "passes": (self.passes, 1, 1000),
+                "sampling_steps": (self.sampling_steps, 1, 10**6),
+            },
+        )
+        if self.width % self.heads or self.width % 2:
+            raise DeclarationError(f"{where}: the width must be even and a multiple of the heads, got width {self.width} and {self.heads} heads.")

@@ -1,0 +1,150 @@
+"""A factor graph: the declaration, with the queries that are answered from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+from torch import Tensor
+
+from .descent.energy import energy_terms
+from .errors import DeclarationError, unknown
+from .graph import describe
+from .graph.adjacency import Adjacency
+from .graph.adjacency import adjacency as adjacency_of
+from .graph.boundedness import Boundedness, boundedness_of
+from .graph.declaration import Declaration
+from .graph.diameter import longest_shortest_path
+from .graph.symmetries import Symmetry
+from .graph.symmetries import symmetries as symmetries_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class FactorGraph(Declaration):
+    """A problem: variables with regularizers, parameters, constants, and the factors that couple them.
+
+    The graph is an ``nn.Module``: its parameters are learned, moved and saved as those of any module.
+
+    Args:
+        name: for messages and pictures.
+        sizes: static sizes of axes by name; axes without a size are dynamic and follow from the values of each call.
+
+    Example:
+        >>> import unn
+        >>> from factors import Multilinear
+        >>> g = unn.FactorGraph("toy", pixel=4, label=3)
+        >>> X = g.variable("X", "pixel", unn.SquaredNorm())
+        >>> Y = g.variable("Y", "label", unn.Entropy())
+        >>> W = g.parameter("W", "label pixel")
+        >>> g.factor(Multilinear(Y["c"], W["c x"], X["x"]))
+        >>> g
+        FactorGraph 'toy': 2 variables (X, Y), 1 factor, 12 parameters
+    """
+
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[False] = False, lengths: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    @overload
+    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[True], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]: ...
+    def energy(
+        self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
+
+        Args:
+            values: every variable, shape ``(batch, *axes)``, and every constant that has no value of its own.
+            by_factor: return the share of each regularizer (by the name of its variable) and each factor (by its own name).
+            lengths: for ragged axes, the length of each batch element, shape ``(batch,)``.
+
+        Returns:
+            Shape ``(batch,)``; +inf where a value lies outside its domain.
+
+        Raises:
+            ObservationError: if a value is missing or has the wrong shape.
+        """
+        terms = energy_terms(self, values, lengths)
+        if by_factor:
+            return terms
+        return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
+
+    def boundedness(self, given: Collection[str] = ()) -> Boundedness:
+        """Is the energy bounded below when ``given`` are observed? Bounded, unbounded, depending on the weights, or unknown.
+
+        Args:
+            given: names of variables and constants, in a list, tuple or set.
+
+        Raises:
+            DeclarationError: for names that are not declared, or a text in place of a collection of names.
+        """
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
+        for name in given:
+            if name not in self.arrays:
+                raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+        return boundedness_of(self, given)
+
+    def adjacency(self, /, **sizes: int) -> Adjacency:
+        """Which nodes interact, as a sparse symmetric matrix with named blocks.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        return adjacency_of(self, sizes)
+
+    def symmetries(self, /, **sizes: int) -> list[Symmetry]:
+        """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
+
+        This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
+        constants tell the values of their letters apart) and in graphs of ``unn.trace``, whose programs are checked; factors that only
+        say who interacts leave it to their option ``ordered``.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        return symmetries_of(self, sizes)
+
+    def depth(self, /, **sizes: int) -> int:
+        """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
+
+        Args:
+            sizes: of the axes without a static one.
+
+        Raises:
+            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+        """
+        return longest_shortest_path(adjacency_of(self, sizes))
+
+    def explain(self) -> str:
+        """The graph in words and formulas: arrays, energy, updates, boundedness."""
+        return describe.explain(self)
+
+    def to_mermaid(self) -> str:
+        """The graph as Mermaid text."""
+        return describe.to_mermaid(self)
+
+    def to_dot(self) -> str:
+        """The graph as Graphviz text."""
+        return describe.to_dot(self)
+
+    def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, several nodes in plates.
+
+        Args:
+            given: names of observed variables.
+            theme: "light" or "dark".
+
+        Raises:
+            DeclarationError: for a name that is not declared.
+            ObservationError: for an unknown theme.
+        """
+        from .draw import draw_graph, theme_named
+
+        return draw_graph(self, given, theme_named(theme))
