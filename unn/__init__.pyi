@@ -30,6 +30,8 @@ from .errors import UnnError as UnnError
 from .factor_graph import FactorGraph as FactorGraph
 from .graph.boundedness import Bound as Bound
 from .graph.boundedness import Boundedness as Boundedness
+from .graph.factor import Constraint as Constraint
+from .graph.factor import EnergyFactor as EnergyFactor
 from .graph.factor import Factor as Factor
 from .graph.partial import Partial as Partial
 from .graph.rays import Ray as Ray

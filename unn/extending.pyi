@@ -15,7 +15,10 @@ from .graph.arrays import Indices as Indices
 from .graph.arrays import Parameter as Parameter
 from .graph.arrays import Reference as Reference
 from .graph.arrays import Variable as Variable
+from .graph.factor import Constraint as Constraint
+from .graph.factor import EnergyFactor as EnergyFactor
 from .graph.factor import Factor as Factor
+from .graph.factor import SharedMessages as SharedMessages
 from .graph.factor import Values as Values
 from .graph.interactions import Nodes as Nodes
 from .graph.interactions import Relation as Relation

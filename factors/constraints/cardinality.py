@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unn import Factor
+from unn import Constraint
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
@@ -15,7 +15,7 @@ from unn.graph.views import checked_views, refuse_shifted_splits
 from unn.regularizers.base import batch_sum
 
 
-class Cardinality(Factor):
+class Cardinality(Constraint):
     """For each value of some letters, exactly ``equals`` of the referenced entries are one.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unn import Factor
+from unn import Constraint
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
@@ -14,7 +14,7 @@ from unn.graph.views import checked_views
 from unn.regularizers.base import batch_sum
 
 
-class Different(Factor):
+class Different(Constraint):
     """Two nodes have different values, for each assignment of the letters that index nodes.
 
     Two values differ if one of their entries does, by more than one half: categories written as one-hot

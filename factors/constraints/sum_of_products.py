@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from unn import Factor
+from unn import Constraint
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
@@ -17,7 +17,7 @@ from unn.ops.contraction import BATCH, contraction
 from unn.regularizers.base import batch_sum
 
 
-class SumOfProducts(Factor):
+class SumOfProducts(Constraint):
     """Each entry of a variable is the product of entries of others, summed over the letters that it lacks itself.
 
     Samples that are off by more than the tolerance break it. It adds no edges to the graph: who interacts with whom is said by

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unn import Factor, SizeRule
+from unn import SizeRule
 from unn.errors import DeclarationError
 from unn.graph.arrays import Array, Reference, Variable
-from unn.graph.factor import Values
+from unn.graph.factor import SharedMessages, Values
 from unn.graph.interactions import Relation, Shapes, listed_relation, node_of
 from unn.graph.sizes import LetterSizes
 
@@ -22,7 +22,7 @@ from . import subpixel
 Pair = int | tuple[int, int]
 
 
-class Conv2d(Factor):
+class Conv2d(SharedMessages):
     """E = -<output, conv2d(input, weight)> (undirected-network paper, eq. 10).
 
     The message to the output is the cross-correlation, that to the input its exact adjoint, for any stride, padding, dilation

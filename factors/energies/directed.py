@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor, nn
 
-from unn import Factor, Regularizer
+from unn import EnergyFactor, Regularizer
 from unn.errors import DeclarationError
 from unn.graph.arrays import Array, Constant, Reference, Variable
 from unn.graph.factor import Values
@@ -20,7 +20,7 @@ _LINEAR = (
 _BOUNDED = (nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Softsign)
 
 
-class Directed(Factor):
+class Directed(EnergyFactor):
     """E = Psi*(f(parents)) - <child, f(parents)>, with Psi the child's regularizer and f any module.
 
     Together with Psi(child) this is the Fenchel-Young divergence of the child from mirror(f(parents)): never negative, and zero exactly

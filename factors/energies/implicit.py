@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection
 
 from torch import Tensor
 
-from unn import Factor
+from unn import EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
 
 
-class Implicit(Factor):
+class Implicit(EnergyFactor):
     """E = energy(operands), any differentiable function (undirected-network paper, Section 2, "Implicit layers").
 
     Messages come from autograd; blocks are minimised by the monotone inner solver, so that energies still never rise.

@@ -13,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unn import Factor
 from unn.errors import DeclarationError, suggest
 from unn.graph.arrays import Constant, Parameter, Reference, Variable
-from unn.graph.factor import Products, Values
+from unn.graph.factor import Products, SharedMessages, Values
 from unn.graph.interactions import Relation, Shapes, product_relations, told_apart
 from unn.graph.sizes import LetterSizes
 from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
@@ -39,7 +38,7 @@ class _Shared:
         return self.variable, self.parameter
 
 
-class Multilinear(Factor):
+class Multilinear(SharedMessages):
     """E = -sum over all letters of the product of all operands (undirected-network paper, eq. 3).
 
     Dense layers, biases, attention, biaffine scores and potential tables are all of this form. The message to a variable is

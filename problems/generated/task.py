@@ -194,7 +194,7 @@ def draw(
 
 def has_constraints(graph: FactorGraph) -> bool:
     """Can a sample of this graph break a constraint?"""
-    return any(factor.is_constraint for factor in graph.factors.values())
+    return bool(graph.constraints)
 
 
 @torch.no_grad()

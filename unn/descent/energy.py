@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError, ObservationError
+from ..errors import ObservationError
 from ..graph.declaration import Declaration
-from ..graph.factor import Factor
+from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers.base import batch_sum
 from .evidence import observe
-from .plan import Step
+from .plan import Step, require_energies
 from .shares import factor_share, regularizer_share, wide
 from .state import State
 
@@ -41,9 +41,8 @@ def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapp
         name: regularizer_share(setting.regularizers[name], setting.values[name], setting.masks.get(name))
         for name in graph.variables
     }
-    for factor in graph.factors.values():
-        if not factor.inferable():
-            raise InferenceError(f"graph {graph.name!r}: {factor.refusal()}")
+    require_energies(graph)
+    for factor in graph.energy_factors:
         terms[factor.name] = factor_share(factor, setting.values)
     return terms
 
@@ -57,7 +56,7 @@ def state_terms(state: State) -> dict[str, Tensor]:
     terms: dict[str, Tensor] = {}
     for name in graph.variables:
         terms[name] = regularizer_share(setting.regularizers[name], state.value(name), setting.masks.get(name))
-    for factor in graph.factors.values():
+    for factor in graph.energy_factors:
         if all(name in state.values for name in factor.variables):
             terms[factor.name] = factor_share(factor, state.values).expand(setting.batch)
         else:
@@ -175,7 +174,7 @@ class Terms:
         state, name = self._state, step.name
         before = dict(self._now)
         self._now[name] = _regularizer_share(state, step, state.values[name])
-        for factor in state.plan.graph.factors.values():
+        for factor in state.plan.graph.energy_factors:
             if name in factor.variables:
                 self._now[factor.name] = self._share(factor)
         if state.frozen is not None:
@@ -197,7 +196,7 @@ class Terms:
         """Shape ``(updates, batch)`` each."""
         return {name: torch.stack(rows) for name, rows in self._rows.items()}
 
-    def _share(self, factor: Factor) -> Tensor:
+    def _share(self, factor: EnergyFactor) -> Tensor:
         state = self._state
         # absent variables count as zero, where the energy of factors that can be inferred vanishes
         if not all(name in state.values for name in factor.variables):

@@ -94,7 +94,7 @@ def _checked(axis: str, length: object, batch: int, device: torch.device) -> Ten
 def _refuse_what_counts_padding(graph: Declaration, ragged: set[str]) -> None:
     """Refuse factors in which padded entries would count although they are zero."""
     table = graph.size_table
-    for factor in graph.factors.values():
+    for factor in graph.energy_factors:
         # what is zero in padding: entries of variables and constants under these letters, looked up or not
         zeroed = {
             dim

@@ -13,7 +13,7 @@ from ..errors import InferenceError, unknown
 from ..graph.arrays import Variable
 from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
-from ..graph.factor import Factor
+from ..graph.factor import EnergyFactor, Factor, SharedMessages
 from ..graph.interactions import Shapes, node_axis_count
 from .orders import Block, Item, Order
 from .recent import Recent
@@ -29,11 +29,13 @@ class Inlet:
         factor: that sends it.
         sources: the variables on whose values it depends.
         key: identifies the message among all of the plan.
+        shared: the factor, if its messages can be computed in parts.
     """
 
-    factor: Factor
+    factor: EnergyFactor
     sources: tuple[str, ...]
     key: int
+    shared: SharedMessages | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,17 @@ class Step:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"
 
 
+def require_energies(graph: Declaration) -> None:
+    """Check that every factor has an energy.
+
+    Raises:
+        InferenceError: names the first that has none.
+    """
+    for factor in graph.factors.values():
+        if not isinstance(factor, EnergyFactor):
+            raise InferenceError(f"graph {graph.name!r}: {factor.refusal()}")
+
+
 class Plan:
     """How to run coordinate descent on a graph when some variables are fixed.
 
@@ -68,9 +81,7 @@ class Plan:
 
     def __init__(self, graph: Declaration, fixed: frozenset[str]) -> None:
         graph.require_parameters()
-        for factor in graph.factors.values():
-            if not factor.inferable():
-                raise InferenceError(f"graph {graph.name!r}: {factor.refusal()}")
+        require_energies(graph)
         self.graph = graph
         self.free = tuple(name for name in graph.variables if name not in fixed)
         self.static: dict[str, list[Inlet]] = {name: [] for name in self.free}
@@ -78,14 +89,15 @@ class Plan:
         self.how: dict[str, How] = dict.fromkeys(self.free, "closed form")
         self.curved_neighbours: set[str] = set()
         key = 0
-        for factor in graph.factors.values():
+        for factor in graph.energy_factors:
+            shared = factor if isinstance(factor, SharedMessages) else None
             free = [name for name in factor.variables if name in self.how]
             for name in free:
                 variable = graph.variables[name]
                 affine = factor.affine_in(name)
                 own = [] if affine else [name]
                 sources = tuple(own + [other for other in free if other != name])
-                (self.changing if sources else self.static)[name].append(Inlet(factor, sources, key))
+                (self.changing if sources else self.static)[name].append(Inlet(factor, sources, key, shared))
                 key += 1
                 if affine:
                     continue
@@ -113,7 +125,7 @@ class Plan:
         for factor in self.graph.factors.values():
             factor.prepare(typical)
 
-    def factors_of(self, name: str) -> list[Factor]:
+    def factors_of(self, name: str) -> list[EnergyFactor]:
         """The factors that touch a free variable."""
         return [inlet.factor for inlet in (*self.static[name], *self.changing[name])]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..graph.factor import Factor
+from ..graph.factor import EnergyFactor
 from ..regularizers import Regularizer
 
 
@@ -47,7 +47,7 @@ def regularizer_share(
     return torch.where(share.isfinite(), share, value(x.dtype).to(dtype))
 
 
-def factor_share(factor: Factor, values: Mapping[str, Tensor]) -> Tensor:
+def factor_share(factor: EnergyFactor, values: Mapping[str, Tensor]) -> Tensor:
     """The energy of a factor, shape ``(batch,)`` or (1,); of a module or a function in the dtype that it computes in."""
     first = values[factor.variables[0]] if factor.variables else next(iter(values.values()))
     dtype = wide(first.dtype)

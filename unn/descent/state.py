@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.factor import Factor, Products
+from ..graph.factor import EnergyFactor, Products
 from ..regularizers import AlongAxis, Dropped, LogPartition
 from .conditional_gradient import minimise_block
 from .evidence import Setting
@@ -58,7 +58,8 @@ class State:
             for inlet in plan.changing[name]
             if len(inlet.sources) == 1
             and (rows := setting.free_rows.get(inlet.sources[0])) is not None
-            and inlet.factor.row_aligned(name, inlet.sources[0], len(rows) - 1)
+            and inlet.shared is not None
+            and inlet.shared.row_aligned(name, inlet.sources[0], len(rows) - 1)
         }
         self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
@@ -105,7 +106,7 @@ class State:
             x = torch.where(where, given, x)
         return x
 
-    def present_factors(self, name: str) -> list[Factor]:
+    def present_factors(self, name: str) -> list[EnergyFactor]:
         """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
         return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
 
@@ -164,7 +165,7 @@ class State:
         for inlet in self.plan.changing[name]:
             if any(source not in self.values for source in inlet.sources):
                 continue
-            message = inlet.factor.message_rows(name, self.values, rows)
+            message = None if inlet.shared is None else inlet.shared.message_rows(name, self.values, rows)
             if message is None:
                 return None
             total = message if total is None else total + message
@@ -223,7 +224,7 @@ class State:
             single = total is None
             if total is None:
                 total = received
-            elif inlet.factor.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
+            elif inlet.shared is not None and inlet.shared.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
                 total = received.add_(total)
             else:
                 total = total + received
@@ -256,14 +257,15 @@ class State:
     def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
         """A kept message with the rows renewed that its only source, observed in part, can have changed."""
         rows = self.setting.free_rows[inlet.sources[0]]
-        fresh = inlet.factor.message_rows(name, self.values, rows)
+        assert inlet.shared is not None
+        fresh = inlet.shared.message_rows(name, self.values, rows)
         assert fresh is not None
         fresh = fresh.to(old.dtype)
         return old.index_put(rows, fresh)
 
     def _compute(self, inlet: Inlet, name: str) -> Tensor:
-        if inlet.factor.shares_products:
-            return inlet.factor.message_sharing(name, self.values, self.setting.shapes[name], self._products)
+        if inlet.shared is not None and inlet.shared.shares_products:
+            return inlet.shared.message_sharing(name, self.values, self.setting.shapes[name], self._products)
         return inlet.factor.message(name, self.values, self.setting.shapes[name])
 
     def hold(self, step: Step, x: Tensor) -> Tensor:

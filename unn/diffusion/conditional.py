@@ -149,10 +149,8 @@ class ConditionalModel(nn.Module):
     def valid(self, values: Mapping[str, Tensor]) -> Tensor:
         """Do values meet every constraint of the graph, shape ``(batch,)``?"""
         found = torch.ones(len(next(iter(values.values()))), dtype=torch.bool)
-        for factor in self.frames.graph.factors.values():
-            broken = factor.violations_of(values)
-            if broken is not None:
-                found &= broken.cpu() == 0
+        for constraint in self.frames.graph.constraints:
+            found &= constraint.violations_of(values).cpu() == 0
         return found
 
     def values_of(self, rows: Tensor, condition: Condition, given: Given) -> dict[str, Tensor]:

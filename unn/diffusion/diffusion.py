@@ -292,7 +292,7 @@ def _checked(seed: int) -> int:
 
 
 def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
-    if verify and not any(factor.is_constraint for factor in graph.factors.values()):
+    if verify and not graph.constraints:
         raise DeclarationError(
             f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, "
             "or leave out verify."

@@ -38,7 +38,8 @@ def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = L
     observed = {graph[name].name for name in ([given] if isinstance(given, str) else given)}.intersection(graph.variables)
     factors = [factor for factor in graph.factors.values() if factor.variables]
     layout = layout_of(graph, observed)
-    handles = _legend_handles(factors, bool(observed), bool(layout.plates), theme)
+    with_energy = {factor.name for factor in graph.energy_factors}
+    handles = _legend_handles({factor.name in with_energy for factor in factors}, bool(observed), bool(layout.plates), theme)
     width = max(layout.width, 1.2 * len(handles), text_width(graph.name, TITLE)) + 2 * MARGIN
     height = layout.height + 2 * MARGIN + 0.6
     figure = new_figure(theme, width, height, layout=None)
@@ -52,19 +53,21 @@ def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = L
     for name in graph.variables:
         _draw_variable(axes, name, places[name], theme, name in observed)
     for factor in factors:
-        _draw_edges(axes, factor, [places[name] for name in factor.variables], places[factor], layout, theme)
-        _draw_factor(axes, factor, places[factor], theme)
+        energy = factor.name in with_energy
+        _draw_edges(axes, factor, energy, [places[name] for name in factor.variables], places[factor], layout, theme)
+        _draw_factor(axes, factor, energy, places[factor], theme)
     add_legend(figure, theme, handles, loc="lower center", columns=len(handles))
     return figure
 
 
-def _legend_handles(factors: Collection[Factor], observed: bool, plates: bool, theme: Theme) -> list[Artist]:
+def _legend_handles(energies: Collection[bool], observed: bool, plates: bool, theme: Theme) -> list[Artist]:
     """One handle for each kind of thing in the picture."""
     from matplotlib.lines import Line2D
 
     line, ink, paper = theme.cycle[0], theme.foreground, theme.background
     kinds = {"variable": ("o", paper, line)} | ({"observed": ("o", theme.fill, line)} if observed else {})
-    kinds |= {("factor" if factor.inferable() else "no energy"): ("s", ink if factor.inferable() else paper, ink) for factor in factors}
+    kinds |= {"factor": ("s", ink, ink)} if True in energies else {}
+    kinds |= {"no energy": ("s", paper, ink)} if False in energies else {}
     kinds |= {"repeated": ("s", paper, theme.faint)} if plates else {}
     looks: list[tuple[str, dict[str, Any]]] = [(word, {"marker": m, "mfc": fill, "mec": edge}) for word, (m, fill, edge) in kinds.items()]
     return [Line2D([], [], ls="none", ms=10 if word == "repeated" else 8, label=word, **look) for word, look in looks]
@@ -92,7 +95,7 @@ def _draw_variable(axes: Axes, name: str, place: Place, theme: Theme, observed: 
     _text(axes, place[0], place[1] + (0.0 if fits(name) else RADIUS + 0.04 + LINE / 2), name, NAME, theme.foreground)
 
 
-def _draw_edges(axes: Axes, factor: Factor, ends: Collection[Place], place: Place, layout: Layout, theme: Theme) -> None:
+def _draw_edges(axes: Axes, factor: Factor, energy: bool, ends: Collection[Place], place: Place, layout: Layout, theme: Theme) -> None:
     """An edge to each variable; dashed where the factor has no energy."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -109,16 +112,16 @@ def _draw_edges(axes: Axes, factor: Factor, ends: Collection[Place], place: Plac
             middle = (bend + x) / 2
             bends = [(start, v), (bend, v), (middle, v), (middle, y), (x, y)]
             codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-        stroke = "-" if factor.inferable() else "--"
+        stroke = "-" if energy else "--"
         edge = PathPatch(Path(bends, codes), fill=False, edgecolor=theme.faint, ls=stroke, zorder=1, gid=f"edge {name} {factor.name}")
         axes.add_patch(edge)
 
 
-def _draw_factor(axes: Axes, factor: Factor, place: Place, theme: Theme) -> None:
+def _draw_factor(axes: Axes, factor: Factor, energy: bool, place: Place, theme: Theme) -> None:
     from matplotlib.patches import Rectangle
 
     x, y = place
-    colour = theme.foreground if factor.inferable() else theme.background
+    colour = theme.foreground if energy else theme.background
     gid = f"factor {factor.name}"
     axes.add_patch(Rectangle((x - SIDE / 2, y - SIDE / 2), SIDE, SIDE, facecolor=colour, edgecolor=theme.foreground, zorder=3, gid=gid))
     label, _, height = factor_text(factor)

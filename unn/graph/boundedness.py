@@ -13,7 +13,7 @@ from .rays import Ray, falling_ray
 
 if TYPE_CHECKING:
     from .declaration import Declaration
-    from .factor import Factor
+    from .factor import EnergyFactor
 
 
 class Bound(Enum):
@@ -76,13 +76,13 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     """Judge a graph (docs/theory.md, Boundedness).
 
     A regularizer outweighs factors of degree at most 1 in the unbounded variables. A factor that is bounded below together
-    with the regularizer of one variable (``Factor.completed_by``) uses that regularizer up. What remains, of degree 2 or
+    with the regularizer of one variable (``EnergyFactor.completed_by``) uses that regularizer up. What remains, of degree 2 or
     more, is bounded below if the energy of the factor is never negative, or if its coupling is small against quadratic
     regularizers; it is unbounded if a ray is found along which the whole energy decreases without limit.
     """
     free = [v for v in graph.variables.values() if v.name not in given]
     open_names = {v.name for v in free if not v.regularizer.bounded}
-    factors = [factor for factor in graph.factors.values() if factor.inferable()]
+    factors = graph.energy_factors
     degrees = {factor.name: factor.degree(sorted(open_names)) for factor in factors}
     fall = {f: 0 if never_negative(graph, f) else degrees[f.name] for f in factors}
     completed = _completed(factors, fall, open_names)
@@ -105,13 +105,13 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     return _verdict(Bound.DEPENDS, remaining, degrees, open_names)
 
 
-def _completed(factors: Sequence[Factor], fall: dict[Factor, int | None], open_names: set[str]) -> dict[Factor, str]:
+def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]) -> dict[EnergyFactor, str]:
     """Factors that are bounded below together with the regularizer of one variable, and that variable.
 
     Each regularizer can serve once, and only where all else that involves its variable is bounded below as well: it no
     longer outweighs anything.
     """
-    completed: dict[Factor, str] = {}
+    completed: dict[EnergyFactor, str] = {}
     for factor in factors:
         name = factor.completed_by
         if fall[factor] != 0 and name in open_names and name not in completed.values():
@@ -125,7 +125,7 @@ def _completed(factors: Sequence[Factor], fall: dict[Factor, int | None], open_n
 
 
 def _decided_by_weights(
-    graph: Declaration, factor: Factor, factors: Sequence[Factor], open_names: set[str], given: Collection[str]
+    graph: Declaration, factor: EnergyFactor, factors: Sequence[EnergyFactor], open_names: set[str], given: Collection[str]
 ) -> bool:
     """Is a factor of known degree, with weights or observed values that are not fixed, the only thing that may outweigh squares?"""
     own = [name for name in factor.variables if name in open_names]
@@ -144,14 +144,14 @@ def _fixed(graph: Declaration) -> set[str]:
     return {*graph.variables, *graph.fixed_values()}
 
 
-def is_polynomial(factor: Factor, open_names: Collection[str]) -> bool:
+def is_polynomial(factor: EnergyFactor, open_names: Collection[str]) -> bool:
     """Is the energy known to be a polynomial in these variables?"""
     own = [name for name in factor.variables if name in open_names]
     return factor.multilinear or all(factor.affine_in(name) for name in own)
 
 
 def _verdict(
-    bound: Bound, factors: Sequence[Factor], degrees: dict[str, int | None], open_names: set[str], ray: Ray | None = None
+    bound: Bound, factors: Sequence[EnergyFactor], degrees: dict[str, int | None], open_names: set[str], ray: Ray | None = None
 ) -> Boundedness:
     unbounded = {f.name: tuple(name for name in f.variables if name in open_names) for f in factors}
     reasons = []
@@ -166,7 +166,7 @@ def _verdict(
     return Boundedness(bound, degrees, unbounded, tuple(reasons), ray)
 
 
-def _reason_of_low_degrees(degrees: dict[str, int | None], fall: dict[Factor, int | None], completed: dict[Factor, str]) -> str:
+def _reason_of_low_degrees(degrees: dict[str, int | None], fall: dict[EnergyFactor, int | None], completed: dict[EnergyFactor, str]) -> str:
     signed = [f.name for f, degree in fall.items() if degree == 0 and f not in completed and degrees[f.name] != 0]
     if not signed and not completed:
         return "every factor is of degree at most 1 in the unbounded variables"

@@ -14,7 +14,7 @@ from .arrays import Constant, Reference, Variable
 
 if TYPE_CHECKING:
     from .declaration import Declaration
-    from .factor import Factor
+    from .factor import EnergyFactor
 
 _ROUNDING = 1e-12
 
@@ -24,7 +24,7 @@ def grows_like_a_square(regularizer: Regularizer) -> bool:
     return type(regularizer) in (SquaredNorm, NonNegative, L1)
 
 
-def never_negative(graph: Declaration, factor: Factor) -> bool:
+def never_negative(graph: Declaration, factor: EnergyFactor) -> bool:
     """Is the energy of a product >= 0 whatever its variables are, by the signs of domains and constants?"""
     if factor.product() is None:
         return False
@@ -41,8 +41,8 @@ def never_negative(graph: Declaration, factor: Factor) -> bool:
 
 
 def dominated(
-    graph: Declaration, undecided: Sequence[Factor], factors: Sequence[Factor], fall: dict[Factor, int | None], open_names: set[str]
-) -> set[Factor]:
+    graph: Declaration, undecided: Sequence[EnergyFactor], factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]
+) -> set[EnergyFactor]:
     """Those factors of degree 2 that quadratic regularizers outweigh together.
 
     With |E_f| <= c_f |u| |v| for the two unbounded variables of each factor, the energy is at least the form
@@ -58,7 +58,7 @@ def dominated(
     """
     bounds = {f: bound for f in undecided if fall[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None}
     pairs = {f: [r.array.name for r in f.references if r.array.name in open_names] for f in bounds}
-    small: set[Factor] = set()
+    small: set[EnergyFactor] = set()
     for group in _components(pairs):
         names = sorted({name for f in group for name in pairs[f]})
         form = 0.5 * np.eye(len(names))
@@ -73,9 +73,9 @@ def dominated(
     return small
 
 
-def _components(pairs: dict[Factor, list[str]]) -> list[list[Factor]]:
+def _components(pairs: dict[EnergyFactor, list[str]]) -> list[list[EnergyFactor]]:
     """Factors grouped by common variables."""
-    groups: list[tuple[set[str], list[Factor]]] = []
+    groups: list[tuple[set[str], list[EnergyFactor]]] = []
     for factor, names in pairs.items():
         touching = [group for group in groups if group[0] & set(names)]
         merged = {*names}.union(*(group[0] for group in touching)), [f for group in touching for f in group[1]] + [factor]
@@ -83,7 +83,7 @@ def _components(pairs: dict[Factor, list[str]]) -> list[list[Factor]]:
     return [members for _, members in groups]
 
 
-def _coupling_bound(graph: Declaration, factor: Factor, open_names: set[str]) -> float | None:
+def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[str]) -> float | None:
     """c with |E| <= c |u| |v| for the two occurrences u and v of unbounded variables; None if not known.
 
     By the inequality of Cauchy and Schwarz a contraction is at most the product of the norms of its operands, where each
@@ -166,7 +166,7 @@ def _sign_of_constant(graph: Declaration, reference: Reference) -> float:
     return 0.0 if low == high == 0 else 1.0 if low >= 0 else -1.0 if high <= 0 else math.nan
 
 
-def _letter_sizes(graph: Declaration, factor: Factor) -> dict[str, int]:
+def _letter_sizes(graph: Declaration, factor: EnergyFactor) -> dict[str, int]:
     """The sizes of letters, as far as the declaration fixes those of whole arrays."""
     table = graph.size_table
     shapes = {r.array.name: table.shape(r.array, table.static) for r in factor.references}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import DeclarationError, suggest, unknown
 from ..regularizers import Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
-from .factor import Factor
+from .factor import Constraint, EnergyFactor, Factor
 from .sizes import SizeRelation, SizeTable
 
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
@@ -298,6 +298,16 @@ class Declaration(nn.Module):
     def variables(self) -> dict[str, Variable]:
         """The variables by name, in the order of declaration."""
         return self._variables
+
+    @property
+    def energy_factors(self) -> list[EnergyFactor]:
+        """The factors that have an energy, in the order of declaration."""
+        return [factor for factor in self.factors.values() if isinstance(factor, EnergyFactor)]
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """The factors that values meet or violate, in the order of declaration."""
+        return [factor for factor in self.factors.values() if isinstance(factor, Constraint)]
 
     @property
     def size_table(self) -> SizeTable:

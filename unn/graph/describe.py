@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .arrays import Array, Index, Parameter, Reference, Variable
 from .boundedness import boundedness_of
 from .colouring import meets_itself
-from .factor import Factor
+from .factor import EnergyFactor, Factor
 from .interactions import node_axis_count
 from .patterns import Dimension, Pattern
 
@@ -44,7 +44,7 @@ def explain(graph: Declaration) -> str:
         _fixed_array_lines(graph),
         _axis_lines(graph),
     ]
-    if graph.factors and not any(factor.inferable() for factor in graph.factors.values()):
+    if graph.factors and not graph.energy_factors:
         sections += [_structure_lines(graph)]
     else:
         boundedness = _wrapped("Boundedness: ", str(boundedness_of(graph, ())), 2)
@@ -60,7 +60,7 @@ def to_mermaid(graph: Declaration) -> str:
     for k, factor in enumerate(graph.factors.values()):
         label = _mermaid_text(factor_label(factor) or "product")
         lines.append(f'    f{k}["{label}"]')
-        edge = "---" if factor.inferable() else "-.-"
+        edge = "---" if isinstance(factor, EnergyFactor) else "-.-"
         lines += [f"    {ids[name]} {edge} f{k}" for name in factor.variables]
     return "\n".join(lines)
 
@@ -73,7 +73,7 @@ def to_dot(graph: Declaration) -> str:
     for k, factor in enumerate(graph.factors.values()):
         label = _dot_text(factor_label(factor) or "product")
         lines.append(f"    f{k} [label={label}, shape=box, width=0.2, height=0.2];")
-        style = "" if factor.inferable() else " [style=dashed]"
+        style = "" if isinstance(factor, EnergyFactor) else " [style=dashed]"
         lines += [f"    {ids[name]} -- f{k}{style};" for name in factor.variables]
     return "\n".join([*lines, "}"])
 
@@ -87,7 +87,7 @@ def factor_label(factor: Factor) -> str:
     usual = f"{kind}({', '.join(reference.array.name for reference in factor.references)})"
     arrays = ", ".join(dict.fromkeys(r.array.name for r in factor.references if not isinstance(r.array, Variable)))
     named = factor.name.partition("#")[0] != usual
-    head = factor.name if named else kind if factor.product() is None else ""
+    head = factor.name if named else "" if isinstance(factor, EnergyFactor) and factor.product() is not None else kind
     return " ".join(part for part in (head + ":" if head and arrays else head, arrays) if part)
 
 
@@ -167,7 +167,7 @@ def _shape(graph: Declaration, array: Array) -> tuple[int | None, ...]:
 
 
 def _energy_lines(graph: Declaration) -> list[str]:
-    factors = [factor for factor in graph.factors.values() if factor.inferable()]
+    factors = graph.energy_factors
     formulas = [text if (text := factor.formula()).startswith("-") else f"+ {text}" for factor in factors]
     column = min(max(map(len, formulas), default=0), 56)
     lines = ["Energy", *_sum("  E = ", [f"Psi({name})" for name in graph.variables] or ["0"], 6)]
@@ -179,7 +179,7 @@ def _energy_lines(graph: Declaration) -> list[str]:
 def _structure_lines(graph: Declaration) -> list[str]:
     lines = []
     for factor in graph.factors.values():
-        if not factor.inferable():
+        if not isinstance(factor, EnergyFactor):
             lines += _wrapped("  ", f"{factor.formula()}  (factor {factor.name})", 6)
     head = "Factors without energy (who interacts, and what samples must meet; coordinate descent refuses them)"
     return [head, *lines] if lines else []
@@ -189,7 +189,7 @@ def _update_lines(graph: Declaration) -> list[str]:
     lines = ["Exact block updates (all letters that are not on the left are summed)"] if graph.variables else []
     placed = False
     for variable in graph.variables.values():
-        factors = [f for f in graph.factors.values() if f.inferable() and variable.name in f.variables]
+        factors = [f for f in graph.energy_factors if variable.name in f.variables]
         letters = _target_letters(variable, factors)
         terms = [term for factor in factors for term in _message_terms(factor, variable, letters)]
         placed = placed or any(" at [" in term for term in terms)
@@ -202,7 +202,7 @@ def _update_lines(graph: Declaration) -> list[str]:
     return lines
 
 
-def _remark(variable: Variable, factors: Sequence[Factor]) -> str:
+def _remark(variable: Variable, factors: Sequence[EnergyFactor]) -> str:
     """How the update is carried out where it is not a single step; empty where it is."""
     curved = [factor for factor in factors if not factor.affine_in(variable.name)]
     if not curved:
@@ -222,7 +222,7 @@ def _activation(variable: Variable) -> tuple[str, str]:
     return variable.regularizer.activation.replace(" ", "-"), f"; {options}" if options else ""
 
 
-def _message_terms(factor: Factor, variable: Variable, letters: Sequence[str]) -> list[str]:
+def _message_terms(factor: EnergyFactor, variable: Variable, letters: Sequence[str]) -> list[str]:
     """The message to a variable as terms of a sum, one for each place at which the variable occurs."""
     condition = factor.product()
     if condition is None:
@@ -231,7 +231,7 @@ def _message_terms(factor: Factor, variable: Variable, letters: Sequence[str]) -
     return [_product_term(factor, place, letters, condition) for place in places]
 
 
-def _product_term(factor: Factor, place: int, letters: Sequence[str], condition: str) -> str:
+def _product_term(factor: EnergyFactor, place: int, letters: Sequence[str], condition: str) -> str:
     """The product of all references but one, in letters that name the entries of that one."""
     others = [reference for k, reference in enumerate(factor.references) if k != place]
     others.sort(key=lambda reference: isinstance(reference.array, Variable))
@@ -245,7 +245,7 @@ def _product_term(factor: Factor, place: int, letters: Sequence[str], condition:
     return f"({product})" if condition or renaming is None else product
 
 
-def _target_letters(variable: Variable, factors: Sequence[Factor]) -> tuple[str, ...]:
+def _target_letters(variable: Variable, factors: Sequence[EnergyFactor]) -> tuple[str, ...]:
     """Letters for the axes of an updated variable, as its factors write them; none where no factor is a product."""
     patterns = [r.pattern for f in factors if f.product() is not None for r in f.references if r.array.name == variable.name]
     if not patterns:

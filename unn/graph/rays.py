@@ -17,7 +17,7 @@ from .couplings import grows_like_a_square
 
 if TYPE_CHECKING:
     from .declaration import Declaration
-    from .factor import Factor
+    from .factor import EnergyFactor
 
 _STARTS = 4
 _SWEEPS = 30
@@ -59,7 +59,7 @@ class Ray:
 
 
 def falling_ray(
-    graph: Declaration, candidates: Sequence[Factor], factors: Sequence[Factor], given: Collection[str]
+    graph: Declaration, candidates: Sequence[EnergyFactor], factors: Sequence[EnergyFactor], given: Collection[str]
 ) -> Ray | None:
     """Search for a ray by aligning the variables of a candidate with its messages, and verify it on the whole energy.
 
@@ -79,7 +79,7 @@ def falling_ray(
     except UnnError:
         # sizes that the declaration leaves open, and that no small numbers satisfy
         return None
-    groups: list[list[Factor]] = [[factor] for factor in candidates]
+    groups: list[list[EnergyFactor]] = [[factor] for factor in candidates]
     quadratic = [factor for factor in candidates if factor.degree(search.open_names) == 2]
     if len(quadratic) > 1:
         groups.append(quadratic)
@@ -94,7 +94,7 @@ def falling_ray(
 class _Search:
     """Values in float64 on the CPU, of what is known when declared, with small sizes where none are."""
 
-    def __init__(self, graph: Declaration, factors: Sequence[Factor], given: Collection[str]) -> None:
+    def __init__(self, graph: Declaration, factors: Sequence[EnergyFactor], given: Collection[str]) -> None:
         self.graph, self.factors = graph, factors
         table = graph.size_table
         known = dict(table.static)
@@ -114,7 +114,7 @@ class _Search:
                 zero = torch.zeros(1, *self.shapes[v.name], dtype=torch.float64)
                 self.start[v.name] = zero if v.name in self.open_names else v.regularizer.mirror(zero)
 
-    def can_follow(self, group: Sequence[Factor]) -> bool:
+    def can_follow(self, group: Sequence[EnergyFactor]) -> bool:
         """Are all values of these factors known, their energies polynomials, and their regularizers squares?"""
         moved = [name for f in group for name in f.variables if name in self.open_names]
         return (
@@ -124,7 +124,7 @@ class _Search:
             and all(math.prod(self.shapes[name]) > 0 for f in group for name in f.variables)
         )
 
-    def ray(self, group: Sequence[Factor]) -> Ray | None:
+    def ray(self, group: Sequence[EnergyFactor]) -> Ray | None:
         """A ray along which these factors fall; None if none is found, or if a factor cannot be computed in float64."""
         try:
             rays = (self.verified(group, *self.aligned(group, seed)) for seed in range(_STARTS))
@@ -132,7 +132,7 @@ class _Search:
         except RuntimeError:
             return None
 
-    def aligned(self, group: Sequence[Factor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def aligned(self, group: Sequence[EnergyFactor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Values of the bounded variables of some factors and directions of their unbounded ones, both along their messages."""
         generator = torch.Generator().manual_seed(seed)
         start, direction = dict(self.start), {}
@@ -162,10 +162,10 @@ class _Search:
                 direction = {name: x / max(length, 1e-300) for name, x in direction.items()}
         return start, direction
 
-    def verified(self, group: Sequence[Factor], start: dict[str, Tensor], direction: dict[str, Tensor]) -> Ray | None:
+    def verified(self, group: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor]) -> Ray | None:
         """The ray, if the whole energy falls along it like a power of t that nothing unknown can outweigh."""
         parameters: dict[str, None] = {}
-        counted: list[Factor] = []
+        counted: list[EnergyFactor] = []
         outside: list[float] = []
         for factor in self.factors:
             if not set(factor.variables) & set(direction) or self._vanishes(factor, start, direction):
@@ -191,22 +191,22 @@ class _Search:
             return None
         return Ray(start, direction, power, tuple(f.name for f in group), self.sizes_of(group), tuple(parameters))
 
-    def sizes_of(self, group: Sequence[Factor]) -> dict[str, int]:
+    def sizes_of(self, group: Sequence[EnergyFactor]) -> dict[str, int]:
         """The assumed sizes of axes that these factors have."""
         axes = {axis for f in group for r in f.references if isinstance(r.array, Variable) for axis in r.array.axes}
         return {axis: size for axis, size in self.sizes.items() if axis in axes}
 
     def _shares(
-        self, factors: Sequence[Factor], start: dict[str, Tensor], direction: dict[str, Tensor], t: float
+        self, factors: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor], t: float
     ) -> list[float]:
         values = {**self.fixed, **start, **{name: start[name] + t * x for name, x in direction.items()}}
         shares = [float(self.graph.variables[name].regularizer.value(values[name])) for name in direction]
         return shares + [float(factor.energy(values)) for factor in factors]
 
-    def _known(self, factor: Factor) -> bool:
+    def _known(self, factor: EnergyFactor) -> bool:
         return all(name in self.fixed or name in self.shapes for name in factor.operands)
 
-    def _vanishes(self, factor: Factor, start: dict[str, Tensor], direction: dict[str, Tensor]) -> bool:
+    def _vanishes(self, factor: EnergyFactor, start: dict[str, Tensor], direction: dict[str, Tensor]) -> bool:
         """Is a variable of the factor zero all along the ray, and the energy with it?"""
         resting = [name for name in factor.variables if name in start and name not in direction]
         return factor.multilinear and any(not bool(start[name].any()) for name in resting)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..descent.infer import infer
 from ..factor_graph import FactorGraph
 from ..graph.arrays import Constant, Parameter, Variable
-from ..graph.factor import Factor, Products
+from ..graph.factor import EnergyFactor, Factor, Products, SharedMessages
 from .strategies import domain_point
 
 BATCH = 3
@@ -38,7 +38,7 @@ class FactorContract(ABC):
 
     def test_energy_has_one_value_for_each_batch_element(self) -> None:
         g, values = self._case(0)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             shape = tuple(factor.energy(values).shape)
             assert shape == (BATCH,), f"{_where(factor)}: the energy has shape {shape} for {BATCH} batch elements"
 
@@ -49,7 +49,7 @@ class FactorContract(ABC):
             for name, variable in g.variables.items():
                 if variable.regularizer.bounded:
                     border[name] = variable.regularizer.mirror(scale * values[name].sub(values[name].mean()))
-            for factor in g.factors.values():
+            for factor in g.energy_factors:
                 energy = factor.energy(border)
                 assert energy.isfinite().all(), (
                     f"{_where(factor)}: the energy is {energy.tolist()} where bounded variables lie at the border of their domains; "
@@ -58,7 +58,7 @@ class FactorContract(ABC):
 
     def test_message_is_minus_the_gradient_of_the_energy(self) -> None:
         g, values = self._case(1)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             for target in factor.variables:
                 x = values[target].clone().requires_grad_()
                 (gradient,) = torch.autograd.grad(factor.energy({**values, target: x}).sum(), x)
@@ -67,7 +67,7 @@ class FactorContract(ABC):
 
     def test_message_keeps_the_graph_of_derivatives(self) -> None:
         g, values = self._case(2)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             for target in factor.variables:
                 leaves = {n: x.clone().requires_grad_() for n, x in values.items()}
                 message = factor.message(target, leaves)
@@ -82,14 +82,14 @@ class FactorContract(ABC):
         g, values = self._case(2)
         leaves = {n: x.clone().requires_grad_() for n, x in values.items()}
         with torch.no_grad():
-            for factor in g.factors.values():
+            for factor in g.energy_factors:
                 for target in factor.variables:
                     node = factor.message(target, leaves).grad_fn
                     assert node is None, f"{_where(factor, target)}: under torch.no_grad the message still holds {node}"
 
     def test_affine_targets_have_messages_that_ignore_their_own_value(self) -> None:
         g, values = self._case(3)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             for target in factor.variables:
                 if factor.affine_in(target):
                     other = {**values, target: values[target] * 0.3}
@@ -98,7 +98,7 @@ class FactorContract(ABC):
 
     def test_multilinear_energies_vanish_with_any_variable(self) -> None:
         g, values = self._case(4)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             if factor.multilinear:
                 for target in factor.variables:
                     zero = {**values, target: torch.zeros_like(values[target])}
@@ -107,7 +107,7 @@ class FactorContract(ABC):
 
     def test_batch_elements_do_not_interact(self) -> None:
         g, values = self._case(5)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             whole = factor.energy(values)
             for k in range(BATCH):
                 single = {n: x[k : k + 1] if n in g.variables else x for n, x in values.items()}
@@ -134,7 +134,7 @@ class FactorContract(ABC):
         g, values = self._case(6)
         generator = torch.Generator().manual_seed(0)
         for name, variable in g.variables.items():
-            touching = [f for f in g.factors.values() if name in f.variables]
+            touching = [f for f in g.energy_factors if name in f.variables]
             if not all(f.affine_in(name) for f in touching):
                 continue
             out = infer(g, {}, initial={n: values[n] for n in g.variables}, order=[name]).values
@@ -156,7 +156,7 @@ class FactorContract(ABC):
 
     def test_messages_that_share_products_equal_the_others(self) -> None:
         g, values = self._case(7)
-        for factor in g.factors.values():
+        for factor in _shared_factors(g):
             products: Products = {}
             for target in (*factor.variables, *factor.variables):
                 shared = factor.message_sharing(target, values, tuple(values[target].shape[1:]), products)
@@ -174,7 +174,7 @@ class FactorContract(ABC):
     def test_fresh_messages_are_tensors_of_their_own(self) -> None:
         g, values = self._case(8)
         before = {name: x.clone() for name, x in values.items()}
-        for factor in g.factors.values():
+        for factor in _shared_factors(g):
             if not factor.fresh_messages:
                 continue
             for target in factor.variables:
@@ -191,7 +191,7 @@ class FactorContract(ABC):
     def test_aligned_rows_depend_on_the_same_row_alone(self) -> None:
         g, values = self._case(9)
         _, others = self._case(10)
-        for factor in g.factors.values():
+        for factor in _shared_factors(g):
             for target in factor.variables:
                 for source in factor.variables:
                     x = values[source]
@@ -210,7 +210,7 @@ class FactorContract(ABC):
 
     def test_messages_to_some_rows_are_rows_of_the_message(self) -> None:
         g, values = self._case(11)
-        for factor in g.factors.values():
+        for factor in _shared_factors(g):
             for target in factor.variables:
                 shape = values[target].shape
                 for count in range(len(shape) if factor.affine_in(target) else 0):
@@ -223,7 +223,7 @@ class FactorContract(ABC):
     def test_padding_leaves_energy_and_messages_as_they_are(self) -> None:
         g, values = self._case(12)
         table = g.size_table
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             if not factor.handles_padding:
                 continue
             for axis in _ragged_axes(g, factor):
@@ -249,7 +249,7 @@ class FactorContract(ABC):
 
     def test_energy_falls_no_faster_than_its_degree(self) -> None:
         g, values = self._case(13)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             # a product is defined everywhere, any other energy on the domains alone
             names = [n for n in factor.variables if factor.multilinear or not g.variables[n].regularizer.bounded]
             for group in (group for count in range(1, len(names) + 1) for group in combinations(names, count)):
@@ -265,14 +265,14 @@ class FactorContract(ABC):
 
     def test_the_regularizer_that_completes_a_factor_makes_it_bounded_below(self) -> None:
         g, values = self._case(14)
-        for factor in g.factors.values():
+        for factor in g.energy_factors:
             name = factor.completed_by
             if name is None:
                 continue
             assert name in factor.variables, f"{_where(factor)}: completed_by is {name!r}, which is no variable of the factor"
             regularizer = g.variables[name].regularizer
 
-            def together(x: dict[str, Tensor], factor: Factor = factor, name: str = name) -> Tensor:
+            def together(x: dict[str, Tensor], factor: EnergyFactor = factor, name: str = name) -> Tensor:
                 return factor.energy(x) + g.variables[name].regularizer.value(x[name])
 
             names = [n for n in factor.variables if not g.variables[n].regularizer.bounded]
@@ -315,6 +315,10 @@ class FactorContract(ABC):
             shape = tuple(size or 0 for size in table.shape(variable, table.static))
             values[name] = domain_point(variable.regularizer, (BATCH, *shape), generator)
         return g, {name: x.detach() for name, x in values.items()}
+
+
+def _shared_factors(g: FactorGraph) -> list[SharedMessages]:
+    return [factor for factor in g.energy_factors if isinstance(factor, SharedMessages)]
 
 
 def _where(factor: Factor, target: str | None = None) -> str:

@@ -343,7 +343,7 @@ def test_a_matrix_is_the_product_of_its_factors(kind, intermediate):
 def test_the_product_of_the_factors_is_a_constraint_whatever_the_intermediate_products_are(kind, intermediate):
     g = factorisation.declare(kind, intermediate, 4)
     found = factorisation.generate(kind, intermediate, 20, 3, 5, 4, generator(0))
-    (equation,) = (factor for factor in g.factors.values() if factor.is_constraint)
+    (equation,) = g.constraints
     assert equation.violations_of(found).tolist() == [0] * 20
     found |= {"C": found["C"] + 1} if intermediate else {}
     found["E"][3] += 0.099

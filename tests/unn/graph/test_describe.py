@@ -26,7 +26,7 @@ class Depends(unn.Factor):
     """A factor that only says who interacts."""
 
 
-class Cubic(unn.Factor):
+class Cubic(unn.EnergyFactor):
     """A factor that is not multilinear."""
 
     def energy(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -227,7 +227,7 @@ def test_mermaid_has_one_edge_for_each_variable_of_each_factor(declare):
         else:
             edges.append((edge.group(1), edge.group(3), edge.group(2)))
     wanted = [
-        (f'(("{name}"))', f'["{factor_label(factor) or "product"}"]', "---" if factor.inferable() else "-.-")
+        (f'(("{name}"))', f'["{factor_label(factor) or "product"}"]', "---" if isinstance(factor, unn.EnergyFactor) else "-.-")
         for factor in g.factors.values()
         for name in factor.variables
     ]

@@ -280,7 +280,7 @@ class DegreeZero(Multilinear):
         return 0
 
 
-class CubeOfDegreeTwo(unn.Factor):
+class CubeOfDegreeTwo(unn.EnergyFactor):
     def energy(self, values):
         x, y = (values[name] for name in self.operands)
         return (x.pow(3) + y).sum(1)
@@ -289,7 +289,7 @@ class CubeOfDegreeTwo(unn.Factor):
         return 2 * bool({"A", "B"} & set(names))
 
 
-class NotFresh(unn.Factor):
+class NotFresh(unn.EnergyFactor):
     """E = -<a, b>, whose messages are the operands themselves."""
 
     multilinear = True
@@ -364,7 +364,7 @@ class Shifted(NotFresh):
         return 5 + super().message(target, values, shape)
 
 
-class InfiniteAtTheBorder(unn.Factor):
+class InfiniteAtTheBorder(unn.EnergyFactor):
     def energy(self, values):
         x, y = (values[name] for name in self.operands)
         return -torch.log1p(-y).sum(1) + x.sum(1)

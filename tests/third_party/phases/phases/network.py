@@ -8,7 +8,7 @@ import unn
 from unn.training import Task, TensorExamples
 
 
-class Gain(unn.Factor):
+class Gain(unn.EnergyFactor):
     """E = -<output, input exp(gain)>: a factor with an energy only; its message comes from autograd."""
 
     def energy(self, values):
