@@ -10,6 +10,10 @@ from . import runs as runs
 from . import testing as testing
 from . import training as training
 from .cli import problem as problem
+from .descent.gradients import Checkpoint as Checkpoint
+from .descent.gradients import Gradient as Gradient
+from .descent.gradients import Truncate as Truncate
+from .descent.gradients import Unroll as Unroll
 from .descent.infer import infer as infer
 from .descent.orders import Block as Block
 from .descent.orders import ForwardBackward as ForwardBackward
@@ -18,6 +22,9 @@ from .descent.orders import RandomOrder as RandomOrder
 from .descent.solution import Solution as Solution
 from .descent.solution import Status as Status
 from .descent.unrolled import Unrolled as Unrolled
+from .descent.updates import Damped as Damped
+from .descent.updates import Mirror as Mirror
+from .descent.updates import Update as Update
 from .diffusion.diffusion import Diffusion as Diffusion
 from .errors import ConvergenceWarning as ConvergenceWarning
 from .errors import DataError as DataError

@@ -144,7 +144,7 @@ def _regularizer_share(state: State, step: Step, x: Tensor) -> Tensor:
     setting, name = state.setting, step.name
     regularizer, mask = setting.regularizers[name], setting.masks.get(name)
     whole = (step.nodes is None and name not in setting.observed) or name in setting.restricted
-    if state.closed_form(step) and whole and name in state.preactivations:
+    if state.rule.exact and state.closed_form(step) and whole and name in state.preactivations:
         return regularizer_share(regularizer, x, mask, state.preactivations[name].expand(x.shape).to(x.dtype))
     return regularizer_share(regularizer, x, mask)
 

@@ -21,6 +21,7 @@ from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
 from .solution import Solution, Status
 from .state import Snapshot, State
+from .updates import MIRROR, Update, check_update
 from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
 
 ROUND_CAP = 1000
@@ -41,8 +42,9 @@ def infer(
     trace: bool = True,
     terms: bool = False,
     generator: torch.Generator | None = None,
+    update: Update = MIRROR,
 ) -> Solution:
-    """Minimise the energy over everything that is not given, one exact block update after another.
+    """Minimise the energy over everything that is not given, one block update after another.
 
     Args:
         graph: the declaration.
@@ -58,6 +60,7 @@ def infer(
         trace: record the energy after each update.
         terms: record the share of each regularizer and each factor as well; costs their energies in each update.
         generator: of random orders, initial values and dropout.
+        update: what is done with the exact minimiser of a block: ``Mirror()`` takes it, ``Damped(step)`` goes part of the way.
 
     Returns:
         Values of all variables, the energies, and a status; divergence ends the run with a status and finite values. They
@@ -74,6 +77,7 @@ def infer(
     if not isinstance(graph, Declaration):
         raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
     check_generator(generator)
+    check_update(update)
     if not isinstance(trace, bool) or not isinstance(terms, bool):
         raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):
@@ -92,7 +96,7 @@ def infer(
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(setting, chosen.names, initial or {})
-    state = State(plan, setting)
+    state = State(plan, setting, rule=update)
     record = Trace(state) if trace else None
     shares = Terms(state) if terms else None
 

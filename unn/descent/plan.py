@@ -46,11 +46,13 @@ class Step:
         name: the variable.
         nodes: only these of its nodes: boolean, ready to broadcast against ``(batch, *axes)``.
         reused: keys of the messages that are still valid at the variable's next update, so worth keeping; None if that is not known.
+        round: the number of its round, from 0.
     """
 
     name: str
     nodes: Tensor | None = None
     reused: frozenset[int] | None = None
+    round: int = 0
 
     def __str__(self) -> str:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"
@@ -256,13 +258,14 @@ def default_order(graph: Declaration, given: Mapping[str, object] | Collection[s
     return tuple(sorted(free, key=lambda name: distance.get(name, len(frontier))))
 
 
-def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str]) -> list[Step]:
+def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True) -> list[Step]:
     """The steps that can influence the last values of what is wanted; the others need not run.
 
     Args:
         plan: of the graph.
         steps: the whole schedule.
         want: names of variables.
+        overwrites: is the value that an update leaves independent of the one before, if all nodes are updated?
     """
     needed = set(want)
     kept: list[Step] = []
@@ -271,7 +274,7 @@ def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str]) -> list
             continue
         kept.append(step)
         # a variable whose update reads its own value is among its sources, and so needed again below
-        if step.nodes is None:
+        if step.nodes is None and overwrites:
             needed.discard(step.name)
         for inlet in plan.changing[step.name]:
             needed.update(inlet.sources)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import copy
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from ..regularizers import AlongAxis, Dropped, LogPartition
 from .conditional_gradient import minimise_block
 from .evidence import Setting
 from .plan import Inlet, Plan, Step
+from .updates import Mirror, Update
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class State:
         plan: which messages reach which variable.
         setting: what is fixed.
         remember: the variables whose last pre-activations are wanted; all if None.
+        rule: what an update does with the minimiser of its block.
 
     Attributes:
         frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
@@ -40,8 +43,9 @@ class State:
         unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
-    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None) -> None:
+    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None, rule: Update | None = None) -> None:
         self.plan = plan
+        self.rule = rule or Mirror()
         self.setting = setting
         self._remember = remember
         self.values = dict(setting.values)
@@ -74,7 +78,7 @@ class State:
                 self.values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
 
     def update(self, step: Step) -> Tensor | None:
-        """Minimise the energy exactly in one block: x <- grad Psi*(sum of messages). Returns the value before."""
+        """Update one block, from the minimiser of the energy in it: grad Psi*(sum of messages). Returns the value before."""
         name = step.name
         old = self.values.get(name)
         rows = self._update_rows(step)
@@ -86,6 +90,8 @@ class State:
             x = self._activate(name, self.receive(step), self.setting.masks.get(name))
         else:
             x = minimise_block(self, step)
+        if not self.rule.exact:
+            x = self.rule.move(old, x)
         shape = (self.setting.batch, *self.setting.shapes[name])
         if x.shape != shape:
             x = x.expand(shape)
@@ -156,7 +162,9 @@ class State:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
         rows = self.setting.free_rows.get(name)
-        if rows is None or self.remembers(name) or self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
+        if rows is None or not self.rule.exact or self.remembers(name):
+            return None
+        if self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
             return None
         regularizer = self.setting.regularizers[name]
         if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
@@ -209,14 +217,8 @@ class State:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
         name = step.name
         single = len(self.plan.static[name]) <= 1
-        if name in self._static:
-            total = self._static[name]
-        else:
-            total = None
-            for inlet in self.plan.static[name]:
-                message = self._compute(inlet, name)
-                total = message if total is None else total + message
-            self._static[name] = total
+        self.sum_static((name,))
+        total = self._static[name]
         for inlet in self.plan.changing[name]:
             received = self._receive(inlet, step)
             if received is None:
@@ -234,6 +236,46 @@ class State:
             return self.setting.like.new_zeros(1, *shape)
         # a regularizer that normalises must see every entry of a broadcast message
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
+
+    def sum_static(self, names: Iterable[str]) -> None:
+        """Compute the sums of those messages to some variables that never change, where that has not been done."""
+        for name in names:
+            if name in self._static:
+                continue
+            total = None
+            for inlet in self.plan.static[name]:
+                message = self._compute(inlet, name)
+                total = message if total is None else total + message
+            self._static[name] = total
+
+    def forget(self) -> None:
+        """Drop all messages and sums of messages that are kept, so that they are computed anew."""
+        self._kept.clear()
+        self._products.clear()
+        self._static.clear()
+
+    def branch(self, values: Mapping[str, Tensor]) -> State:
+        """A state that goes on from this one with other values of some variables; no message is kept but those that never change."""
+        branch = copy.copy(self)
+        branch.values = {**self.values, **values}
+        branch.preactivations, branch.unfinished, branch.raw = dict(self.preactivations), dict(self.unfinished), set(self.raw)
+        branch._version, branch._static = dict(self._version), dict(self._static)
+        branch._kept, branch._products = {}, {}
+        return branch
+
+    def adopt(self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]) -> None:
+        """Go on from where a branch has arrived.
+
+        Args:
+            branch: made by ``branch``, and updated since.
+            values: of the variables, in place of those of the branch.
+            preactivations: likewise.
+        """
+        self.values.update(values)
+        self.preactivations = dict(preactivations)
+        self.unfinished, self.raw, self._version = dict(branch.unfinished), set(branch.raw), dict(branch._version)
+        self._kept.clear()
+        self._products.clear()
 
     def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
         """A message: None if an operand is absent, the kept one if its operands have not changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -17,19 +18,21 @@ from ..graph.partial import Partial
 from .checks import check_generator, check_readable, describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .evidence import Initial, Setting, observe, require_inferred_parts
+from .gradients import UNROLL, Gradient, Unroll
 from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
 from .recent import Recent
 from .state import State
+from .updates import MIRROR, Update, check_update
 from .verdict import unfinished_blocks
 
 
 class Unrolled(nn.Module):
     """Coordinate descent on a graph as a feed-forward module with tied weights (undirected-network paper, Lemma 1).
 
-    Gradients are exact: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
+    Gradients are exact by default: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
     An update that the inner solver cannot finish raises ``unn.ConvergenceWarning``.
 
     Args:
@@ -47,6 +50,9 @@ class Unrolled(nn.Module):
         until: stop after the round in which no entry of an updated variable changed by more than this; gradients are
             those of the rounds that were run. The number of rounds then depends on the values, so that such a network
             can be neither compiled nor exported. If the last round still changes more, ``unn.ConvergenceWarning``.
+        update: as in ``infer``.
+        gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the last rounds alone,
+            ``Checkpoint(rounds)`` through all of them from less memory; with ``until``, ``Unroll()``.
 
     Raises:
         InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
@@ -68,6 +74,8 @@ class Unrolled(nn.Module):
         dropout: Mapping[str, float] | None = None,
         check_values: bool = True,
         until: float | None = None,
+        update: Update = MIRROR,
+        gradient: Gradient = UNROLL,
     ) -> None:
         super().__init__()
         if not isinstance(graph, Declaration):
@@ -102,6 +110,12 @@ class Unrolled(nn.Module):
                 raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
         self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
         round_limit(iterations, until, None)
+        check_update(update)
+        if not isinstance(gradient, Gradient):
+            raise InferenceError(f"gradient: an object such as Unroll(), Truncate(1) or Checkpoint(), got {gradient!r}.")
+        if until is not None and not isinstance(gradient, Unroll):
+            raise InferenceError(f"gradient: {gradient} needs to know the number of rounds, which until= leaves open; give iterations= instead.")
+        self.update, self.gradient = update, gradient
         self.until = until
         self.initial: dict[str, Tensor | str] = dict(initial or {})
         self.dropout = dict(dropout or {})
@@ -173,7 +187,7 @@ class Unrolled(nn.Module):
 
     def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
         """What the updates work on."""
-        return State(plan, setting, remember)
+        return State(plan, setting, remember, self.update)
 
     def _run(
         self,
@@ -212,13 +226,8 @@ class Unrolled(nn.Module):
             self._run_until(plan, state, rounds, self.until, generator)
         else:
             steps = self._steps(plan, state, rounds, generator)
-            for step in steps[:-1]:
-                state.update(step)
-            if remember and state.closed_form(steps[-1]):
-                # the pre-activation is all that is wanted of the last update
-                state.receive(steps[-1])
-            else:
-                state.update(steps[-1])
+            # of the last update the pre-activation may be all that is wanted
+            self.gradient.run(state, steps, receive_last=bool(remember) and state.closed_form(steps[-1]))
         blocks = unfinished_blocks(state) if state.unfinished else ""
         if blocks:
             warnings.warn(
@@ -276,18 +285,17 @@ class Unrolled(nn.Module):
     def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
         device, shapes = state.setting.like.device, state.setting.shapes
         if not isinstance(self.order, Listed):
-            items = [item for _ in range(rounds) for item in self.order.round(generator)]
-            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
+            return self._schedule(plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)])
         # only the nodes of steps depend on the device and on sizes
         nodes = self._has_blocks or "coloured" in plan.how.values()
         key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
         listed = self.order.items
+        return self._live.get(key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds))
 
-        def schedule() -> list[Step]:
-            items = listed * rounds
-            return mark_reuse(plan, live_steps(plan, plan.steps(items, shapes, device), self.want), cyclic=False)
-
-        return self._live.get(key, schedule)
+    def _schedule(self, plan: Plan, rounds: Sequence[Sequence[Step]]) -> list[Step]:
+        """The updates of all rounds that can influence what is wanted."""
+        steps = [replace(step, round=number) for number, items in enumerate(rounds) for step in items]
+        return mark_reuse(plan, live_steps(plan, steps, self.want, self.update.exact), cyclic=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the initial values too, those aside that somebody learns: they are moved by whoever owns them."""

@@ -20,6 +20,19 @@ Products = dict["Factor", tuple[Tensor, Tensor]]
 """By factor, a value of a variable and what was computed from it for several messages."""
 
 
+_BASES = {
+    "energy": "EnergyFactor",
+    "message": "EnergyFactor",
+    "violations_of": "Constraint",
+    "fresh_messages": "SharedMessages",
+    "shares_products": "SharedMessages",
+    "message_sharing": "SharedMessages",
+    "message_rows": "SharedMessages",
+    "row_aligned": "SharedMessages",
+}
+"""What a class of factors needs to derive from, by what it defines."""
+
+
 class Factor:
     """What couples some arrays: who interacts with whom.
 
@@ -49,9 +62,10 @@ class Factor:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for method, base in (("energy", "EnergyFactor"), ("violations_of", "Constraint")):
-            if method in cls.__dict__ and base not in (parent.__name__ for parent in cls.__mro__):
-                raise DeclarationError(f"class {cls.__name__} has a method {method}, so it derives from unn.{base}, not from unn.Factor alone.")
+        parents = [parent.__name__ for parent in cls.__mro__]
+        for member, base in _BASES.items():
+            if member in cls.__dict__ and base not in parents:
+                raise DeclarationError(f"class {cls.__name__} has {member}, so it derives from {base} of unn.extending.")
 
     def __init__(self, *references: Reference, name: str | None = None) -> None:
         for reference in references:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import says
 
 import unn
 from factors import Cardinality, Clique, Depends, Multilinear
@@ -65,8 +66,6 @@ def test_inference_and_energies_are_refused_by_the_name_of_the_factor(name):
     for refused in (
         lambda: unn.infer(g, {"A": values["A"]}, order=["B", "C"]),
         lambda: g.energy(values),
-        lambda: factor.energy(values),
-        lambda: factor.message("A", values),
     ):
         with pytest.raises(unn.InferenceError, match=f"'{name}' .{type(factor).__name__}.*no energy"):
             refused()
@@ -213,3 +212,21 @@ def test_a_split_of_unknown_size_is_refused_by_its_letter():
     g.factor(f)
     with pytest.raises(unn.DeclarationError, match="'blocks'.*'[Rr]'"):
         f.violations(torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("member", "base"),
+    [("energy", "EnergyFactor"), ("message", "EnergyFactor"), ("violations_of", "Constraint"), ("message_rows", "SharedMessages")],
+)
+def test_a_class_that_derives_from_too_little_for_what_it_defines_is_refused(member, base):
+    with pytest.raises(unn.DeclarationError, match=says("Half", member, base)):
+        type("Half", (unn.Factor,), {member: lambda self, *values: None})
+
+
+def test_classes_that_define_too_little_say_what_they_lack():
+    g = unn.FactorGraph("few", n=2)
+    reference = g.variable("X", "n", unn.SquaredNorm())["i"]
+    for base, member in ((unn.EnergyFactor, "energy"), (unn.Constraint, "violations_of")):
+        factor = type("Half", (base,), {})(reference)
+        with pytest.raises(NotImplementedError, match=says("Half", member)):
+            getattr(factor, member)({"X": torch.zeros(1, 2)})

@@ -7,6 +7,7 @@ import torch
 
 import unn
 from factors import Directed, Multilinear
+from unn.extending import SharedMessages
 from unn.regularizers import Elementwise
 from unn.testing import FactorContract, RegularizerContract
 
@@ -289,7 +290,7 @@ class CubeOfDegreeTwo(unn.EnergyFactor):
         return 2 * bool({"A", "B"} & set(names))
 
 
-class NotFresh(unn.EnergyFactor):
+class NotFresh(SharedMessages):
     """E = -<a, b>, whose messages are the operands themselves."""
 
     multilinear = True

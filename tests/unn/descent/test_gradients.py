@@ -1,0 +1,139 @@
+"""Gradients: how they come back through the rounds of an unrolled network."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.helpers import X, mlp, says
+
+import unn
+from factors import Multilinear
+from unn.descent.plan import check_reach
+from unn.testing import graph_cases
+
+ORDERS = [["H", "Y"], unn.ForwardBackward(["H", "Y"]), unn.RandomOrder(["H"], last="Y")]
+
+
+def network(g, rounds, **options):
+    return unn.Unrolled(g, "X", "Y", order=options.pop("order", ["H", "Y"]), iterations=rounds, **options)
+
+
+def gradients(net, x, of="preactivations", **call):
+    """The result and the gradients of the parameters and of the input."""
+    x = x.clone().requires_grad_()
+    y = net.preactivations(x, **call) if of == "preactivations" else net(x, **call)
+    slope = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(0))
+    return y, torch.autograd.grad((y * slope).sum(), [x, *net.parameters()], allow_unused=True)
+
+
+def assert_same(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["list", "forward-backward", "random"])
+@pytest.mark.parametrize("of", ["preactivations", "values"])
+@pytest.mark.parametrize("group", [1, 2, 3, 7])
+@pytest.mark.parametrize("update", [unn.Mirror(), unn.Damped(0.5)], ids=["mirror", "damped"])
+def test_checkpoints_give_the_gradient_of_unrolling(order, of, group, update):
+    g = mlp().double()
+    results = [
+        gradients(network(g, 5, order=order, gradient=gradient, update=update), X.double(), of, generator=torch.Generator().manual_seed(1))
+        for gradient in (unn.Unroll(), unn.Checkpoint(group))
+    ]
+    assert torch.equal(results[0][0], results[1][0])
+    assert_same(results[1][1], results[0][1])
+
+
+@given(case=graph_cases(Multilinear), rounds=st.integers(1, 4), group=st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_checkpoints_give_the_gradient_of_unrolling_on_any_graph(case, rounds, group):
+    want = list(case.start)[-1]
+    assume(case.observed)
+    try:
+        check_reach(case.graph, case.observed, case.given, [want])
+    except unn.InferenceError:
+        assume(False)
+    results = []
+    for gradient in (unn.Unroll(), unn.Checkpoint(group)):
+        net = unn.Unrolled(case.graph, list(case.observed), want, order=list(case.start), iterations=rounds, initial=case.start, gradient=gradient)
+        y = net(*case.observed.values())
+        slope = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(0))
+        parameters = list(net.parameters())
+        results.append(torch.autograd.grad((y * slope).sum(), parameters, allow_unused=True) if y.requires_grad and parameters else [])
+    assert_same(results[1], results[0])
+
+
+def bytes_kept(net, x):
+    """Bytes of different tensors that the backward pass needs."""
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = net(x)
+        del y
+    return sum(kept.values())
+
+
+def test_checkpoints_keep_less():
+    g = mlp()
+    x = torch.randn(500, X.shape[1])
+    unrolled, checkpointed = (bytes_kept(network(g, 40, gradient=gradient), x) for gradient in (unn.Unroll(), unn.Checkpoint(8)))
+    assert checkpointed < unrolled / 2
+
+
+@pytest.mark.parametrize("order", ORDERS[:2], ids=["list", "forward-backward"])
+@pytest.mark.parametrize("update", [unn.Mirror(), unn.Damped(0.5)], ids=["mirror", "damped"])
+@pytest.mark.parametrize(("rounds", "last"), [(4, 1), (4, 2), (5, 3)])
+def test_truncated_gradients_are_those_of_the_last_rounds_from_constant_values(order, update, rounds, last):
+    g = mlp().double()
+    x = X.double()
+    with torch.no_grad():
+        before = unn.infer(g, {"X": x}, order=order, iterations=rounds - last, update=update)
+    start = {name: before[name] for name in ("H", "Y")}
+    ours = gradients(network(g, rounds, order=order, update=update, gradient=unn.Truncate(last)), x)
+    theirs = gradients(network(g, last, order=order, update=update, initial=start), x)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
+    assert_same(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("last", [3, 10])
+def test_truncation_to_all_rounds_is_unrolling(last):
+    g = mlp().double()
+    assert_same(gradients(network(g, 3, gradient=unn.Truncate(last)), X.double())[1], gradients(network(g, 3), X.double())[1])
+
+
+def test_what_truncation_leaves_out_falls_with_the_rounds_that_are_differentiated():
+    g = mlp().double()
+    exact = gradients(network(g, 30), X.double())[1]
+    off = []
+    for last in (1, 2, 4, 8):
+        truncated = gradients(network(g, 30, gradient=unn.Truncate(last)), X.double())[1]
+        off.append(max(float((a - b).abs().max()) for a, b in zip(truncated, exact, strict=True) if a is not None))
+    assert off[0] > 1e-6 and all(after < before for before, after in itertools.pairwise(off)) and off[-1] < off[0] / 10
+
+
+@pytest.mark.parametrize("kind", [unn.Truncate, unn.Checkpoint])
+@pytest.mark.parametrize("rounds", [0, -1, 1.5, "two", True])
+def test_numbers_of_rounds_that_make_no_sense_are_refused(kind, rounds):
+    with pytest.raises(unn.InferenceError, match=says(kind.__name__, "rounds", repr(rounds))):
+        kind(rounds)
+
+
+@pytest.mark.parametrize("gradient", [unn.Unroll, 3, None, "truncate"])
+def test_what_is_no_gradient_is_refused(gradient):
+    with pytest.raises(unn.InferenceError, match=says("gradient", "Truncate")):
+        network(mlp(), 2, gradient=gradient)
+
+
+@pytest.mark.parametrize("gradient", [unn.Truncate(1), unn.Checkpoint()])
+def test_a_number_of_rounds_that_depends_on_the_values_takes_the_exact_gradient(gradient):
+    with pytest.raises(unn.InferenceError, match=says("gradient", type(gradient).__name__, "until")):
+        network(mlp(), None, until=1e-3, gradient=gradient)
