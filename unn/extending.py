@@ -19,9 +19,12 @@ _ROOMS = {
     "graph.views": ("checked_views",),
     "regularizers": ("AlongAxis", "Elementwise", "LogPartition", "Regularizer", "Simplex"),
     "errors": ("suggest", "unknown"),
-    "cli.problem": (
-        "Answer", "EvaluationRequest", "ParseRequest", "Problem", "SampleRequest", "Trained",
-    ),
+    "cli.problem": ("HasBaselines", "HasDemo", "Problem", "Sampleable", "TakesData", "Trained", "require"),
+    "cli.verb": ("Answer", "ProblemVerb", "Verb"),
+    "cli.open": ("open_trained",),
+    "cli.options": ("Json", "Quiet", "RunFolder", "SamplingOptions", "Theme", "require_number", "require_rounds", "shows_progress"),
+    "cli.evaluate": ("Evaluate",),
+    "cli.sample": ("Sample",),
     "training.options": ("TrainingConfig", "check_ranges"),
 }  # fmt: skip
 

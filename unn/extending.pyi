@@ -1,11 +1,26 @@
 """Everything that writers of factors, regularizers, constraints and problems import, beside ``unn`` itself."""
 
-from .cli.problem import Answer as Answer
-from .cli.problem import EvaluationRequest as EvaluationRequest
-from .cli.problem import ParseRequest as ParseRequest
+from .cli.evaluate import Evaluate as Evaluate
+from .cli.open import open_trained as open_trained
+from .cli.options import Json as Json
+from .cli.options import Quiet as Quiet
+from .cli.options import RunFolder as RunFolder
+from .cli.options import SamplingOptions as SamplingOptions
+from .cli.options import Theme as Theme
+from .cli.options import require_number as require_number
+from .cli.options import require_rounds as require_rounds
+from .cli.options import shows_progress as shows_progress
+from .cli.problem import HasBaselines as HasBaselines
+from .cli.problem import HasDemo as HasDemo
 from .cli.problem import Problem as Problem
-from .cli.problem import SampleRequest as SampleRequest
+from .cli.problem import Sampleable as Sampleable
+from .cli.problem import TakesData as TakesData
 from .cli.problem import Trained as Trained
+from .cli.problem import require as require
+from .cli.sample import Sample as Sample
+from .cli.verb import Answer as Answer
+from .cli.verb import ProblemVerb as ProblemVerb
+from .cli.verb import Verb as Verb
 from .errors import suggest as suggest
 from .errors import unknown as unknown
 from .graph.arrays import Array as Array

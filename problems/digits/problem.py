@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.cli.problem import Answer, Problem, Trained
 from unn.errors import DataError, DeclarationError, ObservationError, suggest
+from unn.extending import Answer, HasDemo, Problem, Trained
 from unn.training.options import TrainingConfig
 
 from .config import DigitsConfig, check_config
@@ -26,7 +26,7 @@ LABELS = 10
 DEMO = DigitsConfig(dropout=0.3, training=TrainingConfig(epochs=30, batch=64, rate=2e-3))
 
 
-class DigitsProblem(Problem):
+class DigitsProblem(Problem, HasDemo):
     """Handwritten digits: classify images, draw prototypes of labels."""
 
     name = "digits"

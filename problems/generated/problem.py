@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unn.cli.problem import Answer, EvaluationRequest, Problem, SampleRequest, Trained
 from unn.errors import DeclarationError, UnnError
+from unn.extending import Answer, Evaluate, HasBaselines, Problem, Sample, Sampleable, Trained
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ _DRAWN = 8
 """Samples or steps in a picture, at most."""
 
 
-class DenoisingProblem(Problem):
+class DenoisingProblem(Problem, Sampleable, HasBaselines):
     """A problem whose samples are generated, and whose graph becomes a denoiser.
 
     A problem declares its graph, generates samples, says what is observed, and measures; training, evaluation and sampling are here.
@@ -169,19 +169,19 @@ class DenoisingProblem(Problem):
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
         """The metrics of the problem on its test conditions, with each of some numbers of denoising steps."""
-        return self.evaluate_samples(run, EvaluationRequest(iterations=iterations))
+        return self.evaluate_samples(run, Evaluate(run.folder, iterations))
 
-    def evaluate_samples(self, run: Trained, request: EvaluationRequest) -> Answer:
+    def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
         """The same with other options of sampling; with several tries, their average number as well."""
         from .task import Sampling, calibrations, measure
 
         process = run.config.model.process
         if process in _WITHOUT_STEPS and request.iterations:
             raise DeclarationError(f"--iterations: this run was trained with --process {process}, which samples in one step.")
-        self._check_process(run, sampler=request.sampler, spacing=request.spacing)
-        self._check_tries(run, request.tries)
-        sampling = Sampling.of(run.config.model, request.sampler, request.spacing, request.tries, request.at_once)
-        seed = _TEST_SEED if request.seed is None else request.seed
+        self._check_process(run, sampler=request.sampling.sampler, spacing=request.sampling.spacing)
+        self._check_tries(run, request.sampling.tries)
+        sampling = Sampling.of(run.config.model, request.sampling.sampler, request.sampling.spacing, request.sampling.tries, request.sampling.at_once)
+        seed = _TEST_SEED if request.sampling.seed is None else request.sampling.seed
         data: dict[str, Any] = {}
         lines = []
         for steps in request.iterations or (run.config.model.sampling_steps,):
@@ -211,7 +211,7 @@ class DenoisingProblem(Problem):
             if value is not None and process != "gaussian":
                 raise DeclarationError(f"--{name}: this run was trained with --process {process}; only Gaussian noise has that.")
 
-    def sample(self, run: Trained, request: SampleRequest) -> Answer:
+    def sample(self, run: Trained, request: Sample) -> Answer:
         """Sample what is not given."""
         from unn.draw import Marking, draw_samples, save_figure
         from unn.networks.tokens import kinds
@@ -221,7 +221,7 @@ class DenoisingProblem(Problem):
         given, sizes = self.read_given(run, request.given)
         model = run.config.model
         steps: list[tuple[int, dict[str, Tensor]]] = []
-        self._check_process(run, trace=request.trace, sampler=request.sampler, spacing=request.spacing)
+        self._check_process(run, trace=request.trace, sampler=request.sampling.sampler, spacing=request.sampling.spacing)
         if request.steps is not None and model.process in _WITHOUT_STEPS:
             raise DeclarationError(f"--steps: this run was trained with --process {model.process}, which samples in one step.")
 
@@ -230,15 +230,15 @@ class DenoisingProblem(Problem):
             if step == len(steps):
                 steps.append((step, {name: x[0] for name, x in values.items()}))
 
-        sampling = Sampling.of(model, request.sampler, request.spacing, request.tries, request.at_once)
-        self._check_tries(run, request.tries)
+        sampling = Sampling.of(model, request.sampling.sampler, request.sampling.spacing, request.sampling.tries, request.sampling.at_once)
+        self._check_tries(run, request.sampling.tries)
         samples = draw(
             run.network,
             replace(sampling, steps=request.steps or sampling.steps),
             given,
             request.count,
             sizes,
-            seed=request.seed,
+            seed=request.sampling.seed,
             verify=has_constraints(self.graph(run.network)),
             trace=None if request.trace is None else trace,
         )

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 import unn
-from unn.cli.problem import Answer, ParseRequest
 from unn.errors import DataError, DivergenceError, ObservationError
+from unn.extending import Answer
 from unn.runs.files import make_folder, write_atomically
 
 from .conllu.treebank import Sentence, Treebank, looks_like_conllu, read_conllu, read_tokens
 from .data import list_skipped
 from .network import ParsingNetwork
 from .train import divergence
+from .verb import ParseFile
 from .vocabulary import Reader
 
 FORBIDDEN = "NotHead"
@@ -43,7 +44,7 @@ class Parsed:
     marginals: Tensor | None
 
 
-def read_sentences(request: ParseRequest) -> Treebank:
+def read_sentences(request: ParseFile) -> Treebank:
     """The sentences of a file or of standard input, with heads or without.
 
     Raises:
@@ -103,7 +104,7 @@ def _forbidden(misc: str, line: int, count: int) -> list[int]:
 
 @torch.no_grad()
 def parse_sentences(
-    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseRequest
+    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseFile
 ) -> list[Parsed]:
     """Trees of all sentences, in their order; those of like length are computed together.
 
@@ -120,7 +121,7 @@ def parse_sentences(
 
 
 def _parse_batch(
-    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseRequest
+    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseFile
 ) -> Iterator[Parsed]:
     device = next(network.parameters()).device
     lengths = torch.tensor([len(sentence.words) for sentence in sentences])
@@ -173,7 +174,7 @@ def with_trees(treebank: Treebank, parsed: Sequence[Parsed]) -> Treebank:
         raise DataError(f"{treebank.source}, {error}") from None
 
 
-def answer(treebank: Treebank, parsed: Sequence[Parsed], request: ParseRequest) -> Answer:
+def answer(treebank: Treebank, parsed: Sequence[Parsed], request: ParseFile) -> Answer:
     """Write what was asked for; say what was skipped on standard error, so that it does not mix with the result.
 
     Raises:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.cli.problem import Answer, ParseRequest, Problem, Trained
 from unn.errors import DataError, DeclarationError, DivergenceError, ObservationError
+from unn.extending import Answer, HasDemo, Problem, TakesData, Trained
 from unn.training.options import TrainingConfig
 
 from .config import ParsingConfig, check_config
+from .verb import ParseFile, ParsesSentences
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 DEMO = ParsingConfig(iterations=2, hidden=64, width=64, training=TrainingConfig(epochs=15, batch=32, rate=1e-2, clip=5.0))
 
 
-class ParsingProblem(Problem):
+class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
     """Dependency trees of sentences."""
 
     name = "parsing"
@@ -130,7 +131,7 @@ class ParsingProblem(Problem):
             lines.append(f"{k} iterations (trained with {run.config.iterations}): {describe(found)}")
         return Answer(tuple(lines), data)
 
-    def parse(self, run: Trained, request: ParseRequest) -> Answer:
+    def parse(self, run: Trained, request: ParseFile) -> Answer:
         """Trees for the sentences of a file."""
         from .network import ParsingNetwork
         from .output import answer, parse_sentences, read_sentences
@@ -169,7 +170,7 @@ class ParsingProblem(Problem):
         test = load_test(DEMO).sentences
         found = evaluate(network, SentenceExamples(test, task.reader), [])
         chosen = max(test, key=lambda sentence: len(sentence.words))
-        parsed = parse_sentences(network, task.reader, [], [chosen], ParseRequest("-", show="tree"))[0]
+        parsed = parse_sentences(network, task.reader, [], [chosen], ParseFile(folder, "-", show="tree"))[0]
         assert parsed.marginals is not None
         pictures = {
             "tree.svg": draw_arcs(parsed.heads, chosen.forms, weights=parsed.marginals, gold=chosen.heads),

@@ -75,6 +75,10 @@ class ProgramProblem(DenoisingProblem):
             if name not in known:
                 raise DeclarationError(f"program: option observe names {name!r}, which is no variable of {config.program}.{suggest(name, known)}")
 
+    def arguments_for(self, text: str) -> list[str] | None:
+        """``FILE.py:NAME`` stands for ``program --program FILE.py:NAME``."""
+        return ["--program", text] if ".py:" in text else None
+
     def files(self, config: ProgramConfig) -> dict[str, bytes]:
         """The file of the program."""
         path, _ = _split(config.program)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
+from unn.extending import TakesData
 from unn.training.options import TrainingConfig, check_ranges
 
 from ..generated.config import ModelConfig
@@ -48,7 +49,7 @@ class SudokuConfig:
     training: TrainingConfig = TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
 
 
-class SudokuProblem(DenoisingProblem):
+class SudokuProblem(DenoisingProblem, TakesData):
     """Fill grids, whatever is given."""
 
     name = "sudoku"

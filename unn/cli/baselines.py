@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from ..errors import UnnError
-from .problem import Answer, Problem
+from .options import Json, require_number
+from .problem import HasBaselines, Problem, require
+from .verb import Answer, Config, ProblemVerb
 
 
-def baselines(problem: Problem, config: Any, count: int, chain_steps: int) -> Answer:
-    """Measure methods that need no training on a problem's test conditions.
+@dataclass(frozen=True)
+class Baselines(ProblemVerb[Config]):
+    """Measure methods that need no training on a problem's test conditions."""
 
-    Args:
-        problem: whose conditions and metrics.
-        config: its options.
-        count: of conditions.
-        chain_steps: of each Markov chain.
+    name: ClassVar[str] = "baselines"
 
-    Raises:
-        UnnError: for options out of range, or a problem without baselines.
-    """
-    problem.check(config)
-    for name, value in (("count", count), ("chain-steps", chain_steps)):
-        if not 1 <= value <= 10**9:
-            raise UnnError(f"--{name} must lie between 1 and 1000000000, got {value}.")
-    return problem.baselines(config, count, chain_steps)
+
+    config: Config
+    count: int = 256
+    """Number of test conditions."""
+    chain_steps: int = 10_000
+    """Number of steps of each Markov chain."""
+    json: Json = False
+
+    def __call__(self, problem: Problem) -> Answer:
+        problem.check(self.config)
+        require_number("count", self.count, 10**9)
+        require_number("chain-steps", self.chain_steps, 10**9)
+        return require(problem, HasBaselines, "has no baselines without training").baselines(self.config, self.count, self.chain_steps)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional, arg
 
 from ..errors import UnnError
-from .problem import Answer
+from .verb import Answer, Verb
 
 SECTIONS = ("core", "trees", "attention", "undirected_attention", "gpu")
+
+
+@dataclass(frozen=True)
+class Bench(Verb):
+    """Time the engine against plain torch loops (in a checkout)."""
+
+    name: ClassVar[str] = "bench"
+
+
+    only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE")] = None
+    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to run; everything by default."""
+    quick: bool = False
+    """Fewer repetitions."""
+
+    def __call__(self) -> Answer:
+        return bench(self.quick, self.only)
 
 
 def bench(quick: bool, only: str | None) -> Answer:

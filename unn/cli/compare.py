@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from tyro.conf import Positional, arg
 
 from ..errors import UnnError
 from ..runs.folder import open_run
 from ..runs.metrics import read_metrics
-from .problem import Answer
+from .options import Json, Theme
+from .verb import Answer, Verb
+
+
+@dataclass(frozen=True)
+class Compare(Verb):
+    """Compare runs: print a table of the options in which they differ and of their last metrics, and plot these."""
+
+    name: ClassVar[str] = "compare"
+
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
+    """Folders of runs."""
+    out: Path | None = None
+    """File for a plot of their metrics."""
+    theme: Theme = "light"
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        return compare(self.runs, self.out, self.theme)
 
 
 def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:

@@ -6,18 +6,33 @@ import importlib.metadata
 import os
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import UnnError
 from ..runs.code import code_version
+from .options import Json
 from .packages import current_shadows
-from .problem import Answer, load_problem, problem_names
+from .problem import load_problem, problem_names
+from .verb import Answer, Verb
 
 OPTIONAL = ("hypothesis", "pytest", "torch-struct")
 
 
-def doctor() -> tuple[Answer, int]:
+@dataclass(frozen=True)
+class Doctor(Verb):
+    """Check the installation: print versions, devices, problems and data."""
+
+    name: ClassVar[str] = "doctor"
+
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        return doctor()
+
+
+def doctor() -> Answer:
     """Versions, devices, problems and data; 1 if something needed is missing, with what to do."""
     faults: list[str] = []
     required = _required()
@@ -48,7 +63,7 @@ def doctor() -> tuple[Answer, int]:
         *(f"fault: {fault}" for fault in faults),
         "no faults found" if not faults else f"{len(faults)} faults found",
     ]
-    return Answer(tuple(lines), report), 1 if faults else 0
+    return Answer(tuple(lines), report, code=1 if faults else 0)
 
 
 def _required() -> list[str]:

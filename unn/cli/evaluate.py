@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from ..errors import UnnError
-from .arguments import Evaluate
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
 from .open import open_trained
-from .problem import Answer, EvaluationRequest
-
-MOST_ROUNDS = 100_000
-
-
-def evaluate(command: Evaluate) -> Answer:
-    """Measure a trained run, on other data than its own if so.
-
-    Raises:
-        UnnError: for options out of range, or a run that cannot be opened.
-    """
-    require_rounds(*command.iterations)
-    for name, value in (("tries", command.tries), ("count", command.count), ("at-once", command.at_once)):
-        if value is not None:
-            require_number(name, value)
-    problem, run = open_trained(command.run)
-    if command.data is not None:
-        run = problem.on_data(run, command.data)
-    request = EvaluationRequest(
-        iterations=command.iterations, count=command.count, sampler=command.sampler, spacing=command.spacing, seed=command.seed,
-        tries=command.tries, at_once=command.at_once, draw=command.draw,
-    )  # fmt: skip
-    if request == EvaluationRequest(iterations=command.iterations):
-        return problem.evaluate(run, command.iterations)
-    return problem.evaluate_samples(run, request)
+from .options import Json, RunFolder, SamplingOptions, require_number, require_rounds
+from .problem import Sampleable, TakesData, require
+from .verb import Answer, Verb
 
 
-def require_rounds(*iterations: int) -> None:
-    """Check numbers of rounds.
+@dataclass(frozen=True)
+class Evaluate(Verb):
+    """Measure a trained run."""
 
-    Raises:
-        UnnError: if one is below 1, or so large that nobody would wait for it.
-    """
-    if any(not 1 <= k <= MOST_ROUNDS for k in iterations):
-        raise UnnError(f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}.")
+    name: ClassVar[str] = "evaluate"
 
+    run: RunFolder
+    iterations: tuple[int, ...] = ()
+    """Numbers of rounds (or sampling steps) to measure with; several are compared. That of training by default."""
+    data: Path | None = None
+    """Measure on these data instead of the run's own, where the problem offers it."""
+    count: int | None = None
+    """Conditions to measure on, with one sample each, where the run samples."""
+    sampling: SamplingOptions = SamplingOptions()
+    draw: Path | None = None
+    """File for a picture of the rank histograms of simulation-based calibration."""
+    json: Json = False
 
-def require_number(option: str, value: int) -> None:
-    """Check a number of samples, steps or tries.
-
-    Raises:
-        UnnError: if it is below 1, or so large that nobody would wait for it.
-    """
-    if not 1 <= value <= 10**6:
-        raise UnnError(f"--{option} must lie between 1 and 1000000, got {value}.")
+    def __call__(self) -> Answer:
+        require_rounds(*self.iterations)
+        if self.count is not None:
+            require_number("count", self.count)
+        self.sampling.check()
+        problem, run = open_trained(self.run)
+        if self.data is not None:
+            run = require(problem, TakesData, "is evaluated on its own data only; leave out --data").on_data(run, self.data)
+        if (self.count, self.sampling, self.draw) == (None, SamplingOptions(), None):
+            return problem.evaluate(run, self.iterations)
+        options = "--tries, --sampler, --spacing, --count, --seed, --at-once and --draw"
+        return require(problem, Sampleable, f"is evaluated without sampling; leave out {options}").evaluate_samples(run, self)

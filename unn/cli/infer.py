@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from tyro.conf import arg
 
 from ..errors import DataError, UnnError
-from .arguments import Infer
-from .evaluate import require_rounds
 from .open import open_trained
-from .problem import Answer
+from .options import Json, RunFolder, Theme, require_rounds
+from .verb import Answer, Verb
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+
+@dataclass(frozen=True)
+class Infer(Verb):
+    """Infer some variables of a run given others."""
+
+    name: ClassVar[str] = "infer"
+
+
+    run: RunFolder
+    given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
+    """Observed values: a category, numbers (0.1,0.2), a .npy file, or what the problem reads."""
+    want: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
+    """Variables to infer."""
+    iterations: int | None = None
+    """Number of rounds of updates; that of the run by default."""
+    out: Path | None = None
+    """File for a picture, or for the values of the one wanted variable as .npy."""
+    energy: Path | None = None
+    """File for a picture of the energy by factor."""
+    theme: Theme = "light"
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        return infer(self)
 
 
 def infer(command: Infer) -> Answer:

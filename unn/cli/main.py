@@ -9,20 +9,57 @@ import operator
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import is_dataclass, make_dataclass
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 from ..errors import DataError, UnnError, unknown
+from .baselines import Baselines
+from .bench import Bench
+from .compare import Compare
+from .demo import Demo
+from .doctor import Doctor
+from .evaluate import Evaluate
+from .infer import Infer
 from .packages import import_own_packages_first
-
-if TYPE_CHECKING:
-    from .problem import Answer, Problem
+from .problem import Problem, load_problem, problem_names
+from .problems import Problems
+from .resume import Resume
+from .sample import Sample
+from .show import Show
+from .train import Train
+from .verb import Answer, ProblemVerb, Verb
 
 SUMMARY = "Declare a factor graph once; infer any of its variables given any others. --version prints the version."
-VERBS = (
-    "show", "train", "evaluate", "infer", "sample", "parse", "resume", "compare", "problems", "baselines", "demo", "bench", "doctor",
-)  # fmt: skip
-"""The commands, in the order of ``--help``: those of everyday use first."""
+GROUP = "unn.verbs"
+
+EVERYDAY = (Show, Train, Evaluate, Infer, Sample)
+"""The verbs that ``--help`` lists first; those of other packages follow them."""
+OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
+
+
+def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:
+    """The commands by name, in the order of ``--help``; those of packages that cannot be loaded are left out."""
+    added = [_load(name) for name in verb_names()]
+    kinds: list[type[Verb] | type[ProblemVerb[Any]]] = [*EVERYDAY, *(kind for kind in added if isinstance(kind, type)), *OTHERS]
+    return {kind.name: kind for kind in kinds}
+
+
+def verb_names() -> list[str]:
+    """The names of the commands that installed packages add."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def _load(name: str) -> type[Verb] | str:
+    """A command of an installed package, or what is wrong with it."""
+    (entry, *_) = (entry for entry in entry_points(group=GROUP) if entry.name == name)
+    try:
+        kind = entry.load()
+    except Exception as error:
+        return f"command {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
+    if not (isinstance(kind, type) and issubclass(kind, Verb) and is_dataclass(kind)) or kind.name != name:
+        return f"command {name!r} ({entry.value}) must be a dataclass that derives from unn.extending.Verb, with name = {name!r}."
+    return kind
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,11 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         command, problem = parse(arguments)
-        answer, code = _run(command, problem)
-        # of several processes that train together, one speaks
+        answer: Answer = command() if problem is None else command(problem)
+        # of several processes that train together, only rank 0 prints
         if os.environ.get("RANK", "0") == "0":
             _print(answer, getattr(command, "json", False))
-        return code
+        return answer.code
     except UnnError as error:
         print(f"unn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -85,7 +122,7 @@ def _print(answer: Answer, as_json: bool) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
-    """The command with its options, as one of the dataclasses in ``unn.cli.arguments``, and the problem if it is one of a problem.
+    """The command with its options, and the problem if it is a command on one.
 
     Raises:
         UnnError: for an unknown command or problem.
@@ -93,46 +130,50 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
     """
     import tyro
 
-    from . import arguments as commands
-    from .problem import load_problem
-
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
-        raise UnnError(f"{unknown('command', arguments[0], VERBS)} unn --help explains each.")
-    by_problem: dict[str, Any] = {"train": commands.Train, "show": commands.Show, "baselines": commands.Baselines}
+    kinds = verbs()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in kinds:
+        if arguments[0] in verb_names():
+            raise UnnError(str(_load(arguments[0])))
+        raise UnnError(f"{unknown('command', arguments[0], kinds)} unn --help explains each.")
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
-    if len(arguments) > 1 and arguments[0] in by_problem and ".py:" in arguments[1]:
-        # a program of one's own is an option of the problem that traces programs
-        arguments = [arguments[0], "program", "--program", *arguments[1:]]
-    if len(arguments) > 1 and arguments[0] in by_problem and not arguments[1].startswith("-"):
-        problem = load_problem(arguments[1])
-        kind = by_problem[arguments[0]][problem.config]
-        prog = f"unn {arguments[0]} {arguments[1]}"
-        return tyro.cli(kind, prog=prog, description=problem.summary, args=list(arguments[2:]), config=options), problem
-    kinds: dict[str, Any] = {
-        "evaluate": commands.Evaluate, "infer": commands.Infer, "sample": commands.Sample, "parse": commands.Parse,
-        "resume": commands.Resume, "compare": commands.Compare, "problems": commands.Problems, "demo": commands.Demo,
-        "bench": commands.Bench, "doctor": commands.Doctor,
-    }  # fmt: skip
+    on_problems = {name: kind for name, kind in kinds.items() if issubclass(kind, ProblemVerb)}
+    if len(arguments) > 1 and arguments[0] in on_problems and not arguments[1].startswith("-"):
+        problem, rest = _problem_of(arguments[1], list(arguments[2:]))
+        kind: Any = on_problems[arguments[0]]
+        prog = f"unn {arguments[0]} {problem.name}"
+        return tyro.cli(kind[problem.config], prog=prog, description=problem.summary, args=rest, config=options), problem
     # importing all problems would slow down every other command
-    load_all = (bool(arguments) and arguments[0] in by_problem) or any(word.startswith("--tyro-") for word in arguments)
+    load_all = (bool(arguments) and arguments[0] in on_problems) or any(word.startswith("--tyro-") for word in arguments)
     choices = []
-    for name in VERBS:
-        if name in kinds:
-            choices.append(Annotated[kinds[name], tyro.conf.subcommand(name)])
+    for name, kind in kinds.items():
+        if name not in on_problems:
+            choices.append(Annotated[kind, tyro.conf.subcommand(name)])
             continue
-        kind = by_problem[name]
         text = f"{kind.__doc__} unn {name} PROBLEM --help lists its options."
-        choices.append(Annotated[_all_problems(kind) if load_all else commands.Problems, tyro.conf.subcommand(name, description=text)])
+        choices.append(Annotated[_all_problems(kind) if load_all else Problems, tyro.conf.subcommand(name, description=text)])
     union: Any = functools.reduce(operator.or_, choices)
-    return tyro.cli(union, prog="unn", description=SUMMARY, args=list(arguments), config=options), None
+    command = tyro.cli(union, prog="unn", description=SUMMARY, args=list(arguments), config=options)
+    if not isinstance(command, Verb):
+        raise UnnError("the command is incomplete; see unn --help.")
+    return command, None
+
+
+def _problem_of(text: str, rest: list[str]) -> tuple[Problem, list[str]]:
+    """A problem by its name, or by a text that it reads in the place of its name, and the options."""
+    if text not in problem_names():
+        for name in problem_names():
+            # one that is broken spares the others
+            with contextlib.suppress(UnnError):
+                problem = load_problem(name)
+                meant = problem.arguments_for(text)
+                if meant is not None:
+                    return problem, [*meant, *rest]
+    return load_problem(text), rest
 
 
 def _all_problems(kind: Any) -> Any:
     """A dataclass whose only field chooses among all problems, each with its own options."""
     import tyro
-
-    from .arguments import Problems
-    from .problem import load_problem, problem_names
 
     problems = []
     for name in problem_names():
@@ -141,72 +182,11 @@ def _all_problems(kind: Any) -> Any:
             problems.append(load_problem(name))
     choices = [Annotated[kind[p.config], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
     if len(choices) < 2:
-        # a choice of one would be none
+        # tyro needs at least two subcommands
         choices.append(Annotated[Problems, tyro.conf.subcommand("another", description="Any other installed problem.")])
     choice = make_dataclass("Choice", [("problem", functools.reduce(operator.or_, choices))], frozen=True)
     choice.__doc__ = kind.__doc__
     return choice
-
-
-def _run(command: Any, problem: Problem | None) -> tuple[Answer, int]:
-    """The answer of a command and its exit code."""
-    from . import arguments as commands
-
-    progress = sys.stderr.isatty() and not getattr(command, "json", False) and not getattr(command, "quiet", False)
-    match command:
-        case commands.Problems():
-            from .problems import problems
-
-            return problems(), 0
-        case commands.Show() if problem is not None:
-            from .show import show
-
-            return show(problem, command.config, command.out, command.theme), 0
-        case commands.Baselines() if problem is not None:
-            from .baselines import baselines
-
-            return baselines(problem, command.config, command.count, command.chain_steps), 0
-        case commands.Train() if problem is not None:
-            from .train import train
-
-            return train(problem, command.config, command.folder, progress)
-        case commands.Resume():
-            from .train import resume
-
-            return resume(command.run, progress, command.epochs, command.steps)
-        case commands.Evaluate():
-            from .evaluate import evaluate
-
-            return evaluate(command), 0
-        case commands.Parse():
-            from .parse import parse as parse_sentences
-
-            return parse_sentences(command), 0
-        case commands.Sample():
-            from .sample import sample
-
-            return sample(command), 0
-        case commands.Infer():
-            from .infer import infer
-
-            return infer(command), 0
-        case commands.Compare():
-            from .compare import compare
-
-            return compare(command.runs, command.out, command.theme), 0
-        case commands.Demo():
-            from .problem import load_problem
-
-            return load_problem(command.problem).demo(command.folder, progress), 0
-        case commands.Bench():
-            from .bench import bench
-
-            return bench(command.quick, command.only), 0
-        case commands.Doctor():
-            from .doctor import doctor
-
-            return doctor()
-    raise UnnError("this is no complete command; see unn --help.")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ Importing a problem should not import torch: the command line reads its configur
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..errors import UnnError, suggest
 from ..training.options import TrainingConfig
+from .verb import Answer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,104 +25,10 @@ if TYPE_CHECKING:
     from ..descent.orders import Order
     from ..factor_graph import FactorGraph
     from ..training import Task
+    from .evaluate import Evaluate
+    from .sample import Sample
 
 GROUP = "unn.problems"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command prints: lines for people, the same as data for machines.
-
-    Attributes:
-        lines: of text.
-        data: for ``--json``.
-        content: bytes to print as they are, before the lines; None for none.
-    """
-
-    lines: tuple[str, ...]
-    data: Mapping[str, Any]
-    content: bytes | None = None
-
-
-@dataclass(frozen=True)
-class ParseRequest:
-    """What ``unn parse`` asks for.
-
-    Attributes:
-        file: to parse; "-" for standard input.
-        out: file for the result; None for standard output.
-        format: "conllu", "tokens" (one sentence a line), or "auto" to see by the content.
-        iterations: rounds, if not those of training.
-        complete: heads in the file are given, and what is forbidden there is forbidden; the rest is found.
-        skip_bad: copy malformed sentences unchanged, and say which, instead of refusing the file.
-        show: "conllu", "tree" or "heat" for text that people read.
-        draw: folder for a drawing of each tree and a heat map of its marginals, as SVG.
-        batch: words that are parsed at once, padding included.
-    """
-
-    file: str
-    out: Path | None = None
-    format: str = "auto"
-    iterations: int | None = None
-    complete: bool = False
-    skip_bad: bool = False
-    show: str = "conllu"
-    draw: Path | None = None
-    batch: int = 2000
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """What ``unn sample`` asks for.
-
-    Attributes:
-        given: what is known, NAME=VALUE or what else the problem reads, such as the file of a puzzle.
-        count: of samples.
-        steps: denoising steps, if not those of the configuration.
-        sampler: if not that of the configuration.
-        spacing: of the noise levels, if not that of the configuration.
-        seed: of all samples; None takes a fresh one.
-        tries: attempts per sample until it meets the constraints.
-        at_once: samples in memory at a time.
-        draw: file for a picture of the samples.
-        trace: file for a picture of how they came about.
-    """
-
-    given: tuple[str, ...] = ()
-    count: int = 1
-    steps: int | None = None
-    sampler: str | None = None
-    spacing: str | None = None
-    seed: int | None = None
-    tries: int = 1
-    at_once: int = 256
-    draw: Path | None = None
-    trace: Path | None = None
-
-
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """What ``unn evaluate`` asks of a problem that samples.
-
-    Attributes:
-        iterations: numbers of denoising steps, each measured; that of the configuration if empty.
-        count: of conditions, with one sample each; None for the problem's own number.
-        sampler: if not that of the configuration.
-        spacing: of the noise levels, if not that of the configuration.
-        seed: of conditions and samples; None for the one that all runs are compared with.
-        tries: attempts per sample until it meets the constraints.
-        at_once: samples in memory at a time.
-        draw: file for a picture of rank histograms.
-    """
-
-    iterations: tuple[int, ...] = ()
-    count: int | None = None
-    sampler: str | None = None
-    spacing: str | None = None
-    seed: int | None = None
-    tries: int = 1
-    at_once: int = 256
-    draw: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -202,19 +110,6 @@ class Problem(ABC):
         """Sizes of the axes of the graph without a static one, to show and to measure it at; by default none are known."""
         return {}
 
-    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
-        """Measure methods that need no training on the conditions that a trained run is measured on.
-
-        Args:
-            config: the options.
-            count: of conditions.
-            chain_steps: of each Markov chain.
-
-        Raises:
-            UnnError: if there are none.
-        """
-        raise UnnError(f"problem {self.name!r} has no baselines without training.")
-
     def graph(self, network: nn.Module) -> FactorGraph:
         """The graph on which ``unn infer`` works: by default the first in the network."""
         from ..factor_graph import FactorGraph
@@ -272,56 +167,97 @@ class Problem(ABC):
             found = self.task(run.config).evaluate(run.network)
         return Answer(tuple(f"{name} {value:.6g}" for name, value in found.items()) or ("this problem measures nothing",), found)
 
-    def on_data(self, run: Trained, data: Path) -> Trained:
-        """The run, to be evaluated on other data.
-
-        Raises:
-            UnnError: if the problem has none but its own.
-        """
-        raise UnnError(f"problem {self.name!r} is evaluated on its own data only; leave out --data.")
-
-    def evaluate_samples(self, run: Trained, request: EvaluationRequest) -> Answer:
-        """Measure samples of a trained run, drawn as the request says.
-
-        Args:
-            run: trained.
-            request: options of sampling.
-
-        Raises:
-            UnnError: if the problem is evaluated without sampling.
-        """
-        raise UnnError(
-            f"problem {self.name!r} is evaluated without sampling; leave out --tries, --sampler, --spacing, --count, --seed, --at-once and --draw."
-        )
-
-    def parse(self, run: Trained, request: ParseRequest) -> Answer:
-        """Parse sentences.
-
-        Raises:
-            UnnError: if that is not what the problem is about.
-        """
-        raise UnnError(f"problem {self.name!r} does not parse sentences; unn problems lists what each is about.")
-
-    def sample(self, run: Trained, request: SampleRequest) -> Answer:
-        """Sample variables given others.
-
-        Raises:
-            UnnError: if the problem has no generative model.
-        """
-        raise UnnError(f"problem {self.name!r} has no generative model to sample from; unn infer finds its most probable values.")
-
     def pretrained(self) -> Path | None:
         """The folder of a run that comes with the package, which commands open by the problem's name; None if there is none."""
         folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / self.name
         return folder if folder.is_dir() else None
 
-    def demo(self, folder: Path, progress: bool) -> Answer:
-        """A complete small run with pictures.
+    def arguments_for(self, text: str) -> list[str] | None:
+        """Options that stand for a text in the place of the name of a problem, such as ``FILE.py:NAME``; None if it is not of this problem."""
+        return None
+
+
+class Sampleable(ABC):
+    """A problem whose runs sample any variables given any others."""
+
+    @abstractmethod
+    def sample(self, run: Trained, request: Sample) -> Answer:
+        """Sample variables given others.
 
         Raises:
-            UnnError: if the problem has none.
+            UnnError: for options that the run does not have, or values that cannot be read.
         """
-        raise UnnError(f"problem {self.name!r} has no demo; use unn train {self.name}.")
+
+    @abstractmethod
+    def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
+        """Measure samples of a trained run, drawn as the request says.
+
+        Raises:
+            UnnError: for options that the run does not have.
+        """
+
+
+class HasBaselines(ABC):
+    """A problem with methods that need no training."""
+
+    @abstractmethod
+    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
+        """Measure these methods on the conditions that a trained run is measured on.
+
+        Args:
+            config: the options.
+            count: of conditions.
+            chain_steps: of each Markov chain.
+
+        Raises:
+            UnnError: if the problem with these options has none.
+        """
+
+
+class TakesData(ABC):
+    """A problem whose runs can be measured on other data than their own."""
+
+    @abstractmethod
+    def on_data(self, run: Trained, data: Path) -> Trained:
+        """The run, to be evaluated on other data."""
+
+
+class HasDemo(ABC):
+    """A problem with a complete small run that draws pictures."""
+
+    @abstractmethod
+    def demo(self, folder: Path, progress: bool) -> Answer:
+        """Train, measure and draw.
+
+        Args:
+            folder: for the pictures.
+            progress: show a bar.
+        """
+
+
+Capability = TypeVar("Capability")
+
+
+def require(problem: Problem, capability: type[Capability], what: str) -> Capability:
+    """The problem, if it has a capability.
+
+    Args:
+        problem: to ask.
+        capability: one of the classes above, or of another package.
+        what: completes "problem 'digits' ...", for the message.
+
+    Raises:
+        UnnError: if it has not; lists the problems that have.
+    """
+    if isinstance(problem, capability):
+        return problem
+    others = []
+    for name in problem_names():
+        # one that is broken spares the others
+        with contextlib.suppress(UnnError):
+            others += [name] if isinstance(load_problem(name), capability) else []
+    able = f" Those that do: {', '.join(others)}." if others else ""
+    raise UnnError(f"problem {problem.name!r} {what}.{able}")
 
 
 def problem_names() -> list[str]:

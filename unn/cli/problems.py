@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from ..errors import UnnError
-from .problem import Answer, load_problem, problem_names
+from .options import Json
+from .problem import load_problem, problem_names
+from .verb import Answer, Verb
+
+
+@dataclass(frozen=True)
+class Problems(Verb):
+    """List the installed problems."""
+
+    name: ClassVar[str] = "problems"
+
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        return problems()
 
 
 def problems() -> Answer:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from .arguments import Sample
-from .evaluate import require_number
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import arg
+
 from .open import open_trained
-from .problem import Answer, SampleRequest
+from .options import Json, RunFolder, SamplingOptions, require_number
+from .problem import Sampleable, require
+from .verb import Answer, Verb
 
 
-def sample(command: Sample) -> Answer:
-    """Sample variables of a run given others.
+@dataclass(frozen=True)
+class Sample(Verb):
+    """Sample variables of a run given others, by diffusion."""
 
-    Raises:
-        UnnError: for options out of range, a run that cannot be opened, or values that cannot be read.
-    """
-    for name, value in (("count", command.count), ("steps", command.steps), ("tries", command.tries), ("at-once", command.at_once)):
-        if value is not None:
-            require_number(name, value)
-    problem, run = open_trained(command.run)
-    request = SampleRequest(
-        given=command.given, count=command.count, steps=command.steps, sampler=command.sampler, spacing=command.spacing, seed=command.seed,
-        tries=command.tries, at_once=command.at_once, draw=command.draw, trace=command.trace,
-    )  # fmt: skip
-    return problem.sample(run, request)
+    name: ClassVar[str] = "sample"
+
+    run: RunFolder
+    given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE|FILE [...]")] = ()
+    """Observed values: of variables, or what the problem reads, such as the file of a puzzle."""
+    count: int = 1
+    """Number of samples."""
+    steps: int | None = None
+    """Number of denoising steps; that of the run by default."""
+    sampling: SamplingOptions = SamplingOptions()
+    draw: Path | None = None
+    """File for a picture of the samples."""
+    trace: Path | None = None
+    """File for a picture of the steps of the first sample."""
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        require_number("count", self.count)
+        if self.steps is not None:
+            require_number("steps", self.steps)
+        self.sampling.check()
+        problem, run = open_trained(self.run)
+        return require(problem, Sampleable, "has no generative model to sample from; unn infer finds its most probable values").sample(run, self)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import DeclarationError
-from .problem import Answer, Problem
+from .options import Json, Theme
+from .problem import Problem
+from .verb import Answer, Config, ProblemVerb
+
+
+@dataclass(frozen=True)
+class Show(ProblemVerb[Config]):
+    """Explain a problem's graph and draw it."""
+
+    name: ClassVar[str] = "show"
+
+
+    config: Config
+    out: Path | None = None
+    """Folder for the pictures; none are drawn without it."""
+    theme: Theme = "light"
+    json: Json = False
+
+    def __call__(self, problem: Problem) -> Answer:
+        return show(problem, self.config, self.out, self.theme)
 
 
 def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:

@@ -1,4 +1,4 @@
-"""unn train and unn resume."""
+"""unn train."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from ..errors import DataError, UnnError
-from ..runs.digests import DATA, require_same_data
+from ..errors import UnnError
 from ..runs.files import make_folder
-from ..runs.folder import PLOTS, Run, create_run, extend_run, json_of, lock_run, new_folder
-from ..training.options import TrainingConfig, option_signature, problem_signature
-from .open import earlier_trainings, open_problem
-from .problem import Answer, Problem
+from ..runs.folder import PLOTS, Run, create_run, json_of, lock_run, new_folder
+from ..training.options import problem_signature
+from .options import Json, Quiet, shows_progress
+from .problem import Problem
+from .verb import Answer, Config, ProblemVerb
 
 if TYPE_CHECKING:
     from ..training import Fit, Processes
@@ -27,7 +27,24 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 
-def train(problem: Problem, config: Any, folder: Path | None, progress: bool) -> tuple[Answer, int]:
+@dataclass(frozen=True)
+class Train(ProblemVerb[Config]):
+    """Train a problem."""
+
+    name: ClassVar[str] = "train"
+
+
+    config: Config
+    folder: Path | None = None
+    """Folder of the new run; runs/PROBLEM-NNN by default."""
+    json: Json = False
+    quiet: Quiet = False
+
+    def __call__(self, problem: Problem) -> Answer:
+        return train(problem, self.config, self.folder, shows_progress(self.json, self.quiet))
+
+
+def train(problem: Problem, config: Any, folder: Path | None, progress: bool) -> Answer:
     """Train a problem from scratch in a new run folder.
 
     Args:
@@ -40,7 +57,7 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
         UnnError: for options out of range, missing data, a folder that holds a run, or a divergence.
     """
     problem.check(config)
-    _quiet_workers()
+    quiet_workers()
     from ..runs.code import code_version
     from ..training import fit, several_processes
 
@@ -48,7 +65,7 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
         task = problem.task(config)
         facts = json_of("facts", task.facts)
         files = problem.files(config)
-        network = _fresh_network(problem, config, facts)
+        network = fresh_network(problem, config, facts)
         with ExitStack() as stack:
 
             def begin() -> Run:
@@ -57,101 +74,19 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
                 code = code_version(type(problem).__module__.split(".")[0])
                 return create_run(made, problem.name, config, facts, code, files)
 
-            run = _by_main(processes, begin)
+            run = by_main(processes, begin)
             options = problem_signature(run.config)
             result = fit(network, task, config.training, run.folder, progress, processes=processes, problem_options=options)
-            return _finish(result, run.folder, processes)
+            return finish(result, run.folder, processes)
 
 
-def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int | None = None) -> tuple[Answer, int]:
-    """Go on with a run from its newest checkpoint, or from the start if it has none.
-
-    Args:
-        folder: of the run.
-        progress: show a bar.
-        epochs: extend the run to so many passes over the examples in all.
-        steps: extend the run to so many steps in all.
-
-    Raises:
-        UnnError: if the folder holds no run, its data or options have changed, its checkpoint belongs to another graph, or the new length
-            is none or shorter than the old one.
-    """
-    if epochs is not None and steps is not None:
-        raise UnnError("unn resume takes --epochs or --steps, not both.")
-    problem, config, run = open_problem(folder)
-    length = _other_length(config.training, epochs, steps)
-    length.check()
-    _quiet_workers()
-    _require_same_options(run, config.training)
-    from ..training import fit, several_processes
-    from ..training.loop import total_steps
-
-    with several_processes(config.training.device) as processes:
-        task = problem.task(config)
-        found = json_of("facts", task.facts)
-        require_same_data(folder, run.facts.get(DATA), found.get(DATA))
-        names = {**run.facts, **found}.keys() - {DATA}
-        other = [name for name in sorted(names) if run.facts.get(name) != found.get(name)]
-        if other:
-            was, now = (", ".join(f"{name} {_short(facts.get(name))}" for name in other) for facts in (run.facts, found))
-            raise DataError(f"{folder} was trained on data with {was}; those found now have {now}.")
-        network = _fresh_network(problem, config, run.facts)
-        with ExitStack() as stack:
-
-            def begin() -> Run:
-                stack.enter_context(lock_run(folder))
-                if length == config.training:
-                    return run
-                examples = task.examples()
-                before, after = total_steps(config.training, examples), total_steps(length, examples)
-                if after < before:
-                    raise UnnError(f"{folder} is a run of {before} steps; {after} steps are no extension of it.")
-                return extend_run(run, length.epochs, length.steps)
-
-            opened = _by_main(processes, begin)
-            result = fit(
-                network, task, length, folder, progress, processes=processes, problem_options=problem_signature(opened.config),
-                earlier=earlier_trainings(opened, length),
-            )  # fmt: skip
-            return _finish(result, folder, processes)
-
-
-def _other_length(training: TrainingConfig, epochs: int | None, steps: int | None) -> TrainingConfig:
-    """The same training with another number of epochs or steps in all, if one is given."""
-    if epochs is not None:
-        return replace(training, epochs=epochs, steps=0)
-    if steps is not None:
-        if steps < 1:
-            raise UnnError(f"--steps must be at least 1, got {steps}.")
-        return replace(training, steps=steps)
-    return training
-
-
-def _require_same_options(run: Run, training: TrainingConfig) -> None:
-    """Check that a run has the options that its newest checkpoint was trained with, before its data are loaded.
-
-    Raises:
-        DataError: names the first that differs.
-    """
-    from ..runs.checkpoint import require_options
-
-    of_problem = problem_signature(run.config)
-    now, *earlier = ((*option_signature(each), *of_problem) for each in (training, *earlier_trainings(run, training)))
-    require_options(run.folder, now, earlier)
-
-
-def _short(fact: object) -> str:
-    text = repr(fact)
-    return text if len(text) < 80 else f"{text[:60]}... ({len(text)} characters)"
-
-
-def _quiet_workers() -> None:
+def quiet_workers() -> None:
     """Before torch is loaded: several processes shall not each warn that every parameter was used, which is no fault."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def _fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
+def fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -167,7 +102,7 @@ def _made(folder: Path | None, problem: str) -> Path:
     return folder
 
 
-def _by_main(processes: Processes, action: Callable[[], T]) -> T:
+def by_main(processes: Processes, action: Callable[[], T]) -> T:
     """What the main process makes of an action; if it fails, it alone says why, and the others end as quietly as they can.
 
     Raises:
@@ -189,10 +124,10 @@ def _by_main(processes: Processes, action: Callable[[], T]) -> T:
     return cast(T, found)
 
 
-def _finish(result: Fit, folder: Path, processes: Processes) -> tuple[Answer, int]:
+def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
     """Draw the metrics and say how training ended."""
     if not processes.main:
-        return Answer((), {}), INTERRUPTED if result.interrupted else 0
+        return Answer((), {}, code=INTERRUPTED if result.interrupted else 0)
     last = result.history[-1] if result.history else {}
     shown = {name: value for name, value in last.items() if name not in ("step", "epoch", "rate", "seconds")}
     seconds = f"{last.get('seconds', 0):.0f} s"
@@ -216,7 +151,7 @@ def _finish(result: Fit, folder: Path, processes: Processes) -> tuple[Answer, in
         "folder": str(folder), "interrupted": result.interrupted, "already_finished": nothing_to_do,
         "stopped_early": result.stopped_early, **last, "step": result.step,
     }  # fmt: skip
-    return Answer(tuple(lines), data), INTERRUPTED if result.interrupted else 0
+    return Answer(tuple(lines), data, code=INTERRUPTED if result.interrupted else 0)
 
 
 def _draw(result: Fit, folder: Path) -> None:

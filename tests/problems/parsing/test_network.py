@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +17,11 @@ from problems.parsing.config import ParsingConfig, check_config
 from problems.parsing.conllu.treebank import read_conllu, read_tokens
 from problems.parsing.data import SentenceExamples, Treebanks, by_length
 from problems.parsing.network import ORDER
-from problems.parsing.output import ParseRequest, batches, parse_sentences
+from problems.parsing.output import batches, parse_sentences
 from problems.parsing.problem import ParsingProblem
 from problems.parsing.toy import generated_treebank
 from problems.parsing.train import ParsingTask, build, evaluate, labels_of_run, predict, reader_of_run
+from problems.parsing.verb import ParseFile
 from problems.parsing.vocabulary import NOTHING, ROOT, SPELLED, UNIVERSAL_TAGS, UNKNOWN, Vocabulary
 from unn import runs
 from unn.training import TrainingConfig, fit
@@ -366,7 +368,7 @@ def test_predictions_are_in_the_order_of_the_sentences(language):
     for k in range(9):
         alone = predict(network, SentenceExamples(language.dev.sentences[k : k + 1], task.reader, task.labels))
         assert (heads[k], labels[k]) == (alone[0][0], alone[1][0])
-    parsed = parse_sentences(network, task.reader, task.labels, sentences, ParseRequest("-", batch=40, show="heat"))
+    parsed = parse_sentences(network, task.reader, task.labels, sentences, ParseFile(Path("."), "-", batch=40, show="heat"))
     assert [own.heads for own in parsed[:9]] == heads
     assert [own.labels for own in parsed[:9]] == [[task.labels[k] for k in row] for row in labels]
     assert [len(own.heads) for own in parsed] == [len(sentence.words) for sentence in sentences]

@@ -22,8 +22,8 @@ import unn
 from problems.digits.config import DigitsConfig
 from unn import draw as drawing
 from unn import runs
-from unn.cli import arguments as commands
-from unn.cli.main import VERBS, main, parse
+from unn.cli.main import main, parse, verbs
+from unn.cli.train import Train
 from unn.training import TrainingConfig
 
 ROOT = Path(__file__).parents[3]
@@ -97,7 +97,7 @@ def test_comparing_runs_does_not_import_torch(digits_run):
 
 def test_options_of_a_problem_are_those_of_its_dataclasses():
     command, problem = parse(["train", "digits", "--gamma", "0.5", "--epochs", "7", "--precision", "bfloat16", "--quiet"])
-    assert problem.name == "digits" and isinstance(command, commands.Train) and command.quiet
+    assert problem.name == "digits" and isinstance(command, Train) and command.quiet
     assert command.config.gamma == 0.5 and command.config.training.epochs == 7 and command.config.training.precision == "bfloat16"
     assert command.config.training.batch == 64 and command.folder is None
 
@@ -123,19 +123,21 @@ def test_help_lists_every_command_and_those_of_everyday_use_first(capsys):
     out = capsys.readouterr().out
     assert not stop.value.code
     listed = re.search(r"\{([\w,]+)\}", out).group(1).split(",")
-    assert listed == list(VERBS) and listed[:5] == ["show", "train", "evaluate", "infer", "sample"]
+    assert listed == list(verbs()) and listed[:5] == ["show", "train", "evaluate", "infer", "sample"]
     assert "--version" in out
 
 
 def help_texts():
     """What ``--help`` says of each option, by option."""
-    tree = ast.parse((ROOT / "unn" / "cli" / "arguments.py").read_text())
-    for kind in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+    files = [ROOT / "unn" / "cli" / "options.py", *(Path(inspect.getfile(kind)) for kind in verbs().values())]
+    trees = [ast.parse(file.read_text()) for file in files]
+    nodes = [node for tree in trees for node in tree.body]
+    for kind in (node for node in nodes if isinstance(node, ast.ClassDef) and node.decorator_list):
         for field, text in pairwise(kind.body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 yield f"{kind.name}.{field.target.id}", text.value.value
         yield kind.name, ast.get_docstring(kind)
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"):
+    for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"):
         yield from ((f"arg at line {call.lineno}", word.value.value) for word in call.keywords if word.arg == "help")
     for config in (TrainingConfig, DigitsConfig):
         attributes = inspect.getdoc(config).split("Attributes:")[1]
@@ -325,5 +327,10 @@ def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tm
     assert inferred["output"] == pytest.approx([0.2913, 0.5370, -0.7163], abs=0.02)
     assert data("show", "phases")["nodes"] == {"source": 4, "output": 4}
     assert data("resume", "run")["step"] == 200
+    assert data("size", "run") == {"parameters": 1} and "Count the parameters" in finished(unn_process("--help", path=[installed]))
+    done = unn_process("broken", "run", folder=tmp_path, path=[installed])
+    assert done.returncode == 2 and "'broken' (phases.verb:Missing) cannot be loaded" in done.stderr and "Traceback" not in done.stderr
+    refused = unn_process("sample", "run", folder=tmp_path, path=[installed])
+    assert refused.returncode == 2 and "'phases' has no generative model" in refused.stderr and "sudoku" in refused.stderr
     code = runs.open_run(tmp_path / "run").code
     assert code["unn"] and "phases" not in code["commits"]
