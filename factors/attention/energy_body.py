@@ -56,17 +56,17 @@ class EnergyBody(nn.Module):
         )
         self.out = nn.Linear(width, width)
 
-    def forward(self, tokens: Tensor, told: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, conditioning: Tensor) -> Tensor:
         """Tokens after some rounds.
 
         Args:
             tokens: shape ``(batch, nodes, width)``.
-            told: what every token is told of time and place, the same shape or one that broadcasts to it.
+            conditioning: of every token on time and position, the same shape or one that broadcasts to it.
 
         Raises:
             DeclarationError: for another number of nodes than the body was made for.
         """
         if tokens.shape[1] != self.nodes:
             raise DeclarationError(f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size.")
-        found: Tensor = self.network(self.norm(tokens + told))
-        return torch.add(tokens, self.out(found))
+        mixed: Tensor = self.network(self.norm(tokens + conditioning))
+        return torch.add(tokens, self.out(mixed))

@@ -5,7 +5,6 @@ A package adds one by an entry point of the group ``unn.verbs``. Importing a ver
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -33,8 +32,10 @@ class Answer:
     code: int = 0
 
 
-class Verb(ABC):
+class Verb:
     """A command; a subclass is a frozen dataclass, and its docstring the help.
+
+    It is not an ABC: of classes with a metaclass of their own the parser checks types by slower means.
 
     Attributes:
         name: on the command line.
@@ -42,16 +43,16 @@ class Verb(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def __call__(self) -> Answer:
         """Run the command.
 
         Raises:
             UnnError: for what the user can mend.
         """
+        raise NotImplementedError(f"{type(self).__name__} needs a method __call__().")
 
 
-class ProblemVerb(ABC, Generic[Config]):
+class ProblemVerb(Generic[Config]):
     """A command on a problem, whose configuration becomes options as well: ``unn VERB PROBLEM``.
 
     Attributes:
@@ -62,6 +63,6 @@ class ProblemVerb(ABC, Generic[Config]):
     name: ClassVar[str]
     config: Config
 
-    @abstractmethod
     def __call__(self, problem: Problem) -> Answer:
         """Run the command; arguments and errors as of ``Verb``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method __call__(problem).")

@@ -1,4 +1,8 @@
-"""Networks whose attention and embeddings are a graph's."""
+"""What learned engines share: layouts of tokens, embeddings, transformer blocks, and the denoiser made of them."""
 
+from .blocks import TransformerBlock as TransformerBlock
 from .denoiser import Denoiser as Denoiser
+from .embeddings import ArrayEmbedding as ArrayEmbedding
+from .embeddings import node_positions as node_positions
+from .embeddings import sinusoids as sinusoids
 from .tokens import Frame as Frame

@@ -1,4 +1,4 @@
-"""A transformer over the nodes of a graph: its attention mask is the graph's, its embeddings know the graph's arrays and symmetries."""
+"""A transformer over the nodes of a graph: the attention mask is that of the graph, and embeddings are shared along its symmetries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..errors import DeclarationError, ExchangeabilityWarning, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path
-from ..graph.interactions import node_axis_count
-from ..graph.symmetries import Assumption, assumptions, shared_index
-from ..ops.attention import AttentionMask, attention
+from ..graph.symmetries import Assumption, Symmetry, assumptions
+from .blocks import TransformerBlock
+from .embeddings import ArrayEmbedding, node_positions, sinusoids
 from .tokens import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
 
 Embedding = Literal["exchangeable", "array", "independent"]
@@ -31,7 +31,7 @@ class Denoiser(nn.Module):
     """Estimates a sample from its noisy values, given any of them exactly.
 
     A token for each node; a stack of residual blocks and of attention in which a node sees its neighbours in the graph (structured-diffusion
-    paper, Section 3 and Appendix D). The norms are those of one token, so that nothing passes by the mask.
+    paper, Section 3 and Appendix D). Norms are per token, so that no information bypasses the mask.
 
     Args:
         graph: the declaration.
@@ -43,15 +43,15 @@ class Denoiser(nn.Module):
         shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them, with an
             ``ExchangeabilityWarning`` at the first use where a factor leaves open whether they are symmetries of the problem.
         dropout: probability in the residual blocks.
-        global_token: let each block see the mean of all tokens as well; information then passes by the mask, which is open to see here.
+        global_token: add a linear function of the mean of all tokens to each token in each block; this bypasses the mask.
         structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
             "directed", children to parents but not back; "random", as many pairs anywhere.
         kernel: of attention, see ``unn.ops.attention.attention``.
-        self_conditioning: what of an estimate the next one can be told: "tokens", all that the network has found out about each node (Jabri et al.,
-            2023); "estimate", the estimate alone (Chen et al., 2023); "none".
+        self_conditioning: which part of an estimate the next one is conditioned on: "tokens", the last token of each node (Jabri et al., 2023);
+            "estimate", the estimate alone (Chen et al., 2023); "none".
         sizes: of axes without a static one, at which "independent" embeddings are made.
-        body: instead of the stack of blocks, a module that takes tokens and what they are told of time and place, shape ``(batch, nodes, width)``
-            each, and returns tokens; such as ``factors.EnergyBody``.
+        body: instead of the stack of blocks, a module that takes tokens and their conditioning on time and position, shape
+            ``(batch, nodes, width)`` each, and returns tokens; such as ``factors.EnergyBody``.
 
     Raises:
         DeclarationError: for options out of range.
@@ -80,13 +80,13 @@ class Denoiser(nn.Module):
         self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
         self.shared = None if shared is None else tuple(shared)
         self.frames = Frames(graph)
-        self._places: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
+        self._positions: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
         self._warned = False
         channels = self.frames.channels
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
         self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
-        self.arrays = None if self.independent is not None else _ArrayEmbedding(graph, width)
+        self.arrays = None if self.independent is not None else ArrayEmbedding(graph, width)
         self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
         self.self_conditioning = self_conditioning
         self.previous: nn.Module | None = None
@@ -100,8 +100,9 @@ class Denoiser(nn.Module):
             depth = 0
         elif depth is None:
             depth = max(2, longest_shortest_path(adjacency(graph, sizes or {})))
-        self.blocks = nn.ModuleList(_Block(width, heads, dropout, global_token) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout, global_token) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
+        self.register_load_state_dict_pre_hook(_rename_earlier_keys)
         if self.previous is not None:
             for weight in self.previous.parameters():
                 nn.init.zeros_(weight)
@@ -122,7 +123,7 @@ class Denoiser(nn.Module):
         return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
 
     def tokens(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
-        """What the network finds out about each node, shape ``(batch, nodes, width)``.
+        """The last token of each node, shape ``(batch, nodes, width)``.
 
         Args:
             rows: noisy values of unit scale where nothing is observed, exact ones where it is, shape ``(batch, numbers)``.
@@ -135,14 +136,14 @@ class Denoiser(nn.Module):
         tokens = self._tokens(self.read, rows, frame)
         if memory is not None:
             tokens = tokens + self._remembered(memory, frame)
-        place = self._place(frame)
-        tokens = tokens + place + observed[..., None] * self.observed
-        told = silu(self.time(_sinusoids(level * 250, self.width)))[:, None] + place
+        embeddings = self._embeddings(frame)
+        tokens = tokens + embeddings + observed[..., None] * self.observed
+        conditioning = silu(self.time(sinusoids(level * 250, self.width)))[:, None] + embeddings
         mask = frame.masks(self.structure)
         for block in self.blocks:
-            tokens = block(tokens, told, mask, self.kernel)
+            tokens = block(tokens, conditioning, mask, self.kernel)
         if self.body is not None:
-            tokens = self.body(tokens, told)
+            tokens = self.body(tokens, conditioning)
         return silu(self.norm(tokens))
 
     def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
@@ -166,7 +167,7 @@ class Denoiser(nn.Module):
         parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
         return torch.cat(parts, 1)
 
-    def _place(self, frame: Frame) -> Tensor:
+    def _embeddings(self, frame: Frame) -> Tensor:
         """The embeddings of all nodes, shape ``(nodes, width)``."""
         if self.independent is not None:
             if self.independent.num_embeddings != frame.nodes:
@@ -178,86 +179,34 @@ class Denoiser(nn.Module):
         assert self.arrays is not None
         device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
-        positions = self._places.get_or_make(key, lambda: self._positions(frame).to(device))
-        found: Tensor = self.arrays(positions, frame)
-        return found
+        positions = self._positions.get_or_make(key, lambda: node_positions(self.graph, frame, self._shared(frame)).to(device))
+        embeddings: Tensor = self.arrays(positions, frame)
+        return embeddings
 
-    def _positions(self, frame: Frame) -> Tensor:
-        """Sinusoids of the index of each node along each axis that is told apart, shape ``(nodes, numbers)``."""
-        shared = [] if self.embedding == "array" else [s for s in frame.symmetries if self.shared is None or s.name in self.shared]
-        known = [s.name for s in frame.candidates]
+    def _shared(self, frame: Frame) -> list[Symmetry]:
+        """The symmetries along whose indices nodes share embeddings.
+
+        Raises:
+            DeclarationError: for the name of a symmetry that the graph does not have.
+        """
+        known = [symmetry.name for symmetry in frame.candidates]
         for name in self.shared or ():
             if name not in known:
                 raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}")
+        if self.embedding == "array":
+            return []
+        shared = [symmetry for symmetry in frame.symmetries if self.shared is None or symmetry.name in self.shared]
         if self.shared is None and not self._warned:
             for assumption in assumptions(self.graph, shared):
                 self._warned = True
                 _warn(assumption)
-        wide = _most_axes(self.graph)
-        found = []
-        for name, slot in frame.slots.items():
-            index = [torch.from_numpy(along) for along in shared_index(name, slot.node_shape, shared)]
-            columns = [_sinusoids(along.flatten().float(), _POSITION) for along in index]
-            count = slot.nodes.stop - slot.nodes.start
-            columns += [torch.zeros(count, _POSITION)] * (wide - len(columns))
-            found.append(torch.cat(columns, 1))
-        return torch.cat(found)
+        return shared
 
 
-_POSITION = 16
-"""Numbers for the index along an axis."""
-
-
-class _ArrayEmbedding(nn.Module):
-    """A vector for each variable, plus a linear function of sinusoids of the position in it."""
-
-    def __init__(self, graph: Declaration, width: int) -> None:
-        super().__init__()
-        self.variable = nn.Embedding(len(graph.variables), width)
-        self.position = nn.Linear(_POSITION * _most_axes(graph), width, bias=False)
-
-    def forward(self, positions: Tensor, frame: Frame) -> Tensor:
-        counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
-        found: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))
-        return found
-
-
-def _most_axes(graph: Declaration) -> int:
-    return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
-
-
-class _Block(nn.Module):
-    """A residual block on each token, then attention over the graph."""
-
-    def __init__(self, width: int, heads: int, dropout: float, global_token: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.first_norm, self.second_norm, self.attention_norm = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
-        self.told = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        self.query_key, self.value = nn.Linear(width, 2 * width), nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        self.everyone = nn.Linear(width, width) if global_token else None
-        # each block starts as the identity
-        for linear in (self.second, self.out):
-            nn.init.normal_(linear.weight, 0, 0.02 / math.sqrt(width))
-            nn.init.zeros_(linear.bias)
-
-    def forward(self, x: Tensor, told: Tensor, mask: AttentionMask | None, kernel: str) -> Tensor:
-        h = self.first(silu(self.first_norm(x))) + self.told(told)
-        if self.everyone is not None:
-            h = h + self.everyone(x.mean(1, keepdim=True))
-        x = x + self.second(self.dropout(silu(self.second_norm(h))))
-        q, k = self.query_key(self.attention_norm(x)).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        # not normalised: a weighted mean of continuous values, such as a posterior mean, needs their magnitudes
-        v = self.value(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
-        if mask is None:
-            found = nn.functional.scaled_dot_product_attention(q, k, v)
-        else:
-            found = attention(q, k, v, mask, kernel)
-        out: Tensor = x + self.out(found.transpose(1, 2).flatten(2))
-        return out
+def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Accept states of earlier versions, in which parts of the blocks had other names."""
+    for key in [key for key in state if key.startswith(f"{prefix}blocks.")]:
+        state[key.replace(".told.", ".conditioning.").replace(".everyone.", ".global_token.")] = state.pop(key)
 
 
 def _warn(assumption: Assumption) -> None:
@@ -272,14 +221,6 @@ def _warn(assumption: Assumption) -> None:
         ExchangeabilityWarning,
         stacklevel=2,
     )
-
-
-def _sinusoids(x: Tensor, width: int) -> Tensor:
-    """Shape ``(*shape)`` to ``(*shape, width)``."""
-    half = width // 2
-    rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=x.device, dtype=x.dtype) / half)
-    angles = x[..., None] * rates
-    return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 def _check_options(

@@ -97,10 +97,13 @@ def _checksum(content: bytes) -> str:
     return digest.hexdigest()
 
 
+_RENAMED = {"graph": "declaration", "told": "conditioning", "everyone": "global_token"}
+"""Submodules by the names that they had in earlier versions: of ``unn.Unrolled``, and of the blocks of ``unn.Denoiser``."""
+
+
 def _current_name(name: str, own: Mapping[str, Tensor]) -> str:
-    """The name of a tensor of an earlier version, in which the declaration of ``unn.Unrolled`` was its submodule ``graph``."""
-    parts = name.split(".")
-    renamed = ".".join("declaration" if part == "graph" else part for part in parts)
+    """The name of a tensor, by the name that it has now or had in an earlier version."""
+    renamed = ".".join(_RENAMED.get(part, part) for part in name.split("."))
     return renamed if name not in own and renamed in own else name
 
 

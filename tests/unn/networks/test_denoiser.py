@@ -786,7 +786,7 @@ def test_positions_are_finite_for_long_axes():
     X = g.variable("X", "n", unn.SquaredNorm())
     g.factor(Clique(X["t+1"], X["t"], each="t"))
     net = network(g, depth=1)
-    place = net._place(net.frame())
+    place = net._embeddings(net.frame())
     apart = torch.cdist(place, place).detach().fill_diagonal_(1)
     assert place.isfinite().all() and apart.min() > 1e-6
 
@@ -796,6 +796,6 @@ def test_sizes_that_were_not_used_for_long_are_dropped_and_made_again_with_the_s
         net = network(factorisation.declare("binary", True))
     every = [{"i": i, "j": 2, "k": 2} for i in (1, 2, 3)]
     first = [net(*inputs(net.frame(**sizes)), net.frame(**sizes)) for sizes in every]
-    assert len(net.frames._made) == len(net._places) == 2
+    assert len(net.frames._made) == len(net._positions) == 2
     for sizes, expected in zip(every, first, strict=True):
         assert torch.equal(net(*inputs(net.frame(**sizes)), net.frame(**sizes)), expected)

@@ -1,0 +1,85 @@
+"""Embeddings of nodes, from the arrays of a declaration and its symmetries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..graph.declaration import Declaration
+from ..graph.interactions import node_axis_count
+from ..graph.symmetries import Symmetry, shared_index
+from .tokens import Frame
+
+INDEX_WIDTH = 16
+"""Numbers for the index along an axis."""
+
+
+def sinusoids(x: Tensor, width: int) -> Tensor:
+    """Sines and cosines of numbers at geometrically spaced rates (Vaswani et al., 2017).
+
+    Args:
+        x: any shape.
+        width: of the result, even.
+
+    Returns:
+        Shape ``(*x.shape, width)``.
+    """
+    half = width // 2
+    rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    angles = x[..., None] * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def node_positions(graph: Declaration, frame: Frame, shared: Sequence[Symmetry]) -> Tensor:
+    """Sinusoids of the index of each node along each axis that is not exchangeable.
+
+    Args:
+        graph: the declaration.
+        frame: of the graph at some sizes.
+        shared: symmetries along whose indices nodes have the same position.
+
+    Returns:
+        Shape ``(nodes, INDEX_WIDTH * axes)``, the axes being those of the variable with the most node axes; zeros for those that a variable lacks.
+    """
+    wide = most_node_axes(graph)
+    parts = []
+    for name, slot in frame.slots.items():
+        index = [torch.from_numpy(along) for along in shared_index(name, slot.node_shape, shared)]
+        columns = [sinusoids(along.flatten().float(), INDEX_WIDTH) for along in index]
+        count = slot.nodes.stop - slot.nodes.start
+        columns += [torch.zeros(count, INDEX_WIDTH)] * (wide - len(columns))
+        parts.append(torch.cat(columns, 1))
+    return torch.cat(parts)
+
+
+def most_node_axes(graph: Declaration) -> int:
+    """The largest number of node axes of any variable, one at least."""
+    return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
+
+
+class ArrayEmbedding(nn.Module):
+    """A vector for each variable, plus a linear function of the position in it.
+
+    Args:
+        graph: the declaration.
+        width: of the embedding.
+    """
+
+    def __init__(self, graph: Declaration, width: int) -> None:
+        super().__init__()
+        self.variable = nn.Embedding(len(graph.variables), width)
+        self.position = nn.Linear(INDEX_WIDTH * most_node_axes(graph), width, bias=False)
+
+    def forward(self, positions: Tensor, frame: Frame) -> Tensor:
+        """The embeddings of all nodes, shape ``(nodes, width)``.
+
+        Args:
+            positions: as ``node_positions`` gives them.
+            frame: of the graph at their sizes.
+        """
+        counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
+        embeddings: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))
+        return embeddings
