@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unn import Entropy, Factor, Unrolled
-from unn.descent.evidence import Initial, Setting
+from unn.descent.evidence import Evidence, Initial
 from unn.descent.orders import Item, Order
 from unn.descent.plan import Plan, Step
 from unn.descent.state import State
@@ -68,8 +68,8 @@ class UnrolledAttention(Unrolled):
         super().__init__(attentions[0].graph, given, want, order, iterations, initial, dropout, check_values)
         self.attentions = attentions
 
-    def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
-        return _State(plan, setting, remember, self.attentions)
+    def _state(self, plan: Plan, evidence: Evidence, remember: Sequence[str]) -> State:
+        return _State(plan, evidence, remember, self.attentions)
 
 
 class _State(State):
@@ -77,22 +77,22 @@ class _State(State):
 
     Args:
         plan: of the graph.
-        setting: what is fixed.
+        evidence: what is fixed.
         remember: as of ``State``.
         attentions: of the graph.
     """
 
-    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None, attentions: Sequence[UndirectedAttention]) -> None:
+    def __init__(self, plan: Plan, evidence: Evidence, remember: Collection[str] | None, attentions: Sequence[UndirectedAttention]) -> None:
         self._fused: dict[str, tuple[_Messages, str]] = {}
         left_out: dict[str, tuple[Factor, ...]] = {}
         for attention in attentions:
-            messages = _Messages(attention, plan, setting)
+            messages = _Messages(attention, plan, evidence)
             for role, variable in attention.variables.items():
                 # what a further factor bends is minimised by the inner solver, which asks for every message by itself
                 if plan.how.get(variable.name) == "closed form":
                     self._fused[variable.name] = messages, role
                     left_out[variable.name] = attention.factors_of(role)
-        super().__init__(_without(plan, left_out), setting, remember)
+        super().__init__(_without(plan, left_out), evidence, remember)
 
     def preactivation(self, step: Step) -> Tensor:
         name = step.name
@@ -107,8 +107,8 @@ class _State(State):
         return total
 
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
-        regularizer = self.setting.regularizers[name]
-        if mask is None and name in self._fused and type(regularizer) is Entropy and t.dtype == self.setting.like.dtype:
+        regularizer = self.evidence.regularizers[name]
+        if mask is None and name in self._fused and type(regularizer) is Entropy and t.dtype == self.evidence.like.dtype:
             # finite scores leave no row empty, so that there is nothing to look for
             return torch.softmax(t / regularizer.temperature, regularizer.dim)
         return super()._activate(name, t, mask)
@@ -132,12 +132,12 @@ class _Messages:
     Args:
         attention: of the graph.
         plan: of the graph.
-        setting: what is fixed.
+        evidence: what is fixed.
     """
 
-    def __init__(self, attention: UndirectedAttention, plan: Plan, setting: Setting) -> None:
+    def __init__(self, attention: UndirectedAttention, plan: Plan, evidence: Evidence) -> None:
         self._attention = attention
-        self._setting = setting
+        self._evidence = evidence
         self._names = {role: variable.name for role, variable in attention.variables.items()}
         self._keys = {role: _key_of_product(attention, role, plan) for role in attention.variables}
         self._kept: dict[str, tuple[Stamp, Tensor]] = {}
@@ -222,7 +222,7 @@ class _Messages:
             for array in sources:
                 if array.name not in self._values:
                     continue
-                x = self._setting.observed[array.name][0] if array.name in self._setting.free_rows else self._values[array.name]
+                x = self._evidence.observed[array.name][0] if array.name in self._evidence.free_rows else self._values[array.name]
                 total = x if total is None else total + x
         if total is None:
             return None
@@ -231,8 +231,8 @@ class _Messages:
 
     def _in_part(self, role: str) -> list[str]:
         """What is projected of which few rows are inferred, and have been."""
-        names = [array.name for array in self._attention.sources.get(role, ()) if array.name in self._setting.free_rows]
-        return [name for name in names if self._values[name] is not self._setting.observed[name][0]]
+        names = [array.name for array in self._attention.sources.get(role, ()) if array.name in self._evidence.free_rows]
+        return [name for name in names if self._values[name] is not self._evidence.observed[name][0]]
 
     def _with_rows(self, found: Tensor, fresh: bool, role: str, source: str) -> Tensor:
         """With the projection of inferred rows, instead of that of earlier ones which is included already; in place if ``fresh``."""
@@ -250,7 +250,7 @@ class _Messages:
         if found is None:
             inferred = self._recall(f"rows {source}", stamp)
             if inferred is None:
-                inferred = self._values[source][self._setting.free_rows[source]]
+                inferred = self._values[source][self._evidence.free_rows[source]]
             self._kept[f"rows {source}"] = stamp, inferred
             found = F.linear(inferred, self._weights(role))
         self._kept[key] = stamp, found
@@ -259,7 +259,7 @@ class _Messages:
     def _numbers_of_rows(self, source: str, positions: int) -> Tensor:
         """Where the inferred rows lie once batch, heads and positions are one axis."""
         if source not in self._row_numbers:
-            element, position = self._setting.free_rows[source]
+            element, position = self._evidence.free_rows[source]
             head = torch.arange(self._attention.heads, device=position.device)
             first = element[:, None] * self._attention.heads + head
             self._row_numbers[source] = (first * positions + position[:, None]).flatten()
@@ -278,7 +278,7 @@ class _Messages:
         if heads == 1:
             return projected
         by_head = projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
-        return by_head.expand(self._setting.batch, -1, -1, -1).flatten(0, 1)
+        return by_head.expand(self._evidence.batch, -1, -1, -1).flatten(0, 1)
 
     def _weights(self, role: str) -> Tensor:
         """The weights of a projection, shape ``(width, features)``."""
@@ -290,7 +290,7 @@ class _Messages:
     def _versions_at_rest(self, role: str) -> Stamp:
         """The versions of what is projected, those aside of which only rows change."""
         sources = self._attention.sources.get(role, ())
-        return tuple([self._versions.get(array.name, 0) for array in sources if array.name not in self._setting.free_rows])
+        return tuple([self._versions.get(array.name, 0) for array in sources if array.name not in self._evidence.free_rows])
 
     def _recall(self, key: str, stamp: Stamp) -> Tensor | None:
         """What was kept, unless it is out of date; it is then kept no longer, to be kept again."""

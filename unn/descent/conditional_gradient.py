@@ -33,15 +33,15 @@ class BlockProblem:
 
     def __init__(self, state: State, step: Step) -> None:
         self._name = step.name
-        setting = state.setting
-        self._regularizer, self._mask = setting.regularizers[step.name], setting.masks.get(step.name)
+        evidence = state.evidence
+        self._regularizer, self._mask = evidence.regularizers[step.name], evidence.masks.get(step.name)
         self._factors = state.present_factors(step.name)
         self._values = dict(state.values)
-        self._shape = setting.shapes[step.name]
-        self._observed = setting.observed.get(step.name)
+        self._shape = evidence.shapes[step.name]
+        self._observed = evidence.observed.get(step.name)
         self._nodes = step.nodes
         old = state.values.get(step.name)
-        self.start = setting.like.new_zeros(setting.batch, *self._shape) if old is None else old
+        self.start = evidence.like.new_zeros(evidence.batch, *self._shape) if old is None else old
         whole_line = (-torch.inf, torch.inf)
         regularizer = self._regularizer
         self.unconstrained = isinstance(regularizer, Elementwise) and regularizer.interval() == whole_line

@@ -12,7 +12,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers.base import batch_sum
-from .evidence import observe
+from .evidence import collect_evidence
 from .plan import Step, require_energies
 from .shares import factor_share, regularizer_share, wide
 from .state import State
@@ -36,14 +36,14 @@ def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapp
             raise ObservationError(f"energy: variable {name!r} has no value; pass all of {', '.join(graph.variables)}.")
     known = {n: x for n, x in values.items() if n not in graph._parameters}
     graph.require_parameters()
-    setting = observe(graph, known, lengths=lengths, check_values=False)
+    evidence = collect_evidence(graph, known, lengths=lengths, check_values=False)
     terms = {
-        name: regularizer_share(setting.regularizers[name], setting.values[name], setting.masks.get(name))
+        name: regularizer_share(evidence.regularizers[name], evidence.values[name], evidence.masks.get(name))
         for name in graph.variables
     }
     require_energies(graph)
     for factor in graph.energy_factors:
-        terms[factor.name] = factor_share(factor, setting.values)
+        terms[factor.name] = factor_share(factor, evidence.values)
     return terms
 
 
@@ -52,13 +52,13 @@ def state_terms(state: State) -> dict[str, Tensor]:
 
     Absent variables count as zero: Psi(0) for the regularizer, nothing for their factors.
     """
-    graph, setting = state.plan.graph, state.setting
+    graph, evidence = state.plan.graph, state.evidence
     terms: dict[str, Tensor] = {}
     for name in graph.variables:
-        terms[name] = regularizer_share(setting.regularizers[name], state.value(name), setting.masks.get(name))
+        terms[name] = regularizer_share(evidence.regularizers[name], state.value(name), evidence.masks.get(name))
     for factor in graph.energy_factors:
         if all(name in state.values for name in factor.variables):
-            terms[factor.name] = factor_share(factor, state.values).expand(setting.batch)
+            terms[factor.name] = factor_share(factor, state.values).expand(evidence.batch)
         else:
             terms[factor.name] = _zeros(state)
     return terms
@@ -141,9 +141,9 @@ class Trace:
 
 def _regularizer_share(state: State, step: Step, x: Tensor) -> Tensor:
     """Psi of a variable after an update; of a mirror it may be cheaper to have than of any other point."""
-    setting, name = state.setting, step.name
-    regularizer, mask = setting.regularizers[name], setting.masks.get(name)
-    whole = (step.nodes is None and name not in setting.observed) or name in setting.restricted
+    evidence, name = state.evidence, step.name
+    regularizer, mask = evidence.regularizers[name], evidence.masks.get(name)
+    whole = (step.nodes is None and name not in evidence.observed) or name in evidence.restricted
     if state.rule.exact and state.closed_form(step) and whole and name in state.preactivations:
         return regularizer_share(regularizer, x, mask, state.preactivations[name].expand(x.shape).to(x.dtype))
     return regularizer_share(regularizer, x, mask)
@@ -151,8 +151,8 @@ def _regularizer_share(state: State, step: Step, x: Tensor) -> Tensor:
 
 def _zeros(state: State) -> Tensor:
     """Energies of 0, shape ``(batch,)``."""
-    like = state.setting.like
-    return torch.zeros(state.setting.batch, dtype=wide(like.dtype), device=like.device)
+    like = state.evidence.like
+    return torch.zeros(state.evidence.batch, dtype=wide(like.dtype), device=like.device)
 
 
 class Terms:
@@ -201,4 +201,4 @@ class Terms:
         # absent variables count as zero, where the energy of factors that can be inferred vanishes
         if not all(name in state.values for name in factor.variables):
             return _zeros(state)
-        return factor_share(factor, state.values).expand(state.setting.batch)
+        return factor_share(factor, state.values).expand(state.evidence.batch)

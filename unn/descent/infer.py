@@ -15,10 +15,10 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .checks import check_generator
 from .energy import Terms, Trace
-from .evidence import Given, Initial, observe, require_inferred_parts
-from .orders import Item, Listed, Order, as_order
+from .evidence import Given, Initial, collect_evidence, require_inferred_parts
+from .orders import Item, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step, check_order, check_reach, default_order, mark_reuse
+from .plan import Plan, Step, check_order, check_reach, default_order, steps_by_round
 from .solution import Solution, Status
 from .state import Snapshot, State
 from .updates import MIRROR, Update, check_update
@@ -90,25 +90,23 @@ def infer(
             raise InferenceError(f"want: a name or a list of names, got {want!r}.")
         check_reach(graph, given, fixed, [want] if isinstance(want, str) else want)
     plan = Plan.of(graph, fixed)
-    setting = observe(graph, given, initial, lengths, sizes, dropout, generator)
+    evidence = collect_evidence(graph, given, initial, lengths, sizes, dropout, generator)
     if all(name in fixed for name in graph.variables):
         raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
-    require_inferred_parts(setting, chosen.names, initial or {})
-    state = State(plan, setting, rule=update)
+    require_inferred_parts(evidence, chosen.names, initial or {})
+    state = State(plan, evidence, rule=update)
     record = Trace(state) if trace else None
     shares = Terms(state) if terms else None
 
     schedule: list[Step] = []
-    steps: list[Step] = []
+    every = steps_by_round(plan, chosen, evidence.shapes, evidence.like.device, generator)
     status, message, rounds = Status.LIMIT, "", 0
     diverged: Divergence | None = None
     while rounds < limit and status is Status.LIMIT and not state.all_frozen:
         before = state.snapshot()
-        if not steps or not isinstance(chosen, Listed):
-            steps = plan.steps(chosen.round(generator), setting.shapes, setting.like.device)
-            steps = mark_reuse(plan, steps, cyclic=True) if isinstance(chosen, Listed) else steps
+        steps = next(every)
         schedule += steps
         rounds += 1
         divergence = _run_round(state, before, steps, rounds, record, shares)
@@ -122,7 +120,7 @@ def infer(
     if diverged is not None:
         status, message = diverged.status, diverged.message("" if state.all_frozen else message)
 
-    taken = input_storages(setting, initial or {})
+    taken = input_storages(evidence, initial or {})
     preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
     flags = [name in state.raw for name in graph.variables]
     values = dict(zip(graph.variables, separate([state.result(name) for name in graph.variables], taken, flags)))

@@ -13,7 +13,7 @@ from ..graph.arrays import Constant, Parameter, Variable
 from ..graph.declaration import Declaration
 
 if TYPE_CHECKING:
-    from .evidence import Setting
+    from .evidence import Evidence
 
 
 def ragged_masks(
@@ -74,11 +74,11 @@ def _add_related_lengths(graph: Declaration, ragged: dict[str, tuple[str, Tensor
                 )
 
 
-def mask_constants(graph: Declaration, setting: Setting) -> None:
+def mask_constants(graph: Declaration, evidence: Evidence) -> None:
     """Zero the padded part of constants; they then have a batch axis."""
     for name, array in graph.arrays.items():
-        if isinstance(array, Constant) and name in setting.masks:
-            setting.values[name] = masked(setting.values[name], setting.masks[name])
+        if isinstance(array, Constant) and name in evidence.masks:
+            evidence.values[name] = masked(evidence.values[name], evidence.masks[name])
 
 
 def _checked(axis: str, length: object, batch: int, device: torch.device) -> Tensor:

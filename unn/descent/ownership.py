@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor
 
-from .evidence import Initial, Setting
+from .evidence import Evidence, Initial
 
 
-def input_storages(setting: Setting, initial: Initial) -> set[int | None]:
+def input_storages(evidence: Evidence, initial: Initial) -> set[int | None]:
     """The memory of everything that a run starts from; not asked for while compiling."""
     if torch.compiler.is_compiling():
         return set()
-    tensors = [*setting.values.values()]
+    tensors = [*evidence.values.values()]
     if initial:
         tensors.extend(x for x in initial.values() if isinstance(x, Tensor))
-    for pair in (*setting.observed.values(), *setting.padding.values()):
+    for pair in (*evidence.observed.values(), *evidence.padding.values()):
         tensors.extend(pair)
     storages = {_storage(x) for x in tensors}
     storages.discard(None)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..cache import BoundedCache
 from ..errors import InferenceError, unknown
 from ..graph.arrays import Variable
 from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, Factor, SharedMessages
 from ..graph.interactions import Shapes, node_axis_count
-from .orders import Block, Item, Order
-from .recent import Recent
+from .orders import Block, Item, Listed, Order
 
 How = Literal["closed form", "coloured", "inner solver"]
 
@@ -112,7 +113,7 @@ class Plan:
         for name, how in self.how.items():
             if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
                 self.how[name] = "inner solver"
-        self._colours: Recent[list[Tensor] | None] = Recent()
+        self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
 
     @classmethod
     def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
@@ -160,7 +161,7 @@ class Plan:
                 return None
             return [_spread(torch.from_numpy(nodes).to(device), variable) for nodes in classes]
 
-        return self._colours.get(key, colour)
+        return self._colours.get_or_make(key, colour)
 
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
         variable = self.graph.variable_named(block.name)
@@ -308,6 +309,24 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
         marked.append(replace(step, reused=reused))
         following[step.name] = place
     return marked[::-1]
+
+
+def steps_by_round(
+    plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
+) -> Iterator[list[Step]]:
+    """The steps of one round after another, without end; those of a list are compiled once.
+
+    Args:
+        plan: of the graph.
+        order: of the blocks.
+        shapes: of all arrays, without batch axes.
+        device: of the run.
+        generator: of random orders.
+    """
+    if isinstance(order, Listed):
+        yield from repeat(mark_reuse(plan, plan.steps(order.round(generator), shapes, device), cyclic=True))
+    while True:
+        yield plan.steps(order.round(generator), shapes, device)
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

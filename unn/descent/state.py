@@ -12,7 +12,7 @@ from torch import Tensor
 from ..graph.factor import EnergyFactor, Products
 from ..regularizers import AlongAxis, Dropped, LogPartition
 from .conditional_gradient import minimise_block
-from .evidence import Setting
+from .evidence import Evidence
 from .plan import Inlet, Plan, Step
 from .updates import Mirror, Update
 
@@ -33,7 +33,7 @@ class State:
 
     Args:
         plan: which messages reach which variable.
-        setting: what is fixed.
+        evidence: what is fixed.
         remember: the variables whose last pre-activations are wanted; all if None.
         rule: what an update does with the minimiser of its block.
 
@@ -43,12 +43,12 @@ class State:
         unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
-    def __init__(self, plan: Plan, setting: Setting, remember: Collection[str] | None = None, rule: Update | None = None) -> None:
+    def __init__(self, plan: Plan, evidence: Evidence, remember: Collection[str] | None = None, rule: Update | None = None) -> None:
         self.plan = plan
         self.rule = rule or Mirror()
-        self.setting = setting
+        self.evidence = evidence
         self._remember = remember
-        self.values = dict(setting.values)
+        self.values = dict(evidence.values)
         self.preactivations: dict[str, Tensor] = {}
         self.unfinished: dict[str, Tensor] = {}
         self.frozen: Tensor | None = None
@@ -58,10 +58,10 @@ class State:
         self._static: dict[str, Tensor | None] = {}
         self._refreshable = {
             inlet.key
-            for name in (plan.free if setting.free_rows else ())
+            for name in (plan.free if evidence.free_rows else ())
             for inlet in plan.changing[name]
             if len(inlet.sources) == 1
-            and (rows := setting.free_rows.get(inlet.sources[0])) is not None
+            and (rows := evidence.free_rows.get(inlet.sources[0])) is not None
             and inlet.shared is not None
             and inlet.shared.row_aligned(name, inlet.sources[0], len(rows) - 1)
         }
@@ -70,12 +70,12 @@ class State:
         for name in plan.free:
             if name in self.values:
                 continue
-            regularizer = setting.regularizers[name]
+            regularizer = evidence.regularizers[name]
             if name in plan.curved_neighbours or plan.how[name] == "inner solver":
-                zero = setting.like.new_zeros(setting.batch, *setting.shapes[name])
-                self.values[name] = regularizer.mirror(zero, setting.masks.get(name))
+                zero = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
+                self.values[name] = regularizer.mirror(zero, evidence.masks.get(name))
             elif plan.how[name] == "coloured":
-                self.values[name] = setting.like.new_zeros(setting.batch, *setting.shapes[name])
+                self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
 
     def update(self, step: Step) -> Tensor | None:
         """Update one block, from the minimiser of the energy in it: grad Psi*(sum of messages). Returns the value before."""
@@ -87,12 +87,12 @@ class State:
             self._version[name] += 1
             return old
         if self.closed_form(step):
-            x = self._activate(name, self.receive(step), self.setting.masks.get(name))
+            x = self._activate(name, self.receive(step), self.evidence.masks.get(name))
         else:
             x = minimise_block(self, step)
         if not self.rule.exact:
             x = self.rule.move(old, x)
-        shape = (self.setting.batch, *self.setting.shapes[name])
+        shape = (self.evidence.batch, *self.evidence.shapes[name])
         if x.shape != shape:
             x = x.expand(shape)
         self.values[name] = self.hold(step, x)
@@ -102,13 +102,13 @@ class State:
     def value(self, name: str) -> Tensor:
         """The value that the engine computes with: zeros if the variable is absent."""
         x = self.values.get(name)
-        return self.setting.like.new_zeros(self.setting.batch, *self.setting.shapes[name]) if x is None else x
+        return self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
 
     def result(self, name: str) -> Tensor:
         """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
         x = self.value(name)
-        if name in self.setting.padding:
-            given, where = self.setting.padding[name]
+        if name in self.evidence.padding:
+            given, where = self.evidence.padding[name]
             x = torch.where(where, given, x)
         return x
 
@@ -135,7 +135,7 @@ class State:
             before: the values to go back to.
         """
         for name, t in self.preactivations.items():
-            shape = (self.setting.batch, *self.setting.shapes[name])
+            shape = (self.evidence.batch, *self.evidence.shapes[name])
             earlier = before.preactivations.get(name, torch.zeros_like(t)).detach().expand(shape)
             frozen = self._frozen_preactivations.get(name, torch.zeros_like(earlier))
             self._frozen_preactivations[name] = torch.where(_along(elements, earlier), earlier, frozen)
@@ -155,18 +155,18 @@ class State:
 
     def resulting_preactivation(self, name: str) -> Tensor:
         """The sum of messages at the last update, shape ``(batch, *axes)``; before divergence, in frozen batch elements."""
-        t = self.preactivations[name].expand(self.setting.batch, *self.setting.shapes[name])
+        t = self.preactivations[name].expand(self.evidence.batch, *self.evidence.shapes[name])
         return self.keep_frozen(t, self._frozen_preactivations.get(name))
 
     def _update_rows(self, step: Step) -> Tensor | None:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
-        rows = self.setting.free_rows.get(name)
+        rows = self.evidence.free_rows.get(name)
         if rows is None or not self.rule.exact or self.remembers(name):
             return None
         if self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
             return None
-        regularizer = self.setting.regularizers[name]
+        regularizer = self.evidence.regularizers[name]
         if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
             return None
         total: Tensor | None = None
@@ -179,23 +179,23 @@ class State:
             total = message if total is None else total + message
         if total is None:
             return None
-        value = self.setting.observed[name][0]
+        value = self.evidence.observed[name][0]
         return value.index_put(rows, self._activate(name, total, None).to(value.dtype))
 
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
-        regularizer = self.setting.regularizers[name]
+        regularizer = self.evidence.regularizers[name]
         if mask is not None and t.shape != mask.shape:
             t = t.expand(torch.broadcast_shapes(t.shape, mask.shape))
-        if t.dtype != self.setting.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
+        if t.dtype != self.evidence.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
             # rounded to half precision, probabilities would not sum to one
-            t = t.to(self.setting.like.dtype)
+            t = t.to(self.evidence.like.dtype)
         return regularizer.mirror(t, mask)
 
     def _coupled_rows(self, name: str, count: int) -> bool:
         """Does the regularizer tie entries of different rows?"""
         variable = self.plan.graph.variables[name]
-        return any(axis in variable.axes[:count] for axis in self.setting.regularizers[name].over_axes(variable.axes))
+        return any(axis in variable.axes[:count] for axis in self.evidence.regularizers[name].over_axes(variable.axes))
 
     def receive(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, remembered where it is wanted."""
@@ -231,9 +231,9 @@ class State:
             else:
                 total = total + received
         (self.raw.add if single else self.raw.discard)(name)
-        shape = self.setting.shapes[name]
+        shape = self.evidence.shapes[name]
         if total is None:
-            return self.setting.like.new_zeros(1, *shape)
+            return self.evidence.like.new_zeros(1, *shape)
         # a regularizer that normalises must see every entry of a broadcast message
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
 
@@ -298,7 +298,7 @@ class State:
 
     def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
         """A kept message with the rows renewed that its only source, observed in part, can have changed."""
-        rows = self.setting.free_rows[inlet.sources[0]]
+        rows = self.evidence.free_rows[inlet.sources[0]]
         assert inlet.shared is not None
         fresh = inlet.shared.message_rows(name, self.values, rows)
         assert fresh is not None
@@ -307,16 +307,16 @@ class State:
 
     def _compute(self, inlet: Inlet, name: str) -> Tensor:
         if inlet.shared is not None and inlet.shared.shares_products:
-            return inlet.shared.message_sharing(name, self.values, self.setting.shapes[name], self._products)
-        return inlet.factor.message(name, self.values, self.setting.shapes[name])
+            return inlet.shared.message_sharing(name, self.values, self.evidence.shapes[name], self._products)
+        return inlet.factor.message(name, self.values, self.evidence.shapes[name])
 
     def hold(self, step: Step, x: Tensor) -> Tensor:
         """Keep what this step must not touch: other nodes, and observed entries."""
         if step.nodes is not None:
             old = self.values.get(step.name)
             x = torch.where(step.nodes, x, 0 if old is None else old)
-        if step.name in self.setting.observed:
-            value, where = self.setting.observed[step.name]
+        if step.name in self.evidence.observed:
+            value, where = self.evidence.observed[step.name]
             x = torch.where(where, value, x)
         return self.keep_frozen(x, self.values.get(step.name))
 

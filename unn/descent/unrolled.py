@@ -6,24 +6,25 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from ..cache import BoundedCache
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .checks import check_generator, check_readable, describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
-from .evidence import Initial, Setting, observe, require_inferred_parts
+from .evidence import Evidence, Initial, collect_evidence, require_inferred_parts
 from .gradients import UNROLL, Gradient, Unroll
 from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse
-from .recent import Recent
+from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse, steps_by_round
 from .state import State
 from .updates import MIRROR, Update, check_update
 from .verdict import unfinished_blocks
@@ -121,7 +122,7 @@ class Unrolled(nn.Module):
         self.dropout = dict(dropout or {})
         self.check_values = check_values
         self._has_blocks = isinstance(self.order, Listed) and any(isinstance(item, Block) for item in self.order.items)
-        self._live: Recent[list[Step]] = Recent()
+        self._live: BoundedCache[object, list[Step]] = BoundedCache(64)
         Plan.of(graph, fixed).prepare()
 
     @property
@@ -159,13 +160,13 @@ class Unrolled(nn.Module):
     ) -> Tensor | tuple[Tensor, ...]:
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
         state = self._run(inputs, lengths, iterations, generator, remember=self.want)
-        shapes = state.setting.shapes
-        results = [state.preactivations[name].expand(state.setting.batch, *shapes[name]) for name in self.want]
+        shapes = state.evidence.shapes
+        results = [state.preactivations[name].expand(state.evidence.batch, *shapes[name]) for name in self.want]
         return self._hand_out(state, results)
 
     def _hand_out(self, state: State, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results checked, without memory of the inputs."""
-        taken = input_storages(state.setting, self.initial)
+        taken = input_storages(state.evidence, self.initial)
         separated = tuple(separate(results, taken, [name in state.raw for name in self.want]))
         self._check_finite(separated)
         return separated[0] if self._single else separated
@@ -185,9 +186,9 @@ class Unrolled(nn.Module):
                 "values to find the update at which it happened."
             )
 
-    def _state(self, plan: Plan, setting: Setting, remember: Sequence[str]) -> State:
+    def _state(self, plan: Plan, evidence: Evidence, remember: Sequence[str]) -> State:
         """What the updates work on."""
-        return State(plan, setting, remember, self.update)
+        return State(plan, evidence, remember, self.update)
 
     def _run(
         self,
@@ -208,7 +209,7 @@ class Unrolled(nn.Module):
         readable = self.check_values and not torch.compiler.is_compiling()
         if readable:
             check_readable(inputs)
-        setting = observe(
+        evidence = collect_evidence(
             self.graph,
             given,
             self.initial,
@@ -218,9 +219,9 @@ class Unrolled(nn.Module):
             check_values=readable,
             check_masks=self.check_values,
         )
-        require_inferred_parts(setting, self.order.names, self.initial, may_read=readable)
+        require_inferred_parts(evidence, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
-        state = self._state(plan, setting, remember)
+        state = self._state(plan, evidence, remember)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
             self._run_until(plan, state, rounds, self.until, generator)
@@ -248,13 +249,9 @@ class Unrolled(nn.Module):
                 "until: the number of rounds would depend on the values, which a compiled or exported network cannot "
                 "follow; leave out until=, and fix the number with iterations=."
             )
-        device, shapes = state.setting.like.device, state.setting.shapes
-        steps: list[Step] = []
         change = math.inf
-        for _ in range(rounds):
-            if not steps or not isinstance(self.order, Listed):
-                steps = plan.steps(self.order.round(generator), shapes, device)
-                steps = mark_reuse(plan, steps, cyclic=True) if isinstance(self.order, Listed) else steps
+        every = steps_by_round(plan, self.order, state.evidence.shapes, state.evidence.like.device, generator)
+        for steps in islice(every, rounds):
             before = state.snapshot().values
             for step in steps:
                 state.update(step)
@@ -283,14 +280,14 @@ class Unrolled(nn.Module):
         return round_limit(self.iterations, None, generator)
 
     def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
-        device, shapes = state.setting.like.device, state.setting.shapes
+        device, shapes = state.evidence.like.device, state.evidence.shapes
         if not isinstance(self.order, Listed):
             return self._schedule(plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)])
         # only the nodes of steps depend on the device and on sizes
         nodes = self._has_blocks or "coloured" in plan.how.values()
         key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
         listed = self.order.items
-        return self._live.get(key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds))
+        return self._live.get_or_make(key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds))
 
     def _schedule(self, plan: Plan, rounds: Sequence[Sequence[Step]]) -> list[Step]:
         """The updates of all rounds that can influence what is wanted."""

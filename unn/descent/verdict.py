@@ -79,7 +79,7 @@ def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], round
         return None
     state.restore(before)
     step, number = steps[-1], len(steps)
-    elements = torch.ones(state.setting.batch, dtype=torch.bool, device=state.setting.like.device)
+    elements = torch.ones(state.evidence.batch, dtype=torch.bool, device=state.evidence.like.device)
     largest = 0.0
     for k, current in enumerate(steps):
         peaks = [float(_peaks(x).nan_to_num(0).amax()) for name, x in state.values.items() if name in state.plan.free]
@@ -124,7 +124,7 @@ def unfinished_blocks(state: State) -> str:
         name: int((flags if state.frozen is None else flags & ~state.frozen).sum())
         for name, flags in state.unfinished.items()
     }
-    size = state.setting.batch
+    size = state.evidence.batch
     return ", ".join(f"{name!r} (in {count} of {size} batch elements)" for name, count in counts.items() if count)
 
 
@@ -143,16 +143,16 @@ def stopped_early_message(state: State, rounds: int) -> str:
 
 def _not_finite(state: State) -> str:
     """What makes the energy infinite or NaN, and what to do; empty if it is finite."""
-    graph, setting = state.plan.graph, state.setting
+    graph, evidence = state.plan.graph, state.evidence
     for name, share in state_terms(state).items():
         if name in graph.variables:
-            inside = setting.regularizers[name].contains(state.value(name), setting.masks.get(name))
+            inside = evidence.regularizers[name].contains(state.value(name), evidence.masks.get(name))
             if not bool(inside.all()):
                 remedy = "it was given so, or dropout contradicts what was given"
-                if name in state.plan.free and name not in setting.observed:
+                if name in state.plan.free and name not in evidence.observed:
                     remedy = f"add {name!r} to the order, or hold it inside with initial={{{name!r}: 'uniform'}}"
                 return (
-                    f"variable {name!r} lies outside the domain of {setting.regularizers[name]!r} in "
+                    f"variable {name!r} lies outside the domain of {evidence.regularizers[name]!r} in "
                     f"{int((~inside).sum())} of {len(inside)} batch elements, where the energy is infinite; {remedy}."
                 )
         if not bool(share.isfinite().all()):

@@ -1,13 +1,10 @@
 """What is kept for sizes seen before is bounded."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import unn
 from factors import Multilinear
 from unn.descent.plan import Plan
-from unn.descent.recent import Recent
 
 
 def chain():
@@ -29,15 +26,3 @@ def test_many_sizes_keep_a_bounded_number_of_entries():
             unn.infer(g, {"f": torch.ones(1, size)}, trace=False)
     assert len(net._live) <= 64 and len(Plan.of(g, ["f"])._colours) <= 64
     assert torch.equal(net(first), expected)
-
-
-@given(keys=st.lists(st.integers(0, 9)), size=st.integers(1, 5))
-def test_a_cache_returns_what_was_made_and_drops_the_least_recently_used(keys, size):
-    cache, recent, made = Recent(size), [], []
-    for key in keys:
-        assert cache.get(key, lambda key=key: made.append(key) or str(key)) == str(key)
-        if key not in recent:
-            assert made[-1] == key
-        recent = [*(other for other in recent if other != key), key][-size:]
-        assert len(cache) == len(recent)
-    assert len(made) >= len(set(keys))
