@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,9 +11,7 @@ from ..errors import InferenceError, unknown
 from ..graph.declaration import Declaration
 from ..regularizers import Dropped, Elementwise
 from ..regularizers.base import uniform
-
-if TYPE_CHECKING:
-    from .evidence import Evidence
+from .evidence import Evidence
 
 
 def apply_dropout(

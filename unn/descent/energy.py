@@ -12,7 +12,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers.base import batch_sum
-from .evidence import collect_evidence
+from .collect import collect_evidence
 from .plan import Step, require_energies
 from .shares import factor_share, regularizer_share, wide
 from .state import State

@@ -14,8 +14,9 @@ from ..errors import InferenceError, ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .checks import check_generator
+from .collect import collect_evidence, require_inferred_parts
 from .energy import Terms, Trace
-from .evidence import Given, Initial, collect_evidence, require_inferred_parts
+from .evidence import Given, Initial
 from .orders import Item, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, steps_by_round

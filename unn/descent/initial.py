@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -11,9 +9,7 @@ from ..errors import InferenceError
 from ..graph.arrays import Variable
 from ..regularizers.base import uniform
 from .checks import check_domain
-
-if TYPE_CHECKING:
-    from .evidence import Evidence
+from .evidence import Evidence
 
 
 def initial_value(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from torch import Tensor
 from ..errors import ObservationError, unknown
 from ..graph.arrays import Constant, Parameter, Variable
 from ..graph.declaration import Declaration
-
-if TYPE_CHECKING:
-    from .evidence import Evidence
+from .evidence import Evidence
 
 
 def ragged_masks(

@@ -18,8 +18,9 @@ from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .checks import check_generator, check_readable, describe_bad_parameters
+from .collect import collect_evidence, require_inferred_parts
 from .conditional_gradient import MAX_STEPS
-from .evidence import Evidence, Initial, collect_evidence, require_inferred_parts
+from .evidence import Evidence, Initial
 from .gradients import UNROLL, Gradient, Unroll
 from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
