@@ -80,7 +80,7 @@ class BlockProblem:
 
 
 def minimise_block(state: State, step: Step) -> Tensor:
-    """Lower the energy in one block until it is stationary, and never raise it.
+    """Minimise the energy over one block without ever raising it.
 
     Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the linear model
     plus Psi is minimised exactly by s = mirror(messages), and x moves towards s as far as backtracking allows, each
@@ -99,14 +99,14 @@ def minimise_block(state: State, step: Step) -> Tensor:
     state.unfinished[step.name] = unfinished
     if torch.is_grad_enabled():
         x = at_fixed_point(lambda z: problem.activate(problem.messages(z)), x)
-    if state.remembers(step.name):
+    if state.records(step.name):
         state.preactivations[step.name] = problem.messages(x)
     return x
 
 
 @torch.no_grad()
 def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
-    """The minimum found, and the batch elements in which it is not stationary."""
+    """The point that was reached, and the batch elements in which it is not stationary."""
     x = problem.start.detach()
     eps = torch.finfo(x.dtype).eps
     tolerance = 16 * eps if eps < 1e-5 else 2 * eps

@@ -269,17 +269,17 @@ def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], overwri
         overwrites: is the value that an update leaves independent of the one before, if all nodes are updated?
     """
     needed = set(want)
-    kept: list[Step] = []
+    live: list[Step] = []
     for step in reversed(steps):
         if step.name not in needed:
             continue
-        kept.append(step)
+        live.append(step)
         # a variable whose update reads its own value is among its sources, and so needed again below
         if step.nodes is None and overwrites:
             needed.discard(step.name)
         for inlet in plan.changing[step.name]:
             needed.update(inlet.sources)
-    return kept[::-1]
+    return live[::-1]
 
 
 def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:

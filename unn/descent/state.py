@@ -29,12 +29,12 @@ class State:
     """Values of all arrays and the messages between them.
 
     A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
-    is kept until one of its operands changes; the sum of those that never change is computed once.
+    is cached until one of its operands changes; the sum of those that never change is computed once.
 
     Args:
         plan: which messages reach which variable.
         evidence: what is fixed.
-        remember: the variables whose last pre-activations are wanted; all if None.
+        recorded: the variables whose last pre-activations are wanted; all if None.
         rule: what an update does with the minimiser of its block.
 
     Attributes:
@@ -43,11 +43,11 @@ class State:
         unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
-    def __init__(self, plan: Plan, evidence: Evidence, remember: Collection[str] | None = None, rule: Update | None = None) -> None:
+    def __init__(self, plan: Plan, evidence: Evidence, recorded: Collection[str] | None = None, rule: Update | None = None) -> None:
         self.plan = plan
         self.rule = rule or Mirror()
         self.evidence = evidence
-        self._remember = remember
+        self._recorded = recorded
         self.values = dict(evidence.values)
         self.preactivations: dict[str, Tensor] = {}
         self.unfinished: dict[str, Tensor] = {}
@@ -65,7 +65,7 @@ class State:
             and inlet.shared is not None
             and inlet.shared.row_aligned(name, inlet.sources[0], len(rows) - 1)
         }
-        self._kept: dict[int, tuple[tuple[int, ...], Tensor]] = {}
+        self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
         for name in plan.free:
             if name in self.values:
@@ -105,7 +105,7 @@ class State:
         return self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
 
     def result(self, name: str) -> Tensor:
-        """The value of a variable as the caller sees it: zeros if it is absent, what was given where it is given, padding included."""
+        """The value of a variable for the caller: zeros if it is absent, the given value where it is given, padding included."""
         x = self.value(name)
         if name in self.evidence.padding:
             given, where = self.evidence.padding[name]
@@ -121,10 +121,10 @@ class State:
         return Snapshot(dict(self.values), dict(self.preactivations))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to earlier values; kept messages are dropped."""
+        """Go back to earlier values; cached messages are dropped."""
         self.values = dict(snapshot.values)
         self.preactivations = dict(snapshot.preactivations)
-        self._kept.clear()
+        self._cached.clear()
         self._products.clear()
 
     def freeze(self, elements: Tensor, before: Snapshot) -> None:
@@ -162,7 +162,7 @@ class State:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
         rows = self.evidence.free_rows.get(name)
-        if rows is None or not self.rule.exact or self.remembers(name):
+        if rows is None or not self.rule.exact or self.records(name):
             return None
         if self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
             return None
@@ -198,15 +198,15 @@ class State:
         return any(axis in variable.axes[:count] for axis in self.evidence.regularizers[name].over_axes(variable.axes))
 
     def receive(self, step: Step) -> Tensor:
-        """The sum of all messages to a variable, remembered where it is wanted."""
+        """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
         t = self.preactivation(step)
-        if self.remembers(step.name):
+        if self.records(step.name):
             self.preactivations[step.name] = t
         return t
 
-    def remembers(self, name: str) -> bool:
+    def records(self, name: str) -> bool:
         """Is the last pre-activation of this variable wanted?"""
-        return self._remember is None or name in self._remember
+        return self._recorded is None or name in self._recorded
 
     def closed_form(self, step: Step) -> bool:
         """Is the energy of the factors affine in this block?"""
@@ -226,7 +226,7 @@ class State:
             single = total is None
             if total is None:
                 total = received
-            elif inlet.shared is not None and inlet.shared.fresh_messages and inlet.key not in self._kept and not torch.is_grad_enabled():
+            elif inlet.shared is not None and inlet.shared.fresh_messages and inlet.key not in self._cached and not torch.is_grad_enabled():
                 total = received.add_(total)
             else:
                 total = total + received
@@ -249,18 +249,18 @@ class State:
             self._static[name] = total
 
     def forget(self) -> None:
-        """Drop all messages and sums of messages that are kept, so that they are computed anew."""
-        self._kept.clear()
+        """Drop all cached messages and sums of messages, so that they are computed again."""
+        self._cached.clear()
         self._products.clear()
         self._static.clear()
 
     def branch(self, values: Mapping[str, Tensor]) -> State:
-        """A state that goes on from this one with other values of some variables; no message is kept but those that never change."""
+        """A state that continues from this one with other values of some variables; of messages it shares those that never change."""
         branch = copy.copy(self)
         branch.values = {**self.values, **values}
         branch.preactivations, branch.unfinished, branch.raw = dict(self.preactivations), dict(self.unfinished), set(self.raw)
         branch._version, branch._static = dict(self._version), dict(self._static)
-        branch._kept, branch._products = {}, {}
+        branch._cached, branch._products = {}, {}
         return branch
 
     def adopt(self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]) -> None:
@@ -274,30 +274,29 @@ class State:
         self.values.update(values)
         self.preactivations = dict(preactivations)
         self.unfinished, self.raw, self._version = dict(branch.unfinished), set(branch.raw), dict(branch._version)
-        self._kept.clear()
+        self._cached.clear()
         self._products.clear()
 
     def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
-        """A message: None if an operand is absent, the kept one if its operands have not changed."""
+        """A message: None if an operand is absent, the cached one if its operands have not changed."""
         for source in inlet.sources:
             if source not in self.values:
                 return None
         stamp = tuple([self._version[source] for source in inlet.sources])
-        kept = self._kept.pop(inlet.key, None)
+        cached = self._cached.pop(inlet.key, None)
         refreshable = inlet.key in self._refreshable
-        if kept is not None and kept[0] == stamp:
-            message = kept[1]
-        elif kept is not None and refreshable:
-            message = self._refresh(inlet, step.name, kept[1])
+        if cached is not None and cached[0] == stamp:
+            message = cached[1]
+        elif cached is not None and refreshable:
+            message = self._refresh(inlet, step.name, cached[1])
         else:
-            kept = None
             message = self._compute(inlet, step.name)
         if step.reused is None or inlet.key in step.reused or refreshable:
-            self._kept[inlet.key] = (stamp, message)
+            self._cached[inlet.key] = (stamp, message)
         return message
 
     def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
-        """A kept message with the rows renewed that its only source, observed in part, can have changed."""
+        """A cached message with new values in the rows that its only source, partially observed, can have changed."""
         rows = self.evidence.free_rows[inlet.sources[0]]
         assert inlet.shared is not None
         fresh = inlet.shared.message_rows(name, self.values, rows)

@@ -149,7 +149,7 @@ class Unrolled(nn.Module):
         Raises:
             ObservationError: for values that do not fit the declaration.
         """
-        state = self._run(inputs, lengths, iterations, generator, remember=())
+        state = self._run(inputs, lengths, iterations, generator, recorded=())
         return self._hand_out(state, [state.result(name) for name in self.want])
 
     def preactivations(
@@ -160,7 +160,7 @@ class Unrolled(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
-        state = self._run(inputs, lengths, iterations, generator, remember=self.want)
+        state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
         shapes = state.evidence.shapes
         results = [state.preactivations[name].expand(state.evidence.batch, *shapes[name]) for name in self.want]
         return self._hand_out(state, results)
@@ -172,10 +172,10 @@ class Unrolled(nn.Module):
         self._check_finite(separated)
         return separated[0] if self._single else separated
 
-    def _check_finite(self, found: Sequence[Tensor]) -> None:
+    def _check_finite(self, results: Sequence[Tensor]) -> None:
         if not self.check_values or torch.compiler.is_compiling():
             return
-        for name, x in zip(self.want, found, strict=True):
+        for name, x in zip(self.want, results, strict=True):
             least, most = torch.aminmax(x.detach())
             if math.isfinite(float(least)) and math.isfinite(float(most)):
                 continue
@@ -187,9 +187,9 @@ class Unrolled(nn.Module):
                 "values to find the update at which it happened."
             )
 
-    def _state(self, plan: Plan, evidence: Evidence, remember: Sequence[str]) -> State:
+    def _state(self, plan: Plan, evidence: Evidence, recorded: Sequence[str]) -> State:
         """What the updates work on."""
-        return State(plan, evidence, remember, self.update)
+        return State(plan, evidence, recorded, self.update)
 
     def _run(
         self,
@@ -197,7 +197,7 @@ class Unrolled(nn.Module):
         lengths: Mapping[str, Tensor] | None,
         iterations: int | None,
         generator: torch.Generator | None,
-        remember: Sequence[str],
+        recorded: Sequence[str],
     ) -> State:
         if len(inputs) != len(self.given):
             raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
@@ -222,14 +222,14 @@ class Unrolled(nn.Module):
         )
         require_inferred_parts(evidence, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
-        state = self._state(plan, evidence, remember)
+        state = self._state(plan, evidence, recorded)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
             self._run_until(plan, state, rounds, self.until, generator)
         else:
             steps = self._steps(plan, state, rounds, generator)
             # of the last update the pre-activation may be all that is wanted
-            self.gradient.run(state, steps, receive_last=bool(remember) and state.closed_form(steps[-1]))
+            self.gradient.run(state, steps, receive_last=bool(recorded) and state.closed_form(steps[-1]))
         blocks = unfinished_blocks(state) if state.unfinished else ""
         if blocks:
             warnings.warn(
@@ -296,7 +296,7 @@ class Unrolled(nn.Module):
         return mark_reuse(plan, live_steps(plan, steps, self.want, self.update.exact), cyclic=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the initial values too, those aside that somebody learns: they are moved by whoever owns them."""
+        """Also move initial values, except learnable ones, which belong to modules of their own."""
         self.initial = {name: fn(x) if isinstance(x, Tensor) and not x.requires_grad else x for name, x in self.initial.items()}
         super()._apply(fn, recurse)
         return self

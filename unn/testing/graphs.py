@@ -165,7 +165,7 @@ def _generator(case: GraphCase) -> torch.Generator:
 
 
 def _receive_afresh(state: State, inlet: object, step: Step) -> torch.Tensor | None:
-    state._kept.clear()
+    state._cached.clear()
     if any(source not in state.values for source in inlet.sources):  # type: ignore[attr-defined]
         return None
     return state._compute(inlet, step.name)  # type: ignore[arg-type]
