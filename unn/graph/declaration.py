@@ -399,11 +399,11 @@ class Declaration(nn.Module):
                 entries up.
         """
         indices: dict[str, Index] = {}
-        known = [name for name, array in self.arrays.items() if isinstance(array, Index)]
         for reference in factor.references:
             for name in reference.pattern.indices:
                 array = self.arrays.get(name)
                 if not isinstance(array, Index):
+                    known = [other for other, declared in self.arrays.items() if isinstance(declared, Index)]
                     what = (
                         unknown("index", name, known)
                         if array is None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DeclarationError, UnnError
 from .arrays import Array, Index, Indices, Reference, Variable
@@ -85,18 +85,24 @@ class SizeRelation:
         return offset_rule(self.axis, self.other, self.by)
 
 
-@dataclass(frozen=True)
-class Tie:
-    """Why two axes, or an axis and a letter of a factor, have one size.
+class Tie(NamedTuple):
+    """Two axes, or an axis and a letter of a factor, of one size.
 
     Attributes:
-        reason: in words, such as "letter 'i' of factor 'emission'".
+        what: ties them, such as "letter 'i'".
+        where: it stands, such as "factor 'emission'".
         one, other: axes, or letters with the name of their factor.
     """
 
-    reason: str
+    what: str
+    where: str
     one: str
     other: str
+
+    @property
+    def reason(self) -> str:
+        """What ties them and where, such as "letter 'i' of factor 'emission'"."""
+        return self.what if self.what == self.where else f"{self.what} of {self.where}"
 
 
 @dataclass(frozen=True)
@@ -381,7 +387,7 @@ class SizeTable:
                 letter = dim.letters[0]
                 key = f"{prefix}{letter}{dim.shift:+d}" if dim.shift else prefix + letter
                 if dim.index is None:
-                    self._tie(where, f"letter '{dim}'", key, axis)
+                    self._tie(where, f"letter '{dim if dim.shift else letter}'", key, axis)
                 else:
                     index = factor.indices[dim.index]
                     self._tie(where, f"letter '{letter}'", key, index.axes[0])
@@ -403,7 +409,7 @@ class SizeTable:
         return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
 
     def _tie(self, where: str, what: str, one: str, other: str) -> None:
-        self._ties.append(Tie(what if what == where else f"{what} of {where}", one, other))
+        self._ties.append(Tie(what, where, one, other))
         a, b = self.root(one), self.root(other)
         if a == b:
             return
@@ -481,6 +487,8 @@ def letter_sizes(
 
 def _shifted_pairs(factor: Factor) -> list[ShiftedPair]:
     """The axes of different names along which a factor runs by one letter at different shifts."""
+    if all(dim.shift == 0 for reference in factor.references for dim in reference.pattern.dimensions):
+        return []
     places = [
         (axis, dim)
         for reference in factor.references
