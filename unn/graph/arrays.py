@@ -130,7 +130,7 @@ class Index(Array):
 
     def __getitem__(self, pattern: str) -> Reference:
         raise DeclarationError(
-            f"index {self.name!r} cannot be an operand; use it to gather entries of an array along axis "
+            f"index {self.name!r} has no values to multiply; it gathers entries of an array along axis "
             f"{self.into!r}, "
             f"for example X['{self.name}[e]'] for an array X of that axis."
         )

@@ -34,12 +34,12 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
     if (pairs[:, 0] == pairs[:, 1]).any():
         return None
     count = int(np.prod(shape, dtype=np.int64))
-    edges = np.concatenate([pairs, pairs[:, ::-1]])
-    edges = edges[np.argsort(edges[:, 0], kind="stable")]
-    starts = np.searchsorted(edges[:, 0], np.arange(count + 1))
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    both = both[np.argsort(both[:, 0], kind="stable")]
+    starts = np.searchsorted(both[:, 0], np.arange(count + 1))
     colours = np.full(count, -1)
     for node in range(count):
-        taken = colours[edges[starts[node] : starts[node + 1], 1]]
+        taken = colours[both[starts[node] : starts[node + 1], 1]]
         free = np.ones(taken.size + 1, dtype=bool)
         free[taken[(taken >= 0) & (taken <= taken.size)]] = False
         colours[node] = int(np.argmax(free))

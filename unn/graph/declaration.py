@@ -144,7 +144,7 @@ class Declaration(nn.Module):
             try:
                 value = torch.as_tensor(value).detach().clone()
             except (TypeError, ValueError, RuntimeError) as error:
-                raise DeclarationError(f"constant {name!r}: its value cannot be converted to a tensor ({error}).") from None
+                raise DeclarationError(f"constant {name!r}: its value cannot be made a tensor ({error}).") from None
             if not value.is_floating_point():
                 raise DeclarationError(f"constant {name!r}: its value has dtype {value.dtype}; call .float().")
             if not bool(value.isfinite().all()):
@@ -500,7 +500,7 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
     try:
         tensor = torch.as_tensor(numbers)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DeclarationError(f"index {name!r}: its numbers cannot be converted to a tensor ({error}).") from None
+        raise DeclarationError(f"index {name!r}: its numbers cannot be made a tensor ({error}).") from None
     if tensor.numel() == 0 and not isinstance(numbers, Tensor):
         tensor = tensor.long()
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:

@@ -53,7 +53,7 @@ def _check_complete(tape: Tape) -> None:
         if statement.name is None:
             raise DeclarationError(
                 f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, or assign it to entries of an array from "
-                "t.empty; for an intermediate value that is no variable, leave out t.deterministic."
+                "t.empty; for an intermediate value that is not a variable, leave out t.deterministic."
             )
     for recorded in tape.variables.values():
         missing = np.flatnonzero(recorded.nodes.ravel() < 0)

@@ -108,7 +108,7 @@ class Names:
                 written.append(self._listed(link))
         return written
 
-    def alone(self, name: str, axes: Collection[int]) -> Written:
+    def ordered_factor(self, name: str, axes: Collection[int]) -> Written:
         """A factor of a single variable that declares some of its axes as ordered."""
         used: set[str] = set()
         places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]

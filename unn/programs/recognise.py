@@ -138,9 +138,9 @@ def _parts(sizes: Sequence[int], splits: dict[int, int], index: Sequence[Nodes])
 
 
 def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], tuple[int, ...]] | None:
-    """The ties, shifts and sizes of letters of the one template that gives so many pairs, if there is one.
+    """Ties, shifts and sizes of letters of the single template with exactly ``count`` pairs, if it exists.
 
-    It ties the parts whose indices differ by the same in every pair.
+    It ties parts whose indices have a constant difference over all pairs.
     """
     ties: list[int] = []
     shifts: list[int] = []

@@ -23,8 +23,8 @@ def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, froz
     mask and the embeddings, so the joint law must be invariant under each. These are more than the
     permutations of an index everywhere at once: in ``y = (x[0] * x[1]).sum()`` of an array x of two
     rows the columns are exchangeable, but the mask is also symmetric under exchanges within one
-    row. Three kinds are checked: permutations of the index everywhere, in one variable alone, and
-    at the first or the last value of another index alone.
+    row. Three kinds are checked: permutations of the index everywhere, in a single variable, and
+    at the first or the last value of another index only.
 
     Args:
         tape: tape of a complete run.
@@ -64,7 +64,7 @@ def with_ordered(
     factors = list(graph.factors.values())
     children = {factor.references[0][0] for factor in written}
     ordered: list[set[str]] = [set() for _ in factors]
-    alone: dict[str, set[int]] = {}
+    root_axes: dict[str, set[int]] = {}
     for symmetry, altered in unequal:
         letters = [letters_along(symmetry, factor, graph) for factor in factors]
         # a variable without parents is not the child of any factor yet
@@ -74,14 +74,14 @@ def with_ordered(
             if part.variable in altered - children and part.before == part.after == 1
         ]
         for part in roots:
-            alone.setdefault(part.variable, set()).add(part.axis)
+            root_axes.setdefault(part.variable, set()).add(part.axis)
         own = [k for k, factor in enumerate(written) if letters[k] and factor.references[0][0] in altered]
         if not own and not roots:
             own = [k for k, along in enumerate(letters) if along][:1]
         for k in own:
             ordered[k] |= letters[k]
     return [
-        *(names.alone(variable, axes) for variable, axes in alone.items()),
+        *(names.ordered_factor(variable, axes) for variable, axes in root_axes.items()),
         *(
             replace(factor, ordered=" ".join(sorted(letters)))
             for factor, letters in zip(written, ordered, strict=True)
