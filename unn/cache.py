@@ -10,10 +10,10 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Keep the entries that were used last.
+    """A cache that evicts the least recently used entry.
 
     Args:
-        capacity: largest number of entries, at least 1; the entry that was not used for longest is dropped for a new one.
+        capacity: maximum number of entries, at least 1.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -21,9 +21,9 @@ class BoundedCache(Generic[Key, Value]):
         self._entries: dict[Key, Value] = {}
 
     def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The entry of a key, made where there is none; it becomes the one that was used last."""
+        """Return the entry of a key, created by ``make`` if missing, and mark it as the most recently used."""
         value = self._entries.pop(key) if key in self._entries else make()
-        # a dictionary keeps the order of insertion
+        # dictionaries preserve insertion order
         self._entries[key] = value
         while len(self._entries) > self.capacity:
             del self._entries[next(iter(self._entries))]

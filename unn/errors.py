@@ -1,4 +1,4 @@
-"""Errors that a person can act on: what was wrong, where, and what to do."""
+"""Errors and warnings whose messages state the fact, the context and a remedy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class UnnError(Exception):
 
 
 class DeclarationError(UnnError, ValueError):
-    """The declared graph is wrong: a name, a pattern, a size or a factor does not fit."""
+    """Invalid declaration: a name, a pattern, a size or a factor."""
 
 
 class ObservationError(UnnError, ValueError):
-    """A value passed at run time does not fit the declaration: name, shape, dtype, device, domain or NaN."""
+    """A run-time value is inconsistent with the declaration: name, shape, dtype, device, domain or NaN."""
 
 
 class InferenceError(UnnError, ValueError):
-    """What was asked of the engine cannot be done: order, iterations, an unreachable variable."""
+    """Invalid inference request: order, iterations, or an unreachable variable."""
 
 
 class DivergenceError(InferenceError, FloatingPointError):
@@ -31,14 +31,14 @@ class ConvergenceWarning(UserWarning):
 
 
 class UnknownNameError(UnnError, KeyError):
-    """A result was looked up under a name that it does not hold."""
+    """A result has no entry of the requested name."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class DerivativeError(UnnError, NotImplementedError):
-    """A derivative or a transform was asked for that a function does not have; the message names one that it has."""
+    """A function does not support the requested derivative or transform; the message names a supported one."""
 
 
 class DataError(UnnError, ValueError):
@@ -46,15 +46,15 @@ class DataError(UnnError, ValueError):
 
 
 class ExchangeabilityWarning(UserWarning):
-    """Embeddings are shared along indices of which the declaration does not say that their values are interchangeable."""
+    """Embeddings are shared along indices that the declaration does not state to be exchangeable."""
 
 
 _CLOSE = 0.75
-"""Least similarity of a suggestion; at 0.7 'nothing' would still mean 'sorting'."""
+"""Least similarity of a suggestion; at 0.7, 'sorting' would be suggested for 'nothing'."""
 
 
-def _one_slip_apart(one: str, other: str) -> bool:
-    """Whether one letter was left out or added; or, in names of three letters or more, replaced or exchanged with its neighbour."""
+def _differ_by_one_edit(one: str, other: str) -> bool:
+    """Whether two names differ by one inserted letter or, from three letters on, one replacement or adjacent exchange."""
     short, long = sorted((one, other), key=len)
     start = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     if len(short) < len(long):
@@ -66,13 +66,13 @@ def _one_slip_apart(one: str, other: str) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the closest known name, upper and lower case being alike, or the list of known names."""
+    """' Did you mean ...?' with the closest known name, ignoring case, or the list of known names."""
     options = sorted(known)
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=_CLOSE)
     if not close:
-        lower = {option.lower(): option for option in options}
-        close = [lower[match] for match in difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=_CLOSE)]
-    close = close or [option for option in options if _one_slip_apart(str(name), option)]
+        by_lower_case = {option.lower(): option for option in options}
+        close = [by_lower_case[match] for match in difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=_CLOSE)]
+    close = close or [option for option in options if _differ_by_one_edit(str(name), option)]
     if close:
         return f" Did you mean {close[0]!r}?"
     if options:
@@ -81,5 +81,5 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """A whole message for an unknown name of one kind ('variable', 'axis', ...)."""
+    """The message for an unknown name of a kind ('variable', 'axis', ...)."""
     return f"unknown {kind} {name!r}.{suggest(str(name), known)}"

@@ -1,4 +1,4 @@
-"""A factor graph: the declaration, with the queries that are answered from it."""
+"""A factor graph: a declaration with its queries."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class FactorGraph(Declaration):
-    """A problem: variables with regularizers, parameters, constants, and the factors that couple them.
+    """Variables with regularizers, parameters, constants, and the factors that couple them.
 
-    The graph is an ``nn.Module``: its parameters are learned, moved and saved as those of any module.
+    The graph is an ``nn.Module``: its parameters are trained, moved and saved like those of any module.
 
     Args:
-        name: for messages and pictures.
-        sizes: static sizes of axes by name; axes without a size are dynamic and follow from the values of each call.
+        name: used in messages and figures.
+        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of each call.
 
     Example:
         >>> import unn
@@ -54,9 +54,9 @@ class FactorGraph(Declaration):
         """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
 
         Args:
-            values: every variable, shape ``(batch, *axes)``, and every constant that has no value of its own.
-            by_factor: return the share of each regularizer (by the name of its variable) and each factor (by its own name).
-            lengths: for ragged axes, the length of each batch element, shape ``(batch,)``.
+            values: values of all variables, shape ``(batch, *axes)``, and of all constants without declared values.
+            by_factor: return the term of each regularizer (by the name of its variable) and each factor (by its name).
+            lengths: length of each batch element along ragged axes, by axis, shape ``(batch,)``.
 
         Returns:
             Shape ``(batch,)``; +inf where a value lies outside its domain.
@@ -70,13 +70,13 @@ class FactorGraph(Declaration):
         return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
 
     def boundedness(self, given: Collection[str] = ()) -> Boundedness:
-        """Is the energy bounded below when ``given`` are observed? Bounded, unbounded, depending on the weights, or unknown.
+        """Decide whether the energy is bounded below when ``given`` are observed.
 
         Args:
-            given: names of variables and constants, in a list, tuple or set.
+            given: names of observed variables and constants, in a list, tuple or set.
 
         Raises:
-            DeclarationError: for names that are not declared, or a text in place of a collection of names.
+            DeclarationError: for undeclared names, or a string in place of a collection of names.
         """
         if isinstance(given, str) or not isinstance(given, Collection):
             raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
@@ -86,10 +86,10 @@ class FactorGraph(Declaration):
         return boundedness_of(self, given)
 
     def adjacency(self, /, **sizes: int) -> Adjacency:
-        """Which nodes interact, as a sparse symmetric matrix with named blocks.
+        """Adjacency of the nodes, a sparse symmetric matrix with named blocks.
 
         Args:
-            sizes: of the axes without a static one.
+            sizes: sizes of the dynamic axes.
 
         Raises:
             DeclarationError: for a size that is missing, unknown or contradicts the declaration.
@@ -97,14 +97,14 @@ class FactorGraph(Declaration):
         return adjacency_of(self, sizes)
 
     def symmetries(self, /, **sizes: int) -> list[Symmetry]:
-        """The indices of nodes that are exchangeable: permuting one everywhere at once leaves the adjacency as it is.
+        """Exchangeable indices of nodes: permuting one everywhere at once leaves the adjacency invariant.
 
-        This is a property of the declaration. That the problem is symmetric as well follows where factors have an energy (parameters and
-        constants tell the values of their letters apart) and in graphs of ``unn.trace``, whose programs are checked; factors that only
-        say who interacts leave it to their option ``ordered``.
+        This is a property of the declaration. The problem has the same symmetry if factors have an energy (parameters
+        and constants break the exchangeability of their letters) and in graphs of ``unn.trace``, whose programs are
+        checked; for factors without an energy, their option ``ordered`` declares it.
 
         Args:
-            sizes: of the axes without a static one.
+            sizes: sizes of the dynamic axes.
 
         Raises:
             DeclarationError: for a size that is missing, unknown or contradicts the declaration.
@@ -112,10 +112,10 @@ class FactorGraph(Declaration):
         return symmetries_of(self, sizes)
 
     def depth(self, /, **sizes: int) -> int:
-        """How many layers of attention over the graph it takes for every node to depend on every other: its longest shortest path.
+        """Number of attention layers after which every node can depend on every other: the longest shortest path.
 
         Args:
-            sizes: of the axes without a static one.
+            sizes: sizes of the dynamic axes.
 
         Raises:
             DeclarationError: for a size that is missing, unknown or contradicts the declaration.
@@ -123,7 +123,7 @@ class FactorGraph(Declaration):
         return longest_shortest_path(adjacency_of(self, sizes))
 
     def explain(self) -> str:
-        """The graph in words and formulas: arrays, energy, updates, boundedness."""
+        """Describe the graph in words and formulas: arrays, energy, updates, boundedness."""
         return describe.explain(self)
 
     def to_mermaid(self) -> str:
@@ -135,7 +135,7 @@ class FactorGraph(Declaration):
         return describe.to_dot(self)
 
     def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
-        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, several nodes in plates.
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, and plates for repeated nodes.
 
         Args:
             given: names of observed variables.

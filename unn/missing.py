@@ -1,4 +1,4 @@
-"""What to say of a name that ``unn`` does not have."""
+"""Error messages for missing attributes of ``unn``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def explanation(name: str, names: Sequence[str]) -> str:
     """The message of an AttributeError.
 
     Args:
-        name: that was looked up in the module ``unn``.
-        names: that it has.
+        name: name of the missing attribute of ``unn``.
+        names: names of its public attributes.
     """
     message = f"module 'unn' has no attribute {name!r}."
     if name.startswith("__"):
-        # tools look for these in every module
+        # tools probe these in every module
         return message
     factors = factor_names()
     if name in factors:
         return f"{message} It is in the factor library: factors.{name}."
-    options = {**{factor: f"factors.{factor}" for factor in factors}, **{own: f"unn.{own}" for own in names}}
-    lower = {option.lower(): option for option in options}
+    options = {**{factor: f"factors.{factor}" for factor in factors}, **{public: f"unn.{public}" for public in names}}
+    by_lower_case = {option.lower(): option for option in options}
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
     close = close or [
-        lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.75)
+        by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.75)
     ]
     return f"{message} Did you mean {options[close[0]]}?" if close else message
 

@@ -1,1 +1,1 @@
-"""The declaration: named arrays, factors and what follows from them; it knows no engine."""
+"""Declarations of factor graphs: named arrays, factors and their structure, independent of inference."""

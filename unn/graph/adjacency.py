@@ -1,4 +1,4 @@
-"""Who interacts with whom among the nodes of a graph."""
+"""Adjacency matrix of the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from .interactions import Relation, node_count, node_shape
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """A sparse boolean matrix over all nodes, in the order of the graph's variables: a node of a row sees those of its columns, and itself.
+    """A sparse boolean matrix over all nodes, in the order of the variables of the graph; it includes the diagonal.
+
+    As an attention mask, the node of a row attends to the nodes of its columns.
 
     Attributes:
-        rows: of the entries, sorted, shape ``(entries,)``.
-        columns: of the entries, sorted within a row, shape ``(entries,)``.
-        shapes: by variable, the sizes of the axes that index its nodes; empty for a variable that is one node.
-        relations: groups of nodes that interact, as declared; together with the diagonal and turned round they are the entries. Empty where
-            the entries follow no declaration.
+        rows: rows of the entries, sorted, shape ``(entries,)``.
+        columns: columns of the entries, sorted within each row, shape ``(entries,)``.
+        shapes: sizes of the axes that index nodes, by variable; empty for a variable with a single node.
+        relations: declared relations; the entries are their pairs, the reversed pairs and the diagonal. Empty if
+            the entries do not come from a declaration.
     """
 
     rows: Nodes
@@ -36,17 +38,17 @@ class Adjacency:
 
     @property
     def blocks(self) -> list[tuple[str, int]]:
-        """The variables in order, and how many nodes each has."""
+        """Variables in order, with their numbers of nodes."""
         return [(name, int(np.prod(shape, dtype=np.int64))) for name, shape in self.shapes.items()]
 
     @property
     def count(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return sum(size for _, size in self.blocks)
 
     @cached_property
     def starts(self) -> dict[str, int]:
-        """By variable, the number of its first node."""
+        """Number of the first node of each variable."""
         starts: dict[str, int] = {}
         total = 0
         for name, size in self.blocks:
@@ -56,7 +58,7 @@ class Adjacency:
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
-        """The same as a matrix of scipy, shape ``(nodes, nodes)``."""
+        """The matrix in scipy's CSR format, shape ``(nodes, nodes)``."""
         ends = np.searchsorted(self.rows, np.arange(self.count + 1))
         return sparse.csr_array((np.ones(len(self.rows), dtype=bool), self.columns, ends), shape=(self.count, self.count))
 
@@ -64,7 +66,7 @@ class Adjacency:
         """The numbers of the nodes of a variable, in the shape of its node axes.
 
         Raises:
-            UnknownNameError: if there is no such variable.
+            UnknownNameError: for an unknown variable.
         """
         if name not in self.shapes:
             raise UnknownNameError(unknown("variable", name, self.shapes))
@@ -72,9 +74,9 @@ class Adjacency:
         return torch.arange(self.starts[name], self.starts[name] + int(np.prod(shape, dtype=np.int64))).reshape(shape)
 
     def names(self) -> list[str]:
-        """What each node is called: ``"C[0,1,2]"``, or ``"K"`` for a variable that is one node."""
+        """Names of the nodes: ``"C[0,1,2]"``, or ``"K"`` for a variable with a single node."""
         return [
-            f"{name}[{','.join(map(str, place))}]" if shape else name for name, shape in self.shapes.items() for place in np.ndindex(*shape)
+            f"{name}[{','.join(map(str, position))}]" if shape else name for name, shape in self.shapes.items() for position in np.ndindex(*shape)
         ]
 
     def index(self) -> Tensor:
@@ -88,48 +90,51 @@ class Adjacency:
         return matrix
 
     def directed(self) -> Adjacency:
-        """Without the entries from which only a parent would see its child: information then flows along the arrows alone.
+        """Drop the entries by which a parent attends to its child; keep those by which a child attends to its parents.
 
-        An ablation (structured-diffusion paper, Figure 7): attention over it cannot carry information from children to parents.
+        An ablation (structured-diffusion paper, Figure 7): attention cannot carry information from children to parents.
 
         Raises:
-            DeclarationError: if the entries follow no declaration.
+            DeclarationError: if the entries do not come from a declaration.
         """
         if not self.relations:
-            raise DeclarationError("adjacency: without the relations of a declaration there is no direction to keep.")
-        one, other = _ends(self.relations, self.starts, self.count, both=False)
-        return self._with(one, other)
+            raise DeclarationError("adjacency: only an adjacency with the relations of a declaration has a direction.")
+        rows, columns = _ends(self.relations, self.starts, self.count, both=False)
+        return self._with(rows, columns)
 
     def random(self, generator: torch.Generator) -> Adjacency:
-        """As many entries at random places, symmetric, every node seeing itself: an ablation (structured-diffusion paper, Figure 7)."""
+        """A random symmetric adjacency with the same number of entries and the full diagonal.
+
+        An ablation (structured-diffusion paper, Figure 7).
+        """
         n, pairs = self.count, int((self.rows != self.columns).sum()) // 2
         seed = int(torch.randint(2**62, (), generator=generator))
-        chosen = np.random.default_rng(seed).choice(n * (n - 1) // 2, size=pairs, replace=False)
+        pairs_drawn = np.random.default_rng(seed).choice(n * (n - 1) // 2, size=pairs, replace=False)
         # pairs (i, j) with j < i, counted row by row
-        i = ((1 + np.sqrt(1 + 8 * chosen.astype(np.float64))) / 2).astype(np.int64)
-        i -= i * (i - 1) // 2 > chosen
-        i += (i + 1) * i // 2 <= chosen
-        j = chosen - i * (i - 1) // 2
-        every = np.arange(n)
-        return self._with(np.concatenate([every, i, j]), np.concatenate([every, j, i]))
+        i = ((1 + np.sqrt(1 + 8 * pairs_drawn.astype(np.float64))) / 2).astype(np.int64)
+        i -= i * (i - 1) // 2 > pairs_drawn
+        i += (i + 1) * i // 2 <= pairs_drawn
+        j = pairs_drawn - i * (i - 1) // 2
+        nodes = np.arange(n)
+        return self._with(np.concatenate([nodes, i, j]), np.concatenate([nodes, j, i]))
 
     def permuted(self, order: Sequence[int] | Tensor) -> Adjacency:
-        """The matrix after renaming node k to ``order[k]``; the blocks keep their names.
+        """The matrix after renumbering node k as ``order[k]``; blocks keep their names.
 
         Raises:
-            ObservationError: if the order is no permutation of the nodes.
+            ObservationError: if the order is not a permutation of the nodes.
         """
-        new = np.asarray(order, dtype=np.int64)
-        if new.shape != (self.count,) or not np.array_equal(np.sort(new), np.arange(self.count)):
+        numbers = np.asarray(order, dtype=np.int64)
+        if numbers.shape != (self.count,) or not np.array_equal(np.sort(numbers), np.arange(self.count)):
             raise ObservationError(f"adjacency: expected a permutation of {self.count} nodes.")
-        return self._with(new[self.rows], new[self.columns])
+        return self._with(numbers[self.rows], numbers[self.columns])
 
     def same_entries(self, other: Adjacency) -> bool:
-        """Has another matrix the same entries?"""
+        """Whether another matrix has the same entries."""
         return np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)
 
     def _with(self, rows: Nodes, columns: Nodes) -> Adjacency:
-        """Other entries among the same nodes, in any order."""
+        """An adjacency of the same nodes with other entries, given in any order."""
         rows, columns = _sorted(rows, columns, self.count)
         return replace(self, rows=rows, columns=columns, relations=())
 
@@ -138,32 +143,33 @@ class Adjacency:
 
 
 def adjacency(graph: Declaration, sizes: Mapping[str, int]) -> Adjacency:
-    """Two nodes interact if a term of a factor holds both, in either order; a child and its parents do, parents among themselves do not.
+    """Build the adjacency of a graph: two nodes interact if they occur in the same term of a factor.
 
-    This is the attention mask of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Section 3.
+    A child interacts with each parent; parents do not interact with one another. This is the attention mask
+    of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Section 3.
 
     Args:
         graph: the declaration.
-        sizes: of the axes without a static one, by name.
+        sizes: sizes of the dynamic axes, by name.
 
     Raises:
         DeclarationError: for a size that is missing, unknown or contradicts the declaration.
     """
     shapes = _shapes(graph, sizes)
-    found = Adjacency(
+    empty = Adjacency(
         np.zeros(0, np.int64),
         np.zeros(0, np.int64),
         {name: node_shape(variable, shapes) for name, variable in graph.variables.items()},
         tuple(relation for factor in graph.factors.values() for relation in factor.interactions(shapes)),
     )
-    assert found.count == sum(node_count(variable, shapes) for variable in graph.variables.values())
-    one, other = _ends(found.relations, found.starts, found.count, both=True)
-    rows, columns = _sorted(one, other, found.count)
-    return replace(found, rows=rows, columns=columns)
+    assert empty.count == sum(node_count(variable, shapes) for variable in graph.variables.values())
+    one, other = _ends(empty.relations, empty.starts, empty.count, both=True)
+    rows, columns = _sorted(one, other, empty.count)
+    return replace(empty, rows=rows, columns=columns)
 
 
 def _ends(relations: Sequence[Relation], starts: Mapping[str, int], count: int, both: bool) -> tuple[Nodes, Nodes]:
-    """Rows and columns of all relations and of the diagonal, some of them several times; directed ones turned round as well, or not."""
+    """Rows and columns of the diagonal and all relations, with repeats; ``both`` adds reversed directed pairs."""
     rows, columns = [np.arange(count)], [np.arange(count)]
     for relation in relations:
         i, j = relation.pairs
@@ -177,7 +183,7 @@ def _ends(relations: Sequence[Relation], starts: Mapping[str, int], count: int, 
 
 
 def _sorted(rows: Nodes, columns: Nodes, count: int) -> tuple[Nodes, Nodes]:
-    """The entries in order, each once."""
+    """Sorted distinct entries."""
     # scipy counts instead of comparing, several times faster than sorting
     matrix = sparse.coo_array((np.ones(len(rows), dtype=bool), (rows, columns)), shape=(count, count)).tocsr()
     matrix.sort_indices()
@@ -193,9 +199,9 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
             raise DeclarationError(f"adjacency: graph {graph.name!r}: " + unknown("axis", axis, axes))
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise DeclarationError(f"adjacency: axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
-        before = {**table.static, **known}.get(table.root(axis))
-        if before not in (None, size):
-            raise DeclarationError(f"adjacency: axis {axis!r} has size {before} in graph {graph.name!r}, but {size} was given.")
+        fixed = {**table.static, **known}.get(table.root(axis))
+        if fixed not in (None, size):
+            raise DeclarationError(f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given.")
         known[table.root(axis)] = size
     solved = table.solve(known)
     shapes: dict[str, tuple[int, ...]] = {}

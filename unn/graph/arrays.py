@@ -29,7 +29,7 @@ class Array:
         """Refer to this array inside a factor, for example ``X["i d"]``.
 
         Raises:
-            DeclarationError: if the pattern cannot be read or has not one dimension for each axis.
+            DeclarationError: if the pattern cannot be parsed or does not have one dimension per axis.
         """
         if not isinstance(pattern, str):
             raise DeclarationError(
@@ -59,8 +59,8 @@ class Variable(Array):
     """A named array that can be observed or inferred.
 
     Attributes:
-        regularizer: the strictly convex function that says its domain and its activation.
-        node_axes: how many leading axes index separate nodes; the others are features of one node.
+        regularizer: strictly convex function that determines the domain and the activation.
+        node_axes: number of leading axes that index separate nodes; the others are features of a node.
     """
 
     regularizer: Regularizer
@@ -83,16 +83,16 @@ class Parameter(Array):
 
 @dataclass(frozen=True)
 class Constant(Array):
-    """A fixed array: given when declared, or passed with the observations (then with or without a batch axis)."""
+    """A fixed array, given when declared or passed with the observations (with or without a batch axis)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Index(Array):
-    """Fixed numbers of entries of an axis, along another axis: the ends of the edges of a graph, say.
+    """Fixed integers along one axis that refer to entries of another, such as the endpoints of edges.
 
     Attributes:
         numbers: int64, shape ``(size of the axis,)``, on the CPU.
-        into: the axis whose entries they number.
+        into: axis whose entries the integers refer to.
     """
 
     numbers: Tensor
@@ -101,12 +101,12 @@ class Index(Array):
 
     @property
     def array(self) -> NDArray[np.int64]:
-        """The numbers as an array of numpy."""
+        """The integers as a numpy array."""
         array: NDArray[np.int64] = self.numbers.numpy()
         return array
 
     def on(self, device: torch.device) -> Tensor:
-        """The numbers on a device; copied there once."""
+        """The integers on a device, copied once."""
         if device == self.numbers.device:
             return self.numbers
         if device not in self._copies:
@@ -115,10 +115,10 @@ class Index(Array):
         return self._copies[device]
 
     def check_size(self, size: int) -> None:
-        """Check that the axis has an entry for each of the numbers.
+        """Check that all integers are smaller than the size of the axis.
 
         Raises:
-            DeclarationError: names the first number beyond the size.
+            DeclarationError: names the first integer beyond the size.
         """
         beyond = np.flatnonzero(self.array >= size)
         if len(beyond):
@@ -130,7 +130,7 @@ class Index(Array):
 
     def __getitem__(self, pattern: str) -> Reference:
         raise DeclarationError(
-            f"index {self.name!r} has no values to multiply; it looks up entries of an array along axis "
+            f"index {self.name!r} has no values to multiply; it gathers entries of an array along axis "
             f"{self.into!r}, "
             f"for example X['{self.name}[e]'] for an array X of that axis."
         )
@@ -145,7 +145,7 @@ Indices = Mapping[str, Index]
 
 @dataclass(frozen=True)
 class Reference:
-    """An array seen through a pattern, as the operand of a factor."""
+    """An array with a pattern, as an operand of a factor."""
 
     array: Array
     pattern: Pattern
@@ -181,16 +181,16 @@ def parse_axes(kind: str, name: str, text: str) -> tuple[tuple[str, ...], int]:
 
 
 def check_batch(where: str, array: Array, x: Tensor, batch: int | None) -> int:
-    """Check that a value has a batch axis and one for each of its array; returns the batch size.
+    """Check the number of axes and the batch size of a value, and return its batch size.
 
     Args:
-        where: the value is from, for the message.
-        array: that it belongs to.
+        where: origin of the value, for the message.
+        array: array of the value.
         x: the value.
-        batch: size of those before it; None for the first.
+        batch: batch size of the previous values; None for the first.
 
     Raises:
-        ObservationError: with the remedy.
+        ObservationError: with a remedy.
     """
     if x.ndim != len(array.axes) + 1:
         remedy = "; add a batch axis with x[None]" if x.ndim == len(array.axes) else ""

@@ -1,4 +1,4 @@
-"""Is an energy bounded below? Decided from the declaration, before anything runs."""
+"""Decide from the declaration whether an energy is bounded below."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bound(Enum):
-    """What is known of the infimum of an energy."""
+    """Verdict on the infimum of an energy."""
 
     BOUNDED = "bounded below"
     DEPENDS = "depends on the weights"
@@ -27,17 +27,17 @@ class Bound(Enum):
 
 @dataclass(frozen=True)
 class Boundedness:
-    """The verdict on a graph, given what is observed.
+    """The verdict on a graph for a set of observed arrays.
 
-    ``BOUNDED`` holds for all values of the parameters and of what is observed, ``UNBOUNDED`` for the present values of
-    the parameters that ``ray`` names. ``DEPENDS`` says that both occur, and ``UNKNOWN`` that neither could be shown.
+    ``BOUNDED`` holds for all values of parameters and observed arrays, ``UNBOUNDED`` for the present values of the
+    parameters that ``ray`` names. ``DEPENDS`` means that both cases occur, ``UNKNOWN`` that neither could be proved.
 
     Attributes:
         bound: the verdict.
-        degrees: for every factor with an energy, its degree in the unobserved unbounded variables (None: not known).
-        unbounded: for the factors that decide the verdict, the variables in which they are of that degree.
-        reasons: why, in words, one for each of these factors.
-        ray: for ``UNBOUNDED``, a half-line along which the energy decreases without limit.
+        degrees: degree of each energy in the unobserved unbounded variables, by factor; None if unknown.
+        unbounded: those variables, by factor that decides the verdict.
+        reasons: explanation for each of these factors.
+        ray: half-line along which the energy decreases without limit, for ``UNBOUNDED``.
     """
 
     bound: Bound
@@ -48,7 +48,7 @@ class Boundedness:
 
     @property
     def bounded(self) -> bool | None:
-        """True if the energy is bounded below, False if it is not, None if that is not known or depends on the weights."""
+        """True if the energy is bounded below, False if it is not, None if unknown or dependent on the weights."""
         return {Bound.BOUNDED: True, Bound.UNBOUNDED: False}.get(self.bound)
 
     def __str__(self) -> str:
@@ -73,12 +73,12 @@ class Boundedness:
 
 
 def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
-    """Judge a graph (docs/theory.md, Boundedness).
+    """Decide whether the energy of a graph is bounded below (docs/theory.md, Boundedness).
 
     A regularizer outweighs factors of degree at most 1 in the unbounded variables. A factor that is bounded below together
-    with the regularizer of one variable (``EnergyFactor.completed_by``) uses that regularizer up. What remains, of degree 2 or
+    with the regularizer of one variable (``EnergyFactor.completed_by``) uses up that regularizer. The rest, of degree 2 or
     more, is bounded below if the energy of the factor is never negative, or if its coupling is small against quadratic
-    regularizers; it is unbounded if a ray is found along which the whole energy decreases without limit.
+    regularizers; it is unbounded if there is a ray along which the total energy decreases without limit.
     """
     free = [v for v in graph.variables.values() if v.name not in given]
     open_names = {v.name for v in free if not v.regularizer.bounded}
@@ -106,10 +106,10 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
 
 
 def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]) -> dict[EnergyFactor, str]:
-    """Factors that are bounded below together with the regularizer of one variable, and that variable.
+    """Factors that are bounded below together with the regularizer of one variable, with that variable.
 
-    Each regularizer can serve once, and only where all else that involves its variable is bounded below as well: it no
-    longer outweighs anything.
+    Each regularizer serves one factor, and only if all other terms of its variable are bounded below, since it can no
+    longer outweigh them.
     """
     completed: dict[EnergyFactor, str] = {}
     for factor in factors:
@@ -117,17 +117,17 @@ def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | N
         if fall[factor] != 0 and name in open_names and name not in completed.values():
             completed[factor] = name
     while True:
-        rest = {name for f in factors if f not in completed and fall[f] != 0 for name in f.variables}
-        kept = {factor: name for factor, name in completed.items() if name not in rest}
-        if len(kept) == len(completed):
+        open_variables = {name for f in factors if f not in completed and fall[f] != 0 for name in f.variables}
+        remaining = {factor: name for factor, name in completed.items() if name not in open_variables}
+        if len(remaining) == len(completed):
             return completed
-        completed = kept
+        completed = remaining
 
 
 def _decided_by_weights(
     graph: Declaration, factor: EnergyFactor, factors: Sequence[EnergyFactor], open_names: set[str], given: Collection[str]
 ) -> bool:
-    """Is a factor of known degree, with weights or observed values that are not fixed, the only thing that may outweigh squares?"""
+    """Whether only the free weights or observed values of a factor of known degree can outweigh quadratic terms."""
     own = [name for name in factor.variables if name in open_names]
     variable = any(isinstance(r.array, Parameter) or r.array.name in given or r.array.name not in _fixed(graph) for r in factor.references)
     return (
@@ -145,7 +145,7 @@ def _fixed(graph: Declaration) -> set[str]:
 
 
 def is_polynomial(factor: EnergyFactor, open_names: Collection[str]) -> bool:
-    """Is the energy known to be a polynomial in these variables?"""
+    """Whether the energy is known to be a polynomial in these variables."""
     own = [name for name in factor.variables if name in open_names]
     return factor.multilinear or all(factor.affine_in(name) for name in own)
 

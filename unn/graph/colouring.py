@@ -1,4 +1,4 @@
-"""Exact sub-blocks: colour classes of the nodes of a variable that meets itself in a factor."""
+"""Exact sub-blocks: colour classes of the nodes of a variable that interacts with itself."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .interactions import Shapes, node_shape, term_relation
 
 
 def meets_itself(factor: Factor, variable: Variable) -> bool:
-    """Does the variable occur several times in this factor?"""
+    """Whether the variable occurs several times in the factor."""
     return sum(reference.array.name == variable.name for reference in factor.references) > 1
 
 
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
-    """The pairs of nodes of one variable that some term of the factor multiplies, shape ``(pairs, 2)``, flat indices."""
-    places = [r for r in factor.references if r.array.name == variable.name]
-    pairs = [np.stack(term_relation(factor, one, other, shapes).pairs, axis=1) for k, one in enumerate(places) for other in places[k + 1 :]]
+    """Pairs of nodes of a variable that occur in a common term of the factor, flat indices, shape ``(pairs, 2)``."""
+    references = [r for r in factor.references if r.array.name == variable.name]
+    pairs = [np.stack(term_relation(factor, one, other, shapes).pairs, axis=1) for k, one in enumerate(references) for other in references[k + 1 :]]
     return np.unique(np.concatenate(pairs), axis=0)
 
 
 def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes) -> list[np.ndarray] | None:
-    """Split the nodes into classes without interaction inside; None if a node meets itself, so that no such split exists.
+    """Split nodes into classes without inner interactions by greedy colouring in node order (two classes on a grid).
 
     Returns:
-        Boolean arrays of the shape of the node axes; greedy colouring in the order of the nodes (two classes on a grid).
+        Boolean arrays of the shape of the node axes; None if a node interacts with itself.
     """
     shape = node_shape(variable, shapes)
     pairs = np.concatenate([node_pairs(f, variable, shapes) for f in factors if meets_itself(f, variable)])

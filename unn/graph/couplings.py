@@ -1,4 +1,4 @@
-"""How strongly a product of arrays couples its variables: upper bounds from the values of constants and the size of domains."""
+"""Upper bounds on the coupling of variables by products, from values of constants and sizes of domains."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROUNDING = 1e-12
 
 
 def grows_like_a_square(regularizer: Regularizer) -> bool:
-    """Is Psi(x) >= ||x||^2 / 2 with equality in its growth? Known of the package's own classes, not of their subclasses."""
+    """Whether Psi(x) >= ||x||^2 / 2 with the same growth; known for classes of this package, not their subclasses."""
     return type(regularizer) in (SquaredNorm, NonNegative, L1)
 
 
 def never_negative(graph: Declaration, factor: EnergyFactor) -> bool:
-    """Is the energy of a product >= 0 whatever its variables are, by the signs of domains and constants?"""
+    """Whether the energy of a product is >= 0 by the signs of domains and constants."""
     if factor.product() is None:
         return False
     sign = -1.0
@@ -43,18 +43,18 @@ def never_negative(graph: Declaration, factor: EnergyFactor) -> bool:
 def dominated(
     graph: Declaration, undecided: Sequence[EnergyFactor], factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]
 ) -> set[EnergyFactor]:
-    """Those factors of degree 2 that quadratic regularizers outweigh together.
+    """Factors of degree 2 that quadratic regularizers outweigh jointly.
 
     With |E_f| <= c_f |u| |v| for the two unbounded variables of each factor, the energy is at least the form
     1/2 sum |u|^2 - sum c_f |u| |v| in the norms of the variables, which is bounded below, together with all factors of
-    degree at most 1, if it is positive definite. If it is positive semidefinite, it is so only without these.
+    degree at most 1, if it is positive definite. A positive semidefinite form suffices only without such factors.
 
     Args:
-        graph: of the factors.
+        graph: graph of the factors.
         undecided: factors of degree 2 or more.
         factors: all factors with an energy.
-        fall: by factor, the degree to which it can fall in the unbounded variables.
-        open_names: the unobserved variables with unbounded domains.
+        fall: degree of the fall of each factor in the unbounded variables.
+        open_names: names of unobserved variables with unbounded domains.
     """
     bounds = {f: bound for f in undecided if fall[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None}
     pairs = {f: [r.array.name for r in f.references if r.array.name in open_names] for f in bounds}
@@ -86,9 +86,9 @@ def _components(pairs: dict[EnergyFactor, list[str]]) -> list[list[EnergyFactor]
 def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[str]) -> float | None:
     """c with |E| <= c |u| |v| for the two occurrences u and v of unbounded variables; None if not known.
 
-    By the inequality of Cauchy and Schwarz a contraction is at most the product of the norms of its operands, where each
-    letter occurs in two of them or more; a letter that occurs in one alone adds the root of its size. Of a matrix between
-    u and v the spectral norm takes the place of the Frobenius norm.
+    By the Cauchy-Schwarz inequality, a contraction is at most the product of the norms of its operands if each letter
+    occurs in at least two of them; a letter in only one contributes the square root of its size. For a matrix between
+    u and v, the spectral norm replaces the Frobenius norm.
     """
     ends = [r for r in factor.references if r.array.name in open_names]
     others = [r for r in factor.references if r.array.name not in open_names]
@@ -114,7 +114,7 @@ def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[st
 
 
 def _spectral_norm(graph: Declaration, weight: Reference, ends: Sequence[Reference]) -> float:
-    """The largest singular value of a constant between two variables; infinite where it is not a matrix between them."""
+    """The largest singular value of a constant between two variables; infinite if it is not a matrix between them."""
     left = [letter for letter in weight.letters if letter in ends[0].letters and letter not in ends[1].letters]
     right = [letter for letter in weight.letters if letter in ends[1].letters and letter not in ends[0].letters]
     plain = all(r.pattern.plain and len(set(r.letters)) == len(r.letters) for r in (weight, *ends))
@@ -146,7 +146,7 @@ def _norm(graph: Declaration, reference: Reference) -> float | None:
 
 
 def _scaled_root(radius: float, sizes: Sequence[int | None]) -> float | None:
-    """The norm of so many rows or entries of one radius; None if a size is not known or the radius is infinite."""
+    """The norm of an array whose rows or entries have norm ``radius``; None if a size is unknown or the radius infinite."""
     known = [size for size in sizes if size is not None]
     return radius * math.prod(known) ** 0.5 if len(known) == len(sizes) and math.isfinite(radius) else None
 
@@ -158,7 +158,7 @@ def _domain_is_nonnegative(regularizer: Regularizer) -> bool:
 
 
 def _sign_of_constant(graph: Declaration, reference: Reference) -> float:
-    """1, -1 or 0 where no entry has another sign; NaN for parameters and constants without values."""
+    """Common sign of all entries, 1, -1 or 0; NaN for mixed signs, parameters and constants without values."""
     value = graph.fixed_values().get(reference.array.name)
     if not isinstance(reference.array, Constant) or value is None or value.is_meta:
         return math.nan
@@ -167,11 +167,11 @@ def _sign_of_constant(graph: Declaration, reference: Reference) -> float:
 
 
 def _letter_sizes(graph: Declaration, factor: EnergyFactor) -> dict[str, int]:
-    """The sizes of letters, as far as the declaration fixes those of whole arrays."""
+    """Sizes of letters, from arrays whose sizes are all static."""
     table = graph.size_table
     shapes = {r.array.name: table.shape(r.array, table.static) for r in factor.references}
-    known = {name: [size for size in shape if size is not None] for name, shape in shapes.items() if None not in shape}
+    static_shapes = {name: [size for size in shape if size is not None] for name, shape in shapes.items() if None not in shape}
     try:
-        return factor.letter_sizes(known)
+        return factor.letter_sizes(static_shapes)
     except DeclarationError:
         return {}

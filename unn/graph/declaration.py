@@ -25,20 +25,20 @@ M = TypeVar("M")
 
 
 class Declaration(nn.Module):
-    """Variables with regularizers, parameters, constants, indices, and the factors that couple them; no engine.
+    """Variables with regularizers, parameters, constants, indices, and the factors that couple them.
 
-    It is an ``nn.Module``: its parameters are learned, moved and saved as those of any module. ``unn.FactorGraph`` adds the queries that engines
-    and pictures answer.
+    As an ``nn.Module``, it holds the parameters that are trained, moved and saved. ``unn.FactorGraph`` adds
+    energies, structural queries and figures.
 
     Args:
-        name: for messages and pictures.
-        sizes: static sizes of axes by name; axes without a size are dynamic, found from the values of each call.
+        name: used in messages and figures.
+        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of each call.
     """
 
     def __init__(self, name: str = "graph", /, **sizes: int) -> None:
         super().__init__()
         if not isinstance(name, str):
-            raise DeclarationError(f"a graph needs a name that is text, got {name!r}.")
+            raise DeclarationError(f"the name of a graph must be a string, got {name!r}.")
         sizes = {axis: int(size) if isinstance(size, np.integer) else size for axis, size in sizes.items()}
         for axis, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
@@ -54,15 +54,15 @@ class Declaration(nn.Module):
         self._relations: list[SizeRelation] = []
         self._memo: dict[Hashable, object] = {}
 
-    # -- declaring ---------------------------------------------------------------------------------------------------
+    # -- declarations ---------------------------------------------------------------------------------------------------
 
     def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
         """Declare an array that can be observed or inferred.
 
         Args:
-            name: unique in the graph.
+            name: unique identifier in the graph.
             axes: names separated by spaces; axes left of a bar index separate nodes: ``"row col | digit"``.
-            regularizer: says the domain and the activation.
+            regularizer: determines the domain and the activation.
 
         Raises:
             DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
@@ -80,7 +80,7 @@ class Declaration(nn.Module):
         variable = Variable(name, names, bound, node_axes)
         self._declare(variable)
         try:
-            # the regularizer may tie sizes that contradict
+            # the size rules of the regularizer may conflict with known sizes
             self._table.solve({})
         except DeclarationError:
             del self._variables[name]
@@ -92,7 +92,7 @@ class Declaration(nn.Module):
         """Declare a learned array.
 
         Args:
-            name: unique in the graph; also its name in ``state_dict()``.
+            name: unique identifier in the graph; also its name in ``state_dict()``.
             axes: names separated by spaces.
             init: ``"fan_in"`` (uniform in +-1/sqrt(product of all sizes but the first), as ``torch.nn.Linear``; the default from
                 two axes on), ``"zeros"`` (the default with one axis), ``"ones"``, ``"normal"`` (standard deviation 0.01), a number
@@ -107,13 +107,13 @@ class Declaration(nn.Module):
         if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
             raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
         parameter = Parameter(name, names)
-        number = isinstance(init, (int, float)) and not isinstance(init, bool) and math.isfinite(init) and init >= 0
-        if not (number or isinstance(init, (str, Tensor)) or callable(init)):
+        is_deviation = isinstance(init, (int, float)) and not isinstance(init, bool) and math.isfinite(init) and init >= 0
+        if not (is_deviation or isinstance(init, (str, Tensor)) or callable(init)):
             raise DeclarationError(
                 f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
             )
         if isinstance(init, Tensor) and init.is_floating_point() and not bool(init.isfinite().all()):
-            raise DeclarationError(f"parameter {name!r}: its first values have NaN or infinite entries.")
+            raise DeclarationError(f"parameter {name!r}: its initial value has NaN or infinite entries.")
         if isinstance(init, Tensor) and not init.is_floating_point():
             raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
         self._declare(parameter)
@@ -131,7 +131,7 @@ class Declaration(nn.Module):
         """Declare a fixed array, given here or with the observations of each call.
 
         Args:
-            name: unique in the graph.
+            name: unique identifier in the graph.
             axes: names separated by spaces.
             value: shape ``(*axes)``; saved and moved with the module. None: passed to each call, with or without a batch axis.
 
@@ -160,21 +160,19 @@ class Declaration(nn.Module):
         return constant
 
     def index(self, name: str, axis: str, numbers: Tensor | Sequence[int], into: str) -> Index:
-        """Declare fixed numbers of entries along an axis, such as the ends of the edges of a graph.
+        """Declare an index: integers along one axis that refer to entries of another, such as edge lists.
 
-        A factor looks entries up by them: ``s["src[e] v"]`` is, for each edge e, row ``src[e]`` of ``s``.
-        The numbers belong to the declaration, as sizes do: they are not among the weights of
-        ``state_dict()``.
+        Factors gather entries with it: ``s["src[e] v"]`` is row ``src[e]`` of ``s`` for each edge e.
+        Like sizes, the integers are part of the declaration and not of ``state_dict()``.
 
         Args:
-            name: unique in the graph.
-            axis: along which the numbers lie, such as ``"edge"``.
-            numbers: whole numbers >= 0, shape ``(axis,)``; there may be none, and each may occur several
-                times.
-            into: the axis whose entries they number, such as ``"node"``.
+            name: unique identifier in the graph.
+            axis: axis of the integers, such as ``"edge"``.
+            numbers: integers >= 0, shape ``(axis,)``; may be empty or contain repeats.
+            into: axis whose entries the integers refer to, such as ``"node"``.
 
         Raises:
-            DeclarationError: for a name in use, numbers that are not whole, negative, or beyond the size of
+            DeclarationError: for a name in use, or numbers that are fractional, negative, beyond the size of
                 ``into``, or that do not fit the axis.
 
         Example:
@@ -206,18 +204,17 @@ class Declaration(nn.Module):
         return index
 
     def relate_sizes(self, relation: str) -> None:
-        """Declare that the size of one axis follows from that of another.
+        """Declare that the size of one axis determines that of another.
 
-        Sizes and the ``lengths`` of ragged batches that are given for one of the axes then hold for the
-        other as well.
+        Sizes and ``lengths`` of ragged batches that are given for one axis then determine those of the other.
 
         Args:
-            relation: such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"``; both axes are those of
+            relation: equation such as ``"step = word - 1"``, ``"a = b + 2"`` or ``"a = b"`` between axes of
                 declared arrays.
 
         Raises:
-            DeclarationError: for an unknown axis, other text, or a relation that contradicts the sizes or
-                the factors declared so far.
+            DeclarationError: for an unknown axis, text of another form, or a relation that contradicts the
+                sizes or the factors declared so far.
 
         Example:
             >>> import unn
@@ -255,23 +252,23 @@ class Declaration(nn.Module):
         if not isinstance(factor, Factor):
             raise DeclarationError(f"factor() takes a factor such as Multilinear(H['h'], W['h x'], X['x']), got {factor!r}.")
         for reference in factor.references:
-            known = self.arrays.get(reference.array.name)
-            if known is not reference.array:
+            declared = self.arrays.get(reference.array.name)
+            if declared is not reference.array:
                 name = reference.array.name
-                what = "belongs to another graph" if known is None else "is not the one declared in this graph"
+                problem = "belongs to another graph" if declared is None else "is not the one declared in this graph"
                 remedy = suggest(name, self.arrays)
-                if known is not None:
-                    remedy = f" Use this graph's own, g[{name!r}]."
+                if declared is not None:
+                    remedy = f" Use the array of this graph, g[{name!r}]."
                 raise DeclarationError(
-                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {what} ({self.name!r}).{remedy}"
+                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {problem} ({self.name!r}).{remedy}"
                 )
         factor.indices = self._indices_of(factor)
         if self.factors.get(factor.name) is factor:
             raise DeclarationError(f"factor {factor.name!r} was added already.")
         if factor.name in self.arrays:
             raise DeclarationError(f"the name {factor.name!r} of a factor is in use by a {self.arrays[factor.name].kind}; choose another.")
-        place = factor.name.replace(".", "_")
-        if factor.module is not None and hasattr(self, place):
+        module_name = factor.name.replace(".", "_")
+        if factor.module is not None and hasattr(self, module_name):
             raise DeclarationError(f"factor {factor.name!r}: its module cannot be stored under this name, which is in use; choose another.")
         base = factor.name
         while factor.name in self.factors:
@@ -292,7 +289,7 @@ class Declaration(nn.Module):
             self.add_module(factor.name.replace(".", "_"), factor.module)
         return factor
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -301,12 +298,12 @@ class Declaration(nn.Module):
 
     @property
     def energy_factors(self) -> list[EnergyFactor]:
-        """The factors that have an energy, in the order of declaration."""
+        """The factors with an energy, in the order of declaration."""
         return [factor for factor in self.factors.values() if isinstance(factor, EnergyFactor)]
 
     @property
     def constraints(self) -> list[Constraint]:
-        """The factors that values meet or violate, in the order of declaration."""
+        """The conditions on values, in the order of declaration."""
         return [factor for factor in self.factors.values() if isinstance(factor, Constraint)]
 
     @property
@@ -318,7 +315,7 @@ class Declaration(nn.Module):
         """The variable with this name.
 
         Raises:
-            DeclarationError: if there is none; suggests the closest.
+            DeclarationError: if no variable has this name; the message suggests the closest one.
         """
         array = self.arrays.get(name) if isinstance(name, str) else None
         if not isinstance(array, Variable):
@@ -328,7 +325,7 @@ class Declaration(nn.Module):
         return array
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is derived from the declaration, which is made again."""
+        """The state without the cache of derived results, which is recomputed."""
         return {**self.__dict__, "_memo": {}}
 
     def __getattr__(self, name: str) -> Any:
@@ -349,17 +346,17 @@ class Declaration(nn.Module):
         )
 
     def memo(self, key: Hashable, make: Callable[[], M]) -> M:
-        """What ``make`` returns, made once and kept until the declaration changes.
+        """Return the cached result of ``make``, computed once until the declaration changes.
 
         Args:
-            key: names it; a tuple that begins with the name of the module that makes it.
-            make: derives it from the declaration.
+            key: cache key, a tuple that begins with the name of the calling module.
+            make: computes the result from the declaration.
         """
         if key not in self._memo:
             self._memo[key] = make()
         return cast(M, self._memo[key])
 
-    # -- inner -------------------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------------------
 
     def require_parameters(self) -> None:
         """Check that every parameter has its sizes and values.
@@ -392,11 +389,11 @@ class Declaration(nn.Module):
         self._memo.clear()
 
     def _indices_of(self, factor: Factor) -> Indices:
-        """The indices that the references of a factor name.
+        """Indices used by the references of a factor.
 
         Raises:
-            DeclarationError: for an unknown name, that of another array, or a factor that cannot look
-                entries up.
+            DeclarationError: for an unknown name, the name of another kind of array, or a factor that
+                does not support indices.
         """
         indices: dict[str, Index] = {}
         for reference in factor.references:
@@ -422,7 +419,7 @@ class Declaration(nn.Module):
         return indices
 
     def _adopt_sizes(self, array: Array, value: Tensor) -> None:
-        """Take static sizes from a value given with its declaration."""
+        """Set static sizes from the value given in a declaration."""
         problem = ""
         if value.ndim != len(array.axes):
             problem = f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape {tuple(value.shape)}"
@@ -454,7 +451,7 @@ class Declaration(nn.Module):
         self._memo.clear()
 
     def _materialise(self) -> None:
-        """Create the pending parameters whose sizes are known by now."""
+        """Create the pending parameters whose sizes have become known."""
         if not self._pending:
             return
         table = self._table
@@ -478,7 +475,7 @@ class Declaration(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
     def fixed_values(self) -> dict[str, Tensor]:
-        """The current parameters and the constants given when declared, by name."""
+        """The parameters and the constants with declared values, by name."""
         return {name: x for group in (self._parameters, self._buffers) for name, x in group.items() if x is not None}
 
     @overload
@@ -488,7 +485,7 @@ class Declaration(nn.Module):
     def __getitem__(self, name: str | tuple[str, ...]) -> Array | tuple[Array, ...]:
         """The declared array with this name."""
         if isinstance(name, tuple):
-            return tuple(self[one] for one in name)
+            return tuple(self[item] for item in name)
         if name not in self.arrays:
             raise DeclarationError(f"graph {self.name!r}: " + unknown("array", name, self.arrays))
         return self.arrays[name]
@@ -498,28 +495,28 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
     """The numbers of an index as int64 on the CPU.
 
     Raises:
-        DeclarationError: names the first entry that is negative, or says what is wrong with all of them.
+        DeclarationError: for numbers that are negative (names the first one) or not integers.
     """
     try:
-        given = torch.as_tensor(numbers)
+        tensor = torch.as_tensor(numbers)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DeclarationError(f"index {name!r}: its numbers cannot be made a tensor ({error}).") from None
-    if given.numel() == 0 and not isinstance(numbers, Tensor):
-        given = given.long()
-    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+    if tensor.numel() == 0 and not isinstance(numbers, Tensor):
+        tensor = tensor.long()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise DeclarationError(
-            f"index {name!r}: its numbers have dtype {given.dtype}, but numbers of entries are whole; call "
+            f"index {name!r}: its numbers have dtype {tensor.dtype}, but must be integers; call "
             ".long()."
         )
     with torch.inference_mode(False):
-        own = given.detach().to("cpu", torch.int64, copy=True)
-    if bool((own < 0).any()):
-        place = tuple((own < 0).nonzero()[0].tolist())
-        at = place[0] if len(place) == 1 else place
+        integers = tensor.detach().to("cpu", torch.int64, copy=True)
+    if bool((integers < 0).any()):
+        position = tuple((integers < 0).nonzero()[0].tolist())
+        at = position[0] if len(position) == 1 else position
         raise DeclarationError(
-            f"index {name!r}: entry {at} is {int(own[place])}; numbers of entries go from 0."
+            f"index {name!r}: entry {at} is {int(integers[position])}; numbers start at 0."
         )
-    return own
+    return integers
 
 
 def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
@@ -528,7 +525,7 @@ def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
     try:
         values = torch.zeros(shape)
     except (RuntimeError, TypeError) as error:
-        # torch says TypeError of sizes above 2 ** 63
+        # torch raises TypeError for sizes above 2 ** 63
         raise DeclarationError(
             f"parameter {name!r}: its shape {tuple(shape)} takes {4 * math.prod(shape):,} bytes, which cannot be allocated."
         ) from error

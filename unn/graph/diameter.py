@@ -1,4 +1,4 @@
-"""How far information has to travel in a graph."""
+"""Diameter of an adjacency."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .adjacency import Adjacency
 
 
 def longest_shortest_path(adjacency: Adjacency) -> int:
-    """The largest distance between two nodes that are connected at all, in steps.
+    """The largest distance between two connected nodes, in steps.
 
-    Attention over the graph carries information one step a layer, so that a denoiser needs at least as many layers for every value to depend
-    on every other (structured-diffusion paper, Appendix E). Exact: nodes whose distance bounds cannot beat the largest one found are left out
-    (Takes and Kosters, 2011).
+    Attention over the graph carries information one step per layer, so a denoiser needs at least as many layers for every
+    value to depend on every other (structured-diffusion paper, Appendix E). Exact: nodes whose distance bounds cannot
+    exceed the current maximum are skipped (Takes and Kosters, 2011).
     """
     if not adjacency.count:
         return 0
-    # both directions, as numbers: scipy is several times faster on these
+    # symmetric and floating-point, on which scipy is several times faster
     matrix = (adjacency.matrix + adjacency.matrix.T).astype(np.float64)
     parts, part_of = csgraph.connected_components(matrix, directed=False)
     lower = np.zeros(adjacency.count, dtype=np.int64)
@@ -28,7 +28,7 @@ def longest_shortest_path(adjacency: Adjacency) -> int:
         open_ = np.flatnonzero((upper > largest) & (lower < upper))
         if not open_.size:
             return max(largest, int(lower.max()))
-        # by turns the most remote and the most central candidate
+        # alternate between the most remote and the most central candidate
         key = upper[open_] if far else -lower[open_]
         best = open_[key == key.max()]
         node = int(best[np.argmax(degree[best])])

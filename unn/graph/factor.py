@@ -17,7 +17,7 @@ from .sizes import LetterSizes, SizeRule, letter_sizes
 
 Values = Mapping[str, Tensor]
 Products = dict["Factor", tuple[Tensor, Tensor]]
-"""By factor, a value of a variable and what was computed from it for several messages."""
+"""Cache of partial contractions shared between messages: by factor, the input value and the result."""
 
 
 _BASES = {
@@ -30,35 +30,35 @@ _BASES = {
     "message_rows": "SharedMessages",
     "row_aligned": "SharedMessages",
 }
-"""What a class of factors needs to derive from, by what it defines."""
+"""Required base class of a factor class, by the member it defines."""
 
 
 class Factor:
-    """What couples some arrays: who interacts with whom.
+    """A coupling of arrays, which determines the interacting nodes.
 
-    A subclass of this class alone is structure without an energy, as for denoisers; one with an energy derives from ``EnergyFactor``, one that values
-    meet or violate from ``Constraint``.
+    A direct subclass is structure without an energy, as used by denoisers. Factors with an energy derive from
+    ``EnergyFactor``, conditions on values from ``Constraint``.
 
     Args:
-        references: the arrays, each seen through a pattern.
-        name: unique in the graph; made from the arrays by default.
+        references: arrays with their patterns.
+        name: unique name in the graph; generated from the arrays by default.
 
     Attributes:
-        variables: the names of the variables that this factor couples, each once.
-        operands: the names of all its arrays, each once.
+        variables: distinct names of the coupled variables.
+        operands: distinct names of all arrays.
     """
 
     handles_indices: ClassVar[bool] = False
     """True if references may look up entries of an axis in an index of the graph, as in ``X["src[e] d"]``."""
 
     indices: Indices = {}
-    """The indices that its references name; set when the factor is added to a graph."""
+    """The indices used by the references; set when the factor is added to a graph."""
 
     module: nn.Module | None = None
-    """A module with parameters of its own; the graph registers it under the factor's name."""
+    """A module with its own parameters; the graph registers it under the name of the factor."""
 
     split_sizes: Mapping[str, int] = {}
-    """Sizes of letters that split axes, as far as the graph knows them; set when the factor is added to a graph."""
+    """Sizes of letters that split axes, as far as known; set when the factor is added to a graph."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -84,17 +84,17 @@ class Factor:
         self.name = name or f"{type(self).__name__}({', '.join(r.array.name for r in references)})"
 
     def size_rules(self) -> list[SizeRule]:
-        """Rules between the sizes of this factor's letters, beyond equal letters."""
+        """Rules between the sizes of letters, in addition to the ties of equal letters."""
         return []
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
-        """Do once-only work ahead of the first run, given the sizes of axes known from the declaration."""
+        """Precompute what depends only on sizes, before the first run, from the declared sizes of axes."""
 
     def letter_sizes(self, shapes: Mapping[str, Sequence[int]]) -> LetterSizes:
-        """The extent of each letter, given the shapes of the arrays without batch axes.
+        """Extents of the letters, from the shapes of the arrays without batch axes.
 
         Raises:
-            DeclarationError: if the parts of a split axis remain unknown, or an index, before the factor is
+            DeclarationError: if the sizes in a split or an index are unknown because the factor has not been
                 added to a graph.
         """
         try:
@@ -103,36 +103,37 @@ class Factor:
             raise DeclarationError(f"factor {self.name!r}: {error}") from None
 
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
-        """Which terms exist, given the index of each letter in each term; None if all do."""
+        """Mask of the terms that exist, from the index of each letter in each term; None if all exist."""
         return None
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
-        """Which nodes interact; all nodes of its variables with one another, where a factor does not know better.
+        """Relations between interacting nodes; all pairs of nodes of its variables by default.
 
         Args:
-            shapes: of all arrays without batch axes, by name.
+            shapes: shapes of all arrays without batch axes, by name.
 
         Returns:
-            Relations between the nodes of two variables, or of one.
+            Relations between nodes of two variables, or within one.
         """
         return complete_relations(list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes)
 
     def ordered_letters(self) -> set[str]:
-        """The letters whose values the factor tells apart, so that permuting them changes its meaning; all, where it does not know better."""
+        """Letters whose values are not exchangeable in the factor; all of them by default."""
         return {letter for reference in self.references for letter in reference.letters}
 
     def assumed_exchangeable(self) -> list[tuple[str, str]]:
-        """Pairs of letters, each value of one related to each value of the other, that nothing in the declaration says to be exchangeable.
+        """Pairs of fully related letters that are assumed, not declared, to be exchangeable.
 
-        A denoiser that shares embeddings along both warns. None by default: a factor with an energy shows what it treats alike.
+        A denoiser that shares embeddings along both letters warns. Empty by default: the energy of a factor determines
+        its exchangeable letters.
         """
         return []
 
     def refusal(self) -> str:
-        """Why coordinate descent cannot use this factor, and what to do."""
+        """Message on why coordinate descent cannot use this factor, with a remedy."""
         return (
-            f"factor {self.name!r} ({type(self).__name__}) says who interacts or what samples must meet, but has no energy, so coordinate "
-            "descent cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
+            f"factor {self.name!r} ({type(self).__name__}) declares interactions or a condition on samples but has no energy, so "
+            "coordinate descent cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
         )
 
     def formula(self) -> str:
@@ -146,37 +147,37 @@ class Factor:
 class EnergyFactor(Factor):
     """A term of the energy.
 
-    A new one needs only ``energy``; its messages then come from autograd, and its blocks are minimised by the monotone inner solver. One that is
-    affine in a variable says so in ``affine_in`` and is then solved in closed form.
+    A subclass needs only ``energy``: messages come from autograd, and blocks are minimised by the monotone inner
+    solver. Where ``affine_in`` declares the energy affine in a variable, its update has a closed form.
     """
 
     handles_padding: bool = False
-    """True if entries that are zero in its variables leave its energy and the other entries' messages as if they were not there."""
+    """True if zero entries of its variables affect neither the energy nor the messages to other entries."""
 
     multilinear: ClassVar[bool] = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
 
     completed_by: str | None = None
-    """The variable whose regularizer, added to the energy of this factor, makes it bounded below whatever all others are; None for none."""
+    """Variable whose regularizer plus this energy is bounded below for all values of the others, or None."""
 
     def energy(self, values: Values) -> Tensor:
-        """The energy, shape ``(batch,)``, from the values of all arrays by name."""
+        """Energy from the values of all arrays by name, shape ``(batch,)``."""
         raise NotImplementedError(f"{type(self).__name__} needs a method energy(values).")
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
         """Minus the gradient of the energy with respect to ``target``, broadcastable to ``(batch, *shape)``.
 
         Args:
-            target: the name of a variable of this factor.
-            values: all arrays by name; may lack the target if the energy is affine in it.
-            shape: the target's shape without its batch axis, needed where ``values`` lacks the target.
+            target: name of a variable of this factor.
+            values: values of all arrays by name; the target may be absent if the energy is affine in it.
+            shape: shape of the target without its batch axis, needed if it is absent from ``values``.
         """
         outer = torch.is_grad_enabled()
-        # inference mode would record nothing, and make every message zero
+        # inference mode records no graph, so every message would be zero
         with torch.inference_mode(False), torch.enable_grad():
             values = {name: x.clone() if x.is_inference() else x for name, x in values.items() if name in self.operands}
             x = values[target]
-            # a node of its own, so that other values computed from x do not count
+            # a separate autograd node, so that values computed from x elsewhere do not contribute
             leaf = x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_()
             energy = self.energy({**values, target: leaf})
             if not energy.requires_grad:
@@ -185,57 +186,57 @@ class EnergyFactor(Factor):
         return torch.zeros_like(x) if gradient is None else -gradient
 
     def affine_in(self, target: str) -> bool:
-        """Does the message to ``target`` not depend on the target's own value?"""
+        """Whether the message to ``target`` is independent of the value of the target."""
         return False
 
     def degree(self, names: Collection[str]) -> int | None:
-        """How fast the energy can fall in these variables together: the least d known, with ``energy >= -C (1 + |x|^d)``.
+        """Growth order of the energy in the variables jointly: the least known d with ``energy >= -C (1 + |x|^d)``.
 
-        Here x are the values of these variables, and C is one number for all values of the others in a bounded set. For a
-        polynomial it is the degree, for an energy that is bounded below whatever these variables are it is 0. None says
-        that it is not known. Energies are taken to be finite and continuous on the whole closed domain.
+        Here x holds the values of these variables, and C is uniform over the other values in a bounded set. It is the
+        degree of a polynomial, 0 for an energy that is bounded below in these variables, and None if unknown. Energies
+        are assumed finite and continuous on the closed domain.
         """
         return None
 
     def product(self) -> str | None:
-        """Where the energy is minus the sum over all letters of the product of the references: the condition on the letters.
+        """Condition on the letters of an energy that is minus a sum of products of the references.
 
         Returns:
-            ``""`` if all terms exist; None for every other energy, such as a convolution.
+            ``""`` if the sum runs over all letters; None for other energies, such as a convolution.
         """
         return None
 
 
 class SharedMessages(EnergyFactor):
-    """An energy factor whose messages can be computed in parts, so that an engine computes nothing twice.
+    """An energy factor whose messages share intermediate results or can be computed in parts.
 
-    Every method has a default that saves nothing; the contract suite checks that each agrees with ``message``.
+    The defaults share nothing; the contract suite checks that each method agrees with ``message``.
     """
 
     fresh_messages: ClassVar[bool] = False
-    """True if every message is a tensor of its own, never an operand or a view of one, so that others may be added in place."""
+    """True if every message is a new tensor, never an operand or a view of one, and may be modified in place."""
 
     shares_products: bool = False
-    """True if part of one message serves another, so that ``message_sharing`` saves time."""
+    """True if messages have common partial contractions, so that ``message_sharing`` saves time."""
 
     def message_sharing(self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products) -> Tensor:
-        """The same as ``message``, with what several messages have in common computed once.
+        """Compute ``message``, reusing the contractions that several messages have in common.
 
         Args:
             target: see ``message``.
             values: see ``message``.
             shape: see ``message``.
-            products: what was kept in this run, by factor, with the value it was computed from; the factor adds to it.
+            products: cache of this run, to which the factor adds.
         """
         return self.message(target, values, shape)
 
     def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
-        """The message to some rows of ``target`` alone; None where that is not possible or saves nothing.
+        """The message to the given rows of ``target`` only; None if that is impossible or saves nothing.
 
         Args:
-            target: a variable in which the energy is affine.
-            values: all other arrays by name.
-            rows: the indices of the rows along the batch axis and the first axes of the target, shape ``(rows,)`` each.
+            target: name of a variable in which the energy is affine.
+            values: values of all other arrays by name.
+            rows: indices of the rows along the batch axis and the first axes of the target, shape ``(rows,)`` each.
 
         Returns:
             Shape ``(rows, *other axes)``.
@@ -243,13 +244,16 @@ class SharedMessages(EnergyFactor):
         return None
 
     def row_aligned(self, target: str, source: str, count: int) -> bool:
-        """Does each row of the message to ``target`` depend on the same row of ``source`` alone, along the batch and the first ``count`` axes?"""
+        """Whether a row of the message to ``target`` depends on the same row of ``source`` only.
+
+        Rows are indexed by the batch axis and the first ``count`` axes.
+        """
         return False
 
 
 class Constraint(Factor):
-    """A condition that values meet or violate."""
+    """A condition on values."""
 
     def violations_of(self, values: Values) -> Tensor:
-        """How many parts of the condition values violate, shape ``(batch,)``."""
+        """Number of violated parts of the condition, shape ``(batch,)``."""
         raise NotImplementedError(f"{type(self).__name__} needs a method violations_of(values).")

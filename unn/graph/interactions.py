@@ -1,4 +1,4 @@
-"""Which nodes interact: groups of nodes that terms of a factor hold together, from the letters of its references."""
+"""Interacting nodes: groups of nodes that occur in the same terms of a factor, from the letters of its references."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Kept = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How groups of nodes lie in a variable's array of nodes: split its axes into letters, cut out a range of each, put some letters first.
+    """Regular layout of groups of nodes in the node axes of a variable: split axes into letters, slice, transpose.
 
     Attributes:
-        sizes: of the letters in the order of the axes, before cutting.
-        starts: of the range of each letter.
-        lengths: of these ranges.
-        order: positions of the letters, those of the group first, then those of its members.
-        groups: how many letters the groups have.
+        sizes: sizes of the letters in the order of the axes, before slicing.
+        starts: start of the slice of each letter.
+        lengths: length of each slice.
+        order: positions of the letters; those that index groups first, then those that index members.
+        groups: number of letters that index groups.
     """
 
     sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def whole(self) -> bool:
-        """Is every node in some group?"""
+        """Whether every node is in some group."""
         return self.sizes == self.lengths
 
 
@@ -52,9 +52,9 @@ class Side:
     """The nodes of one variable in a relation.
 
     Attributes:
-        variable: its name.
+        variable: name of the variable.
         nodes: flat indices among the nodes of the variable, shape ``(groups, members)``.
-        layout: where they lie, if that is regular.
+        layout: layout of the nodes, if it is regular.
     """
 
     variable: str
@@ -64,13 +64,13 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """In each group, all of some nodes of one variable interact with all of some nodes of another, or of the same.
+    """A union of bipartite graphs between groups of nodes of two variables, which may be the same.
 
     Attributes:
-        one: the nodes of the one, shape ``(groups, m)``.
-        other: the nodes of the other, shape ``(groups, n)``.
-        kept: which of the pairs interact, shape ``(groups, m, n)``; None for all. No pair is there twice.
-        directed: are the others what the ones were computed from?
+        one: nodes on the first side, shape ``(groups, m)``.
+        other: nodes on the second side, shape ``(groups, n)``.
+        kept: mask of the pairs that interact, shape ``(groups, m, n)``; None for all. Pairs are distinct.
+        directed: whether ``one`` holds children and ``other`` their parents.
     """
 
     one: Side
@@ -80,31 +80,31 @@ class Relation:
 
     @cached_property
     def pairs(self) -> tuple[Nodes, Nodes]:
-        """All pairs that interact, flat indices, shape ``(pairs,)`` each."""
+        """Interacting pairs, flat indices, shape ``(pairs,)`` each."""
         i, j = np.broadcast_arrays(self.one.nodes[:, :, None], self.other.nodes[:, None, :])
         if self.kept is not None:
             return i[self.kept], j[self.kept]
         return i.ravel(), j.ravel()
 
     def turned(self) -> Relation:
-        """The same with the two sides exchanged."""
+        """The relation with its two sides exchanged."""
         return Relation(self.other, self.one, None if self.kept is None else self.kept.transpose(0, 2, 1))
 
 
 def node_axis_count(variable: Variable) -> int:
-    """How many leading axes index nodes; all of them where the regularizer treats every entry alone and no bar is declared."""
+    """Number of leading axes that index nodes; all axes for an elementwise regularizer and no declared bar."""
     if variable.node_axes == 0 and isinstance(variable.regularizer, Elementwise):
         return len(variable.axes)
     return variable.node_axes
 
 
 def node_shape(variable: Variable, shapes: Shapes) -> tuple[int, ...]:
-    """The sizes of the axes that index nodes; empty for a variable that is one node."""
+    """Sizes of the axes that index nodes; empty for a variable with a single node."""
     return shapes[variable.name][: node_axis_count(variable)]
 
 
 def node_count(variable: Variable, shapes: Shapes) -> int:
-    """How many nodes a variable has."""
+    """Number of nodes of a variable."""
     return int(np.prod(node_shape(variable, shapes), dtype=np.int64))
 
 
@@ -115,7 +115,7 @@ def node_dimensions(reference: Reference) -> Sequence[Dimension]:
 
 
 def told_apart(references: Sequence[Reference]) -> set[str]:
-    """The letters whose values a sum tells apart: shifted, in an index, or along parameters and constants."""
+    """Letters that break exchangeability: shifted, used in an index, or along parameters and constants."""
     shifted = {
         dim.letters[0]
         for r in references
@@ -126,24 +126,24 @@ def told_apart(references: Sequence[Reference]) -> set[str]:
 
 
 def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shapes, apart: Collection[str] = ()) -> Relation:
-    """The nodes of two references that meet in some term of the factor; the letters they share index the groups.
+    """Pairs of nodes of two references that occur in the same term of the factor; shared letters index the groups.
 
     Args:
-        factor: that holds both references.
-        one, other: to variables.
-        shapes: of all arrays without batch axes.
-        apart: letters that run on their own in the second reference, so that all their values meet.
+        factor: factor with both references.
+        one, other: references to variables.
+        shapes: shapes of all arrays without batch axes.
+        apart: letters that run independently in the second reference, so that all their values are paired.
     """
     sizes = factor.letter_sizes(shapes)
     if not all(sizes.values()):
-        nobody = np.zeros((0, 1), dtype=np.int64)
-        return Relation(Side(one.array.name, nobody), Side(other.array.name, nobody))
-    places = [dim for reference in factor.references for dim in reference.pattern.dimensions]
-    low = {letter: max([0, *(-dim.shift for dim in places if dim.letters == (letter,))]) for letter in sizes}
-    here = list(dict.fromkeys(x for dim in node_dimensions(one) for x in dim.letters))
-    there = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
-    shared = [x for x in here if x in there and x not in apart]
-    own, others = [x for x in here if x not in shared], [x for x in there if x not in shared]
+        no_nodes = np.zeros((0, 1), dtype=np.int64)
+        return Relation(Side(one.array.name, no_nodes), Side(other.array.name, no_nodes))
+    dims = [dim for reference in factor.references for dim in reference.pattern.dimensions]
+    low = {letter: max([0, *(-dim.shift for dim in dims if dim.letters == (letter,))]) for letter in sizes}
+    source_letters = list(dict.fromkeys(x for dim in node_dimensions(one) for x in dim.letters))
+    target_letters = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
+    shared = [x for x in source_letters if x in target_letters and x not in apart]
+    own, others = [x for x in source_letters if x not in shared], [x for x in target_letters if x not in shared]
     sides = [
         _side(r, shared, members, sizes, low, shapes, factor.indices)
         for r, members in ((one, own), (other, others))
@@ -151,36 +151,36 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
     kept = None
     if not apart:
         letters = [*shared, *own, *others]
-        # a pair is there if some value of the letters that it does not have keeps a term
-        every = [*letters, *(x for x in sizes if x not in letters)]
-        grid = np.indices([sizes[x] for x in every], sparse=True)
-        found = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(every)})
-        if found is not None:
-            some = np.any(found, axis=tuple(range(len(letters), len(every))), keepdims=False)
-            kept = np.broadcast_to(some, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
+        # a pair interacts if a term exists for some value of the letters that do not index it
+        all_letters = [*letters, *(x for x in sizes if x not in letters)]
+        grid = np.indices([sizes[x] for x in all_letters], sparse=True)
+        term_mask = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(all_letters)})
+        if term_mask is not None:
+            exists = np.any(term_mask, axis=tuple(range(len(letters), len(all_letters))), keepdims=False)
+            kept = np.broadcast_to(exists, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
     if any(dim.index is not None for reference in (one, other) for dim in node_dimensions(reference)):
         kept = _first_of_each_pair(sides[0].nodes, sides[1].nodes, kept)
     return Relation(sides[0], sides[1], kept)
 
 
 def _first_of_each_pair(one: Nodes, other: Nodes, kept: Kept | None) -> Kept:
-    """Which pairs to keep so that none is repeated, shape ``(groups, m, n)``; an index may hold an edge twice."""
+    """Mask of the first occurrence of each pair, shape ``(groups, m, n)``; an index may repeat an edge."""
     flat = one[:, :, None] * (int(other.max()) + 1) + other[:, None, :]
-    places = np.arange(flat.size) if kept is None else np.flatnonzero(kept)
-    _, first = np.unique(flat.ravel()[places], return_index=True)
+    positions = np.arange(flat.size) if kept is None else np.flatnonzero(kept)
+    _, first = np.unique(flat.ravel()[positions], return_index=True)
     distinct = np.zeros(flat.size, dtype=bool)
-    distinct[places[first]] = True
+    distinct[positions[first]] = True
     return distinct.reshape(flat.shape)
 
 
 def product_relations(factor: Factor, shapes: Shapes) -> list[Relation]:
-    """All pairs of references to variables that a product multiplies."""
-    places = [r for r in factor.references if isinstance(r.array, Variable)]
-    return [term_relation(factor, a, b, shapes) for k, a in enumerate(places) for b in places[k + 1 :]]
+    """Relations between all pairs of references to variables in a product."""
+    references = [r for r in factor.references if isinstance(r.array, Variable)]
+    return [term_relation(factor, a, b, shapes) for k, a in enumerate(references) for b in references[k + 1 :]]
 
 
 def clique_relations(factor: Factor, each: Sequence[str], shapes: Shapes) -> list[Relation]:
-    """All pairs of nodes that the references reach for one value of the letters ``each``."""
+    """Relations between all nodes that the references address for each value of the letters ``each``."""
     return [
         term_relation(factor, a, b, shapes, [letter for letter in b.letters if letter not in each])
         for a, b in combinations_with_replacement(factor.references, 2)
@@ -188,7 +188,7 @@ def clique_relations(factor: Factor, each: Sequence[str], shapes: Shapes) -> lis
 
 
 def complete_relations(variables: Sequence[Variable], shapes: Shapes) -> list[Relation]:
-    """All nodes of some variables with one another."""
+    """Relations between all nodes of the variables."""
     sides = []
     for variable in variables:
         shape = node_shape(variable, shapes)
@@ -198,12 +198,12 @@ def complete_relations(variables: Sequence[Variable], shapes: Shapes) -> list[Re
 
 
 def listed_relation(one: str, i: Nodes, other: str, j: Nodes) -> Relation:
-    """Pairs of nodes of two variables, flat indices, shape ``(pairs,)`` each."""
+    """Relation given by pairs of nodes of two variables, flat indices, shape ``(pairs,)`` each."""
     return Relation(Side(one, i[:, None]), Side(other, j[:, None]))
 
 
 def node_of(reference: Reference, index: Sequence[Nodes], shapes: Shapes) -> Nodes:
-    """The flat index of the node that holds an entry of a variable, given the entry's index along each axis, shape of the indices."""
+    """Flat index of the node of an entry of a variable, from its index along each axis; shape of the indices."""
     assert isinstance(reference.array, Variable)
     node = np.zeros_like(index[0])
     for along, size in zip(index, node_shape(reference.array, shapes), strict=False):
@@ -220,7 +220,7 @@ def _side(
     shapes: Shapes,
     indices: Indices,
 ) -> Side:
-    """The nodes at which a reference looks, for each value of the shared letters and of its own."""
+    """The nodes that a reference addresses, by values of the shared letters (groups) and of its own (members)."""
     letters = [*shared, *own]
     grid = np.indices([sizes[x] for x in letters], sparse=True)
     index = {x: grid[k] + low[x] for k, x in enumerate(letters)}
@@ -241,13 +241,13 @@ def _side(
 def _layout(
     reference: Reference, letters: Sequence[str], groups: int, sizes: Mapping[str, int], low: Mapping[str, int], shapes: Shapes
 ) -> Layout | None:
-    """Where these nodes lie; None on a diagonal and where an index looks them up."""
+    """Layout of the nodes of a reference; None for diagonals and indices."""
     dimensions = node_dimensions(reference)
     axes = [x for dim in dimensions for x in dim.letters]
     if len(axes) != len(set(axes)) or any(dim.index is not None for dim in dimensions):
         return None
-    whole: list[int] = []
+    full_sizes: list[int] = []
     for dim, size in zip(dimensions, shapes[reference.array.name], strict=False):
-        whole += [size] if len(dim.letters) == 1 else [sizes[x] for x in dim.letters]
+        full_sizes += [size] if len(dim.letters) == 1 else [sizes[x] for x in dim.letters]
     starts = [low[x] + (dim.shift if len(dim.letters) == 1 else 0) for dim in dimensions for x in dim.letters]
-    return Layout(tuple(whole), tuple(starts), tuple(sizes[x] for x in axes), tuple(axes.index(x) for x in letters), groups)
+    return Layout(tuple(full_sizes), tuple(starts), tuple(sizes[x] for x in axes), tuple(axes.index(x) for x in letters), groups)

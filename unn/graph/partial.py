@@ -14,8 +14,8 @@ class Partial:
     """An observation of some entries of a variable; the others are inferred.
 
     Args:
-        value: shape ``(batch, *axes)``; what stands at unobserved entries does not matter, unless it is NaN.
-        mask: boolean, true where observed; shape of ``value``, or of its first axes (whole rows, whole batch elements).
+        value: shape ``(batch, *axes)``; unobserved entries are ignored but must not be NaN.
+        mask: boolean, true where observed; shape of ``value`` or of its leading axes (whole rows, batch elements).
 
     Raises:
         ObservationError: without a mask.

@@ -1,8 +1,8 @@
 """Patterns of references: ``"i d"``, ``"(R r) (C c)"``, ``"i+1 j"``, ``"src[e] d"``.
 
-A pattern names one *dimension* per axis of the array. A dimension is one letter, possibly shifted by an
-integer, a group of letters in parentheses that splits the axis, slowest letter first, or a letter in
-brackets behind the name of an index of the graph, which looks up entries of the axis. Letters are local to
+A pattern has one *dimension* per axis of the array. A dimension is a letter, possibly shifted by an
+integer; a group of letters in parentheses that splits the axis, slowest letter first; or the name of an
+index followed by a letter in brackets, which gathers entries of the axis. Letters are local to
 the factor, as in einsum; equal letters at equal shifts tie axes to one size.
 """
 
@@ -24,10 +24,9 @@ class Dimension:
     """One axis of a reference.
 
     Attributes:
-        letters: of the axis; several when it is split.
-        shift: of a single letter.
-        index: the name of the index that looks up entries of the axis, at the letter and its shift; None
-            without one.
+        letters: letters of the axis; several if it is split.
+        shift: shift of a single letter.
+        index: name of the index that gathers entries of the axis; None without one.
     """
 
     letters: tuple[str, ...]
@@ -54,14 +53,14 @@ class Pattern:
 
     @cached_property
     def plain(self) -> bool:
-        """True if every axis is one unshifted letter of its own, so that the array needs no view."""
+        """True if every axis has a distinct unshifted letter, so that the array needs no view."""
         named = [dim.letters for dim in self.dimensions]
         simple = all(len(d.letters) == 1 and not d.shift and d.index is None for d in self.dimensions)
         return simple and len(set(named)) == len(named)
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """The names of the indices that look up entries of some axis, each once."""
+        """Distinct names of the indices used."""
         return tuple(dict.fromkeys(dim.index for dim in self.dimensions if dim.index is not None))
 
     def __str__(self) -> str:
@@ -73,7 +72,8 @@ def parse_pattern(text: str) -> Pattern:
     """Parse the text of a reference.
 
     Raises:
-        DeclarationError: at the first character that fits no rule, for empty or nested groups, or for a shift in a group.
+        DeclarationError: for a syntax error (names the first character), empty or nested groups, or a shift
+            in a group.
     """
     dimensions: list[Dimension] = []
     group: list[str] | None = None
@@ -85,14 +85,14 @@ def parse_pattern(text: str) -> Pattern:
         if lookup is not None:
             start = lookup.end(0) - len(lookup.group(0).lstrip())
             if group is not None:
-                raise _bad(text, start, "a letter inside a group cannot be looked up in an index")
-            dimensions.append(_looked_up(text, start, lookup))
+                raise _syntax_error(text, start, "a letter inside a group cannot be looked up in an index")
+            dimensions.append(_parse_lookup(text, start, lookup))
             position = lookup.end(0)
             continue
         match = _TOKEN.match(text, position)
         if match is None:
             position += len(text[position:]) - len(text[position:].lstrip())
-            raise _bad(
+            raise _syntax_error(
                 text,
                 position,
                 "expected a letter, a shift such as 'i+1', a group such as '(R r)', or an index such as "
@@ -102,38 +102,38 @@ def parse_pattern(text: str) -> Pattern:
         opened, closed, letter, sign, amount = match.groups()
         if opened:
             if group is not None:
-                raise _bad(text, start, "groups cannot be nested")
+                raise _syntax_error(text, start, "groups cannot be nested")
             group = []
         elif closed:
             if not group:
-                raise _bad(text, start, "an empty or unopened group")
+                raise _syntax_error(text, start, "an empty or unopened group")
             dimensions.append(Dimension(tuple(group)))
             group = None
         elif group is not None:
             if sign:
-                raise _bad(text, start, "a letter inside a group cannot be shifted")
+                raise _syntax_error(text, start, "a letter inside a group cannot be shifted")
             group.append(letter)
         else:
             if amount and len(amount) > 9:
-                raise _bad(text, start, "a shift of more than nine digits")
+                raise _syntax_error(text, start, "a shift of more than nine digits")
             dimensions.append(Dimension((letter,), int(sign + amount) if sign else 0))
         position = match.end(0)
     if group is not None:
-        raise _bad(text, len(text), "a group is not closed")
+        raise _syntax_error(text, len(text), "a group is not closed")
     for dim in dimensions:
         if len(dim.letters) != len(set(dim.letters)):
-            raise _bad(text, 0, f"the group '{dim}' repeats a letter")
+            raise _syntax_error(text, 0, f"the group '{dim}' repeats a letter")
     return Pattern(tuple(dimensions))
 
 
-def _looked_up(text: str, start: int, match: re.Match[str]) -> Dimension:
+def _parse_lookup(text: str, start: int, match: re.Match[str]) -> Dimension:
     name, inside, closed = match.groups()
     letter = _LETTER.fullmatch(inside)
     if letter is None or not closed:
-        raise _bad(text, start, f"an index holds one letter in brackets, such as '{name}[e]'")
+        raise _syntax_error(text, start, f"an index holds one letter in brackets, such as '{name}[e]'")
     own, sign, amount = letter.groups()
     return Dimension((own,), int(sign + amount) if sign else 0, name)
 
 
-def _bad(text: str, position: int, why: str) -> DeclarationError:
+def _syntax_error(text: str, position: int, why: str) -> DeclarationError:
     return DeclarationError(f"pattern {text!r} cannot be read at character {position + 1}: {why}.")

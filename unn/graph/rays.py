@@ -23,7 +23,7 @@ _STARTS = 4
 _SWEEPS = 30
 _FAR = 2.0**40
 _MOST_ENTRIES = 200_000
-"""Larger graphs are not searched."""
+"""Largest number of entries of a graph that is searched."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Ray:
     """The half-line ``start + t * direction``, t >= 0, along which an energy falls like minus a power of t.
 
     Attributes:
-        start: a value of every unobserved variable, shape ``(1, *axes)``, float64.
-        direction: for the variables that move, with unbounded domains; the others stay.
-        power: the energy falls like -t^power.
-        factors: the names of the factors whose fall it is.
-        sizes: assumed of axes without a size.
-        parameters: names of the parameters whose present values it depends on.
+        start: value of every unobserved variable, shape ``(1, *axes)``, float64.
+        direction: direction of each moving variable, whose domain is unbounded; the others are constant.
+        power: exponent; the energy falls like -t^power.
+        factors: names of the factors that fall.
+        sizes: assumed sizes of dynamic axes.
+        parameters: names of the parameters whose present values the ray depends on.
     """
 
     start: dict[str, Tensor]
@@ -63,21 +63,21 @@ def falling_ray(
 ) -> Ray | None:
     """Search for a ray by aligning the variables of a candidate with its messages, and verify it on the whole energy.
 
-    Only polynomial energies over regularizers that grow like a square are searched, since of others nothing follows from
-    finitely many values.
+    Only polynomial energies with regularizers of quadratic growth are searched, since finitely many values prove nothing
+    about others.
 
     Args:
-        graph: of the factors.
+        graph: graph of the factors.
         candidates: factors whose fall may outweigh the regularizers.
         factors: all factors with an energy.
-        given: names of what is observed.
+        given: names of observed variables and constants.
     """
     if not candidates:
         return None
     try:
         search = _Search(graph, factors, given)
     except UnnError:
-        # sizes that the declaration leaves open, and that no small numbers satisfy
+        # the dynamic sizes cannot be small
         return None
     groups: list[list[EnergyFactor]] = [[factor] for factor in candidates]
     quadratic = [factor for factor in candidates if factor.degree(search.open_names) == 2]
@@ -92,7 +92,7 @@ def falling_ray(
 
 
 class _Search:
-    """Values in float64 on the CPU, of what is known when declared, with small sizes where none are."""
+    """Values in float64 on the CPU: declared ones where known, and small sizes for dynamic axes."""
 
     def __init__(self, graph: Declaration, factors: Sequence[EnergyFactor], given: Collection[str]) -> None:
         self.graph, self.factors = graph, factors
@@ -115,7 +115,7 @@ class _Search:
                 self.start[v.name] = zero if v.name in self.open_names else v.regularizer.mirror(zero)
 
     def can_follow(self, group: Sequence[EnergyFactor]) -> bool:
-        """Are all values of these factors known, their energies polynomials, and their regularizers squares?"""
+        """Whether these factors have known values, polynomial energies and quadratic regularizers."""
         moved = [name for f in group for name in f.variables if name in self.open_names]
         return (
             self.fits
@@ -125,7 +125,7 @@ class _Search:
         )
 
     def ray(self, group: Sequence[EnergyFactor]) -> Ray | None:
-        """A ray along which these factors fall; None if none is found, or if a factor cannot be computed in float64."""
+        """A ray along which these factors fall; None without success, or if a factor cannot be computed in float64."""
         try:
             rays = (self.verified(group, *self.aligned(group, seed)) for seed in range(_STARTS))
             return next((ray for ray in rays if ray is not None), None)
@@ -133,7 +133,7 @@ class _Search:
             return None
 
     def aligned(self, group: Sequence[EnergyFactor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Values of the bounded variables of some factors and directions of their unbounded ones, both along their messages."""
+        """Align values of bounded variables and directions of unbounded ones with the messages of the factors."""
         generator = torch.Generator().manual_seed(seed)
         start, direction = dict(self.start), {}
         names = list(dict.fromkeys(name for f in group for name in f.variables))
@@ -163,7 +163,7 @@ class _Search:
         return start, direction
 
     def verified(self, group: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor]) -> Ray | None:
-        """The ray, if the whole energy falls along it like a power of t that nothing unknown can outweigh."""
+        """The ray, if the total energy falls along it like a power of t that no unknown term can outweigh."""
         parameters: dict[str, None] = {}
         counted: list[EnergyFactor] = []
         outside: list[float] = []
@@ -176,7 +176,7 @@ class _Search:
             if factor.multilinear and self._known(factor):
                 counted.append(factor)
                 continue
-            # affine in each of its variables, it neither falls nor rises faster than this
+            # bound on the growth of an energy that is affine in each of its variables
             degree = factor.degree(moved)
             outside.append(math.inf if degree is None else max(degree, len(moved)))
         for factor in counted:
@@ -192,7 +192,7 @@ class _Search:
         return Ray(start, direction, power, tuple(f.name for f in group), self.sizes_of(group), tuple(parameters))
 
     def sizes_of(self, group: Sequence[EnergyFactor]) -> dict[str, int]:
-        """The assumed sizes of axes that these factors have."""
+        """Assumed sizes of the axes of these factors."""
         axes = {axis for f in group for r in f.references if isinstance(r.array, Variable) for axis in r.array.axes}
         return {axis: size for axis, size in self.sizes.items() if axis in axes}
 
@@ -207,7 +207,7 @@ class _Search:
         return all(name in self.fixed or name in self.shapes for name in factor.operands)
 
     def _vanishes(self, factor: EnergyFactor, start: dict[str, Tensor], direction: dict[str, Tensor]) -> bool:
-        """Is a variable of the factor zero all along the ray, and the energy with it?"""
+        """Whether a constant variable of a multilinear factor is zero, so that its energy vanishes on the ray."""
         resting = [name for name in factor.variables if name in start and name not in direction]
         return factor.multilinear and any(not bool(start[name].any()) for name in resting)
 

@@ -1,4 +1,4 @@
-"""The identity of a declaration in lines, so that a difference can be named."""
+"""The signature of a declaration as lines of text, so that differences can be reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .describe import factor_label
 
 
 def graph_signature(graph: Declaration) -> tuple[str, ...]:
-    """One line for each axis, variable, constant and factor of a graph, in the order of declaration."""
+    """One line per axis, array and factor of a graph, in the order of declaration."""
     lines = [f"axis {name}: {size}" for name, size in graph.sizes.items()]
     for array in graph.arrays.values():
         regularizer = repr(graph.variables[array.name].regularizer) if array.name in graph.variables else ""

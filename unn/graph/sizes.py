@@ -1,8 +1,8 @@
-"""Unification of axis sizes: which axes are tied, which sizes follow from which.
+"""Unification of axis sizes.
 
-Axes with one name are one axis. A factor ties the axes to which it gives one letter at one shift. Splits and factors such
-as convolutions add rules that derive one size from others. What is known when declared is static; the rest is dynamic
-and found from the values of each call.
+Axes of the same name are one axis. A factor ties axes that share a letter at the same shift. Splits, and factors
+such as convolutions, add rules that derive one size from others. Sizes known at declaration are static; the others
+are dynamic, inferred from the values of each call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LetterSizes = dict[str, int]
 
 @dataclass(frozen=True)
 class SizeRule:
-    """Derives sizes of letters of one factor from others.
+    """Rule that derives sizes of letters of a factor from those of others.
 
     Attributes:
         letters: the letters that the rule relates.
-        derive: takes the known sizes of these letters, returns the ones that follow; raises ``DeclarationError`` if they contradict.
+        derive: maps known sizes of these letters to derived ones; raises ``DeclarationError`` on a contradiction.
     """
 
     letters: tuple[str, ...]
@@ -45,12 +45,12 @@ _SMALL_DIFFERENCE = 3
 
 @dataclass(frozen=True)
 class SizeRelation:
-    """The size of one axis is that of another and ``by`` more.
+    """Relation ``axis = other + by`` between the sizes of two axes.
 
     Attributes:
-        axis: whose size follows.
-        other: the axis that it follows from, and conversely.
-        by: the difference, of either sign.
+        axis: left-hand side.
+        other: axis on the right-hand side; either size determines the other.
+        by: signed difference.
     """
 
     axis: str
@@ -62,7 +62,7 @@ class SizeRelation:
         """Read ``"step = word - 1"``.
 
         Raises:
-            DeclarationError: for other text, or one axis on both sides.
+            DeclarationError: for text of another form, or the same axis on both sides.
         """
         match = _RELATION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -86,12 +86,12 @@ class SizeRelation:
 
 
 class Tie(NamedTuple):
-    """Two axes, or an axis and a letter of a factor, of one size.
+    """Two axes, or an axis and a letter of a factor, that have the same size.
 
     Attributes:
-        what: ties them, such as "letter 'i'".
-        where: it stands, such as "factor 'emission'".
-        one, other: axes, or letters with the name of their factor.
+        what: reason, such as "letter 'i'".
+        where: place of the reason, such as "factor 'emission'".
+        one, other: names of axes, or of letters prefixed with their factor.
     """
 
     what: str
@@ -101,17 +101,17 @@ class Tie(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What ties them and where, such as "letter 'i' of factor 'emission'"."""
+        """The reason and its place, such as "letter 'i' of factor 'emission'"."""
         return self.what if self.what == self.where else f"{self.what} of {self.where}"
 
 
 @dataclass(frozen=True)
 class ShiftedPair:
-    """Two axes of different names along which a factor runs by one letter at different shifts.
+    """Two axes of different names that a factor indexes by the same letter at different shifts.
 
     Attributes:
         reason: in words, such as "letter 'i' of factor 'emission'".
-        relation: between their sizes, under which the letter reaches all of both.
+        relation: relation of their sizes under which the letter covers both axes.
     """
 
     reason: str
@@ -119,17 +119,17 @@ class ShiftedPair:
 
 
 def split_rule(axis: str, letters: tuple[str, ...]) -> SizeRule:
-    """The size of ``axis`` is the product of the sizes of ``letters``."""
+    """Rule: the size of ``axis`` is the product of the sizes of ``letters``."""
     return SizeRule((axis, *letters), partial(_derive_split, axis, letters))
 
 
 def offset_rule(larger: str, smaller: str, by: int = 0) -> SizeRule:
-    """The size of one axis is that of another and ``by`` more."""
+    """Rule ``larger = smaller + by``."""
     return SizeRule((larger, smaller), partial(_derive_offset, larger, smaller, by))
 
 
 def index_rule(index: Index) -> SizeRule:
-    """The axis whose entries an index numbers has an entry for each number."""
+    """Rule: the axis that an index refers to has an entry for each of its integers."""
     return SizeRule((index.into,), partial(_check_numbers, index))
 
 
@@ -163,7 +163,7 @@ def _derive_split(axis: str, letters: tuple[str, ...], known: LetterSizes) -> Le
 
 
 class SizeTable:
-    """The tied axes of a graph and the rules between their sizes, built up declaration by declaration.
+    """The tied axes of a graph and the rules between their sizes, extended by each declaration.
 
     Args:
         sizes: static sizes of axes by name.
@@ -207,24 +207,24 @@ class SizeTable:
 
     @property
     def static(self) -> dict[str, int]:
-        """The sizes that follow from the declaration alone, by class of tied axes."""
+        """The sizes determined by the declaration alone, by class of tied axes."""
         if self._solved is None:
             self._solved = self.solve({})
         return self._solved
 
     @property
     def has_rules(self) -> bool:
-        """Are there sizes that follow from others, so that the table must be solved to find contradictions?"""
+        """Whether some sizes derive from others, so that contradictions appear only in the solution."""
         return bool(self._rules)
 
     def declare(self, axis: str, size: int) -> None:
-        """Fix the size of an axis that has none yet."""
+        """Set the size of an axis whose size is not known yet."""
         self._known[self._name(axis)] = size
         self._declared[axis] = size
         self._solved = None
 
     def add_array(self, array: Array) -> None:
-        """Take in the axes of an array."""
+        """Add the axes of an array."""
         for axis in array.axes:
             self._name(axis)
         if isinstance(array, Index):
@@ -235,10 +235,10 @@ class SizeTable:
             self._rules.extend((f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes))
 
     def add_relation(self, relation: SizeRelation) -> None:
-        """Take in a declared relation between the sizes of two axes.
+        """Add a declared relation between the sizes of two axes.
 
         Raises:
-            DeclarationError: if it contradicts the sizes known so far. The table is then of no further use.
+            DeclarationError: if it contradicts the known sizes. The table is then invalid.
         """
         where = f"relation '{relation}'"
         for axis in (relation.axis, relation.other):
@@ -247,7 +247,7 @@ class SizeTable:
             self._tie(where, where, relation.axis, relation.other)
         elif self.root(relation.axis) == self.root(relation.other):
             raise DeclarationError(
-                f"{where}: the two axes have one size, by {self.reasons(relation.axis, relation.other)}; "
+                f"{where}: the two axes have the same size, by {self.reasons(relation.axis, relation.other)}; "
                 "give them different letters or shifts there, or drop the relation."
             )
         else:
@@ -257,19 +257,19 @@ class SizeTable:
         self._solved = None
 
     def reasons(self, axis: str, other: str) -> str:
-        """What makes two tied axes one, in words: the letters, indices and relations between them."""
+        """Explain why two axes are tied: the letters, indices and relations between them."""
         reached: dict[str, tuple[str, ...]] = {axis: ()}
-        waiting = [axis]
-        for name in waiting:
+        queue = [axis]
+        for name in queue:
             for tie in self._ties:
-                for here, there in ((tie.one, tie.other), (tie.other, tie.one)):
-                    if here == name and there not in reached:
-                        reached[there] = (*reached[name], tie.reason)
-                        waiting.append(there)
+                for start, end in ((tie.one, tie.other), (tie.other, tie.one)):
+                    if start == name and end not in reached:
+                        reached[end] = (*reached[name], tie.reason)
+                        queue.append(end)
         return " and ".join(dict.fromkeys(reached.get(other, ())))
 
     def tied_groups(self) -> list[list[str]]:
-        """The groups of at least two axis names that are one axis, in the order in which they were named."""
+        """Groups of at least two tied axis names, in order of first use."""
         groups: dict[str, list[str]] = {}
         for name in list(self._parent):
             if name in self._axes:
@@ -277,22 +277,22 @@ class SizeTable:
         return [names for names in groups.values() if len(names) > 1]
 
     def loose_pairs(self) -> list[ShiftedPair]:
-        """Axes that a factor runs along at different shifts, without a rule between their sizes."""
+        """Pairs of axes that a factor indexes at different shifts, without a declared relation of their sizes."""
         related = {frozenset((self.root(r.axis), self.root(r.other))) for r in self.relations}
         pairs = {pair.relation: pair for pair in self._pairs}.values()
         roots = [frozenset((self.root(pair.relation.axis), self.root(pair.relation.other))) for pair in pairs]
-        return [pair for pair, both in zip(pairs, roots, strict=True) if both not in related]
+        return [pair for pair, pair_roots in zip(pairs, roots, strict=True) if pair_roots not in related]
 
     def relation_hint(self, axis: str, size: int, expected: int) -> str:
-        """A sentence on what ties an axis to others, and what to declare if their sizes differ.
+        """Explain why an axis is tied to others, and which relation to declare if their sizes differ.
 
         Args:
-            axis: whose value has another size than expected.
-            size: of the value.
-            expected: by the axes it is tied to.
+            axis: axis along which a value has an unexpected size.
+            size: size of the value.
+            expected: size of the tied axes.
 
         Returns:
-            Empty where no other name is tied to the axis.
+            The hint; empty if no other name is tied to the axis.
         """
         others = [name for name in self.tied(axis) if name != axis and name in self._axes]
         if not others:
@@ -307,7 +307,7 @@ class SizeTable:
         )
 
     def missing_size_hint(self, axis: str, known: Mapping[str, int]) -> str:
-        """How the size of an axis might follow from a known one; empty if no factor pairs the two."""
+        """Suggest a relation that gives the size of an axis; empty if no factor pairs it with an axis of known size."""
         for pair in self.loose_pairs():
             relation = pair.relation
             if relation.other == axis:
@@ -335,7 +335,7 @@ class SizeTable:
         return [name for name in list(self._parent) if "/" not in name and self.root(name) == root]
 
     def solve(self, known: Mapping[str, int]) -> dict[str, int]:
-        """All sizes that follow from the static ones and these, by class.
+        """Derive all sizes from the static and the given ones, by class.
 
         Raises:
             DeclarationError: if a rule contradicts them; the message names the factor.
@@ -369,10 +369,10 @@ class SizeTable:
         return tuple(sizes.get(self.root(axis)) for axis in array.axes)
 
     def add_factor(self, factor: Factor) -> None:
-        """Tie the axes that a factor names by one letter at one shift, and take in its rules.
+        """Tie the axes that share a letter at the same shift in a factor, and add its size rules.
 
         Raises:
-            DeclarationError: if tied axes have different sizes. The table is then of no further use.
+            DeclarationError: if tied axes have different sizes. The table is then invalid.
         """
         where = f"factor {factor.name!r}"
         prefix = f"{factor.name}/"
@@ -395,15 +395,15 @@ class SizeTable:
                 classes.setdefault(letter, prefix + letter)
         for reference, axis, letters in splits:
             for letter in letters:
-                node = self.root(classes.setdefault(letter, prefix + letter))
-                if letter in self._declared and node not in self._known and node not in self._named:
-                    self._known[node] = self._declared[letter]
+                root = self.root(classes.setdefault(letter, prefix + letter))
+                if letter in self._declared and root not in self._known and root not in self._named:
+                    self._known[root] = self._declared[letter]
             self._rules.append((f"{where}, {reference}", {**classes, axis: axis}, split_rule(axis, letters)))
         self._rules.extend((where, classes, rule) for rule in factor.size_rules())
         self._solved = None
 
     def split_letters(self, factor: Factor) -> LetterSizes:
-        """The static sizes of the letters into which a factor splits axes."""
+        """Static sizes of the letters that split axes in a factor."""
         letters = {x for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for x in dim.letters}
         roots = {letter: self.root(f"{factor.name}/{letter}") for letter in letters}
         return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
@@ -441,24 +441,28 @@ def letter_sizes(
     known: Mapping[str, int] | None = None,
     indices: Indices | None = None,
 ) -> LetterSizes:
-    """The extent of each letter of a factor, given the shapes of its arrays without batch axes.
+    """Extents of the letters of a factor.
 
-    Also given are sizes of letters known beforehand, and the indices that the references name.
+    A shifted letter runs over the positions at which all its references lie within their axes.
 
-    A shifted letter runs over the indices at which every one of its references lies inside its axis.
+    Args:
+        references: references of the factor.
+        shapes: shapes of its arrays by name, without batch axes.
+        known: sizes of letters known in advance.
+        indices: indices used by the references.
     """
     low: dict[str, int] = {}
     high: dict[str, int] = {}
     splits = []
     for reference in references:
         dimensions = reference.pattern.dimensions
-        own = [_index_size(dim.index, indices) if dim.index is not None else None for dim in dimensions]
+        lengths = [_index_size(dim.index, indices) if dim.index is not None else None for dim in dimensions]
         if reference.array.name in shapes:
-            own = [
+            lengths = [
                 size if length is None else length
-                for size, length in zip(shapes[reference.array.name], own, strict=True)
+                for size, length in zip(shapes[reference.array.name], lengths, strict=True)
             ]
-        for size, dim in zip(own, dimensions, strict=True):
+        for size, dim in zip(lengths, dimensions, strict=True):
             if size is None:
                 continue
             if len(dim.letters) > 1:
@@ -486,22 +490,22 @@ def letter_sizes(
 
 
 def _shifted_pairs(factor: Factor) -> list[ShiftedPair]:
-    """The axes of different names along which a factor runs by one letter at different shifts."""
+    """Pairs of axes of different names that a factor indexes by the same letter at different shifts."""
     if all(dim.shift == 0 for reference in factor.references for dim in reference.pattern.dimensions):
         return []
-    places = [
+    uses = [
         (axis, dim)
         for reference in factor.references
         for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True)
         if len(dim.letters) == 1 and dim.index is None
     ]
     pairs = []
-    for k, (axis, dim) in enumerate(places):
-        for other, there in places[:k]:
-            if axis != other and dim.letters == there.letters and dim.shift != there.shift:
-                # the letter ends together in both: size - shift is the same
-                one, two = (other, there), (axis, dim)
-                relation = SizeRelation(one[0], two[0], one[1].shift - two[1].shift)
+    for k, (axis, dim) in enumerate(uses):
+        for other, other_dim in uses[:k]:
+            if axis != other and dim.letters == other_dim.letters and dim.shift != other_dim.shift:
+                # the letter covers both axes if size - shift is equal
+                left, right = (other, other_dim), (axis, dim)
+                relation = SizeRelation(left[0], right[0], left[1].shift - right[1].shift)
                 pairs.append(ShiftedPair(f"letter '{dim.letters[0]}' of factor {factor.name!r}", relation))
     return pairs
 

@@ -1,4 +1,4 @@
-"""Factors that say who interacts with whom, without an energy."""
+"""Factors without an energy, which declare the interacting nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ class Depends(Factor):
     Args:
         child: a reference to a variable.
         parents: references to variables.
-        name: unique in the graph.
-        ordered: letters whose values each have a meaning of their own (ranks, times, rows of a weight matrix), so that embeddings must not be
-            shared along them; ``""`` states that there are none. If it is left out, a denoiser takes the values of each letter for
-            interchangeable, and warns (``unn.errors.ExchangeabilityWarning``) where a letter of the child alone meets a letter of a parent
-            alone, as in ``Depends(y["j"], x["i"])``: with shared embeddings all y have the same law given x, which y = W x has not.
+        name: unique name in the graph.
+        ordered: letters whose values are not exchangeable (ranks, times, rows of a weight matrix), so that embeddings
+            must not be shared along them; ``""`` declares that there are none. If left out, a denoiser assumes the
+            values of each letter to be exchangeable, and warns (``unn.errors.ExchangeabilityWarning``) where a letter
+            only of the child is combined with a letter only of a parent, as in ``Depends(y["j"], x["i"])``: with
+            shared embeddings all y have the same law given x, which is false for y = W x.
 
     Example:
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
@@ -52,17 +53,18 @@ class Depends(Factor):
         return [(one, other) for one in sorted(child - parents) for other in sorted(parents - child)]
 
     def formula(self) -> str:
-        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}{_shown(self.ordered)}"
+        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}{_ordered_suffix(self.ordered)}"
 
 
 class Clique(Factor):
-    """All referenced nodes interact with one another, for each value of some letters.
+    """All referenced nodes interact with one another, for each value of the letters ``each``.
 
     Args:
-        references: to variables.
-        each: letters, separated by spaces, for each value of which there is one clique; without any, all nodes are one clique.
-        name: unique in the graph.
-        ordered: letters whose values each have a meaning of their own (ranks, times), so that embeddings must not be shared along them.
+        references: references to variables.
+        each: letters that index the cliques, separated by spaces; if empty, all nodes form one clique.
+        name: unique name in the graph.
+        ordered: letters whose values are not exchangeable (ranks, times), so that embeddings must not be shared
+            along them.
 
     Example:
         ``Clique(X["r c"], each="r")``: the entries of each row interact.
@@ -83,7 +85,8 @@ class Clique(Factor):
         return told_apart(self.references) | set(self.ordered)
 
     def formula(self) -> str:
-        return f"clique of {', '.join(map(str, self.references))}" + (f" for each {' '.join(self.each)}" if self.each else "") + _shown(self.ordered)
+        each = f" for each {' '.join(self.each)}" if self.each else ""
+        return f"clique of {', '.join(map(str, self.references))}{each}{_ordered_suffix(self.ordered)}"
 
 
 def _node_letters(reference: Reference) -> set[str]:
@@ -93,18 +96,18 @@ def _node_letters(reference: Reference) -> set[str]:
     return {letter for dimension in dimensions for letter in dimension.letters}
 
 
-def _shown(ordered: Sequence[str]) -> str:
+def _ordered_suffix(ordered: Sequence[str]) -> str:
     return f" ({', '.join(ordered)} ordered)" if ordered else ""
 
 
 def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
-    """The letters named in an option.
+    """Parse the letters given in an option.
 
     Raises:
-        DeclarationError: if one of them is no letter of the factor.
+        DeclarationError: if a name is not a letter of the factor.
     """
     if not isinstance(text, str):
-        raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} is no text such as 'r v'.")
+        raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} must be a string of letters such as 'r v'.")
     letters = {letter for reference in factor.references for letter in reference.letters}
     for letter in text.split():
         if letter not in letters:
@@ -113,7 +116,7 @@ def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
 
 
 def variables_only(factor: Factor) -> None:
-    """Check that a factor refers to variables alone.
+    """Check that a factor refers to variables only.
 
     Raises:
         DeclarationError: names the first reference to something else.
@@ -125,16 +128,16 @@ def variables_only(factor: Factor) -> None:
 
 
 class Pairs(Factor):
-    """Pairs of nodes of two variables, or of one, that interact.
+    """Listed pairs of interacting nodes of two variables, or of one.
 
-    No axis that it refers to is exchangeable, since nothing is known of what the pairs have in common.
+    None of its axes is exchangeable, since a list of pairs declares no structure.
 
     Args:
-        one: a reference with a letter of its own for each axis.
-        other: a reference with other letters; the parents, if the pairs are directed.
-        pairs: flat indices among the nodes of the one and the other, shape ``(pairs,)`` each.
-        directed: were the ones computed from the others?
-        name: unique in the graph.
+        one: reference with a distinct letter for each axis.
+        other: reference with different letters; the parents, if the pairs are directed.
+        pairs: flat indices of the nodes of ``one`` and ``other``, shape ``(pairs,)`` each.
+        directed: whether ``one`` was computed from ``other``.
+        name: unique name in the graph.
     """
 
     def __init__(self, one: Reference, other: Reference, pairs: tuple[Nodes, Nodes], directed: bool = True, name: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Axes along which a declaration stays the same when they are permuted: they decide where embeddings may be shared."""
+"""Symmetries of a declaration: permutations of axes that leave it invariant, so that embeddings may be shared."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .factor import Factor
 from .interactions import node_axis_count
 
 Place = tuple[str, int, int]
-"""A variable, one of its node axes, and a part of that axis: 0 where the axis is not split, else the parts count from the slowest."""
+"""A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not split."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One way to take an axis of a variable apart: its index is ``(before, at, after)``, slowest first.
+    """A part of an axis of a variable, whose index splits as ``(before, at, after)``, slowest first.
 
     Attributes:
-        variable: its name.
+        variable: name of the variable.
         axis: position among its node axes.
-        before: how many values the slower parts have together.
-        after: how many values the faster parts have together.
+        before: number of values of the slower parts together.
+        after: number of values of the faster parts together.
     """
 
     variable: str
@@ -40,13 +40,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """An index that can be permuted everywhere at once without a change in who interacts with whom, M = pi M.
+    """An exchangeable index: permuting its values everywhere at once leaves the adjacency invariant, M = pi M.
 
     Attributes:
-        name: the axes it indexes, such as ``"A.i C.i"``; ``"X.row[1]"`` is the second part of an axis that a factor splits.
-        size: how many values it has.
-        parts: where it occurs.
-        shapes: of the nodes of all variables.
+        name: axes that it indexes, such as ``"A.i C.i"``; ``"X.row[1]"`` is the second part of a split axis.
+        size: number of values.
+        parts: parts of axes that it indexes.
+        shapes: sizes of the node axes, by variable.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Symmetry:
     shapes: Mapping[str, tuple[int, ...]]
 
     def permutation(self, order: Sequence[int] | Tensor | Nodes) -> Tensor:
-        """Where each node goes when value v of the index becomes ``order[v]``, shape ``(nodes,)``.
+        """The permutation of nodes that maps value v of the index to ``order[v]``, shape ``(nodes,)``.
 
         Raises:
-            ObservationError: if the order is no permutation of the values.
+            ObservationError: if the order is not a permutation of the values.
         """
-        new = np.asarray(order, dtype=np.int64)
-        if new.shape != (self.size,) or not np.array_equal(np.sort(new), np.arange(self.size)):
+        values = np.asarray(order, dtype=np.int64)
+        if values.shape != (self.size,) or not np.array_equal(np.sort(values), np.arange(self.size)):
             raise ObservationError(f"symmetry {self.name!r}: expected a permutation of {self.size} values, got {list(order)}.")
-        return torch.from_numpy(_moved(self.parts, self.shapes, new))
+        return torch.from_numpy(_permute_nodes(self.parts, self.shapes, values))
 
     def values(self) -> Nodes:
-        """The value of the index at each node, shape ``(nodes,)``; -1 at nodes that it does not index."""
+        """Value of the index at each node, shape ``(nodes,)``; -1 at nodes without it."""
         columns = []
         for name, shape in self.shapes.items():
             along = np.full(shape, -1, dtype=np.int64)
@@ -81,40 +81,41 @@ class Symmetry:
 
 
 def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
-    """The indices of nodes that are exchangeable, found from the patterns and verified on the adjacency.
+    """Exchangeable indices of nodes, derived from the patterns and verified on the adjacency.
 
-    A letter is a candidate unless it is shifted or multiplies a parameter or a constant; letters that meet in one axis move together, as do the
-    axes they index. A candidate is reported if two permutations that generate all others leave the adjacency as it is.
+    A letter is a candidate unless it is shifted or indexes a parameter or a constant. Letters of the same axis are
+    permuted together, as are the axes that a letter indexes. A candidate is reported if two permutations that generate
+    the symmetric group leave the adjacency invariant.
 
     Args:
         graph: the declaration.
-        sizes: of the axes without a static one, by name.
+        sizes: sizes of the dynamic axes, by name.
 
     Raises:
         DeclarationError: for a size that is missing, unknown or contradicts the declaration.
     """
-    found = adjacency(graph, sizes)
-    return [symmetry for symmetry in candidates(graph, found.shapes) if symmetry.size > 1 and _holds(symmetry, found)]
+    matrix = adjacency(graph, sizes)
+    return [symmetry for symmetry in candidates(graph, matrix.shapes) if symmetry.size > 1 and _is_invariant(symmetry, matrix)]
 
 
 def embedding_indices(adjacency: Adjacency, shared: Sequence[Symmetry]) -> Tensor:
-    """The number of each node's embedding if all values of some exchangeable indices share theirs, shape ``(nodes,)``.
+    """Embedding number of each node if embeddings are shared along exchangeable indices, shape ``(nodes,)``.
 
-    Structured-diffusion paper, Section 3.2; with no index shared, every node has its own.
+    Structured-diffusion paper, Section 3.2; without shared indices, every node has its own embedding.
     """
     numbers: list[Nodes] = []
     start = 0
     for name, shape in adjacency.shapes.items():
         index = shared_index(name, shape, shared)
         flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
-        kinds, own = np.unique(flat, return_inverse=True)
-        numbers.append(own.ravel() + start)
-        start += len(kinds)
+        distinct, inverse = np.unique(flat, return_inverse=True)
+        numbers.append(inverse.ravel() + start)
+        start += len(distinct)
     return torch.from_numpy(np.concatenate(numbers)) if numbers else torch.zeros(0, dtype=torch.int64)
 
 
 def shared_index(variable: str, shape: tuple[int, ...], shared: Sequence[Symmetry]) -> list[Nodes]:
-    """The index of each node along each axis, shape ``shape``, all values of some exchangeable indices taken for their first."""
+    """Index of each node along each axis, shape ``shape``, with all values of the shared indices set to 0."""
     index: list[Nodes] = list(np.indices(shape)) if shape else []
     for symmetry in shared:
         for part in symmetry.parts:
@@ -125,7 +126,7 @@ def shared_index(variable: str, shape: tuple[int, ...], shared: Sequence[Symmetr
 
 
 def generators(size: int) -> list[Nodes]:
-    """Permutations that generate all others of so many values: the exchange of the first two, and the cycle."""
+    """Generators of the symmetric group on ``size`` values: the exchange of the first two, and the cycle."""
     if size < 2:
         return []
     exchange = np.arange(size)
@@ -134,14 +135,14 @@ def generators(size: int) -> list[Nodes]:
 
 
 def letters_along(symmetry: Symmetry, factor: Factor, graph: Declaration) -> set[str]:
-    """The letters of a factor that run along an index, in any of the axes that it permutes.
+    """Letters of a factor along the axes that a symmetry permutes.
 
     Args:
-        symmetry: of the graph.
-        factor: of the graph.
+        symmetry: symmetry of the graph.
+        factor: factor of the graph.
         graph: the declaration.
     """
-    places = {(part.variable, part.axis, part.before, part.after) for part in symmetry.parts}
+    parts = {(part.variable, part.axis, part.before, part.after) for part in symmetry.parts}
     letters = set()
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
@@ -152,18 +153,18 @@ def letters_along(symmetry: Symmetry, factor: Factor, graph: Declaration) -> set
                 extents = _letter_sizes(factor, graph, symmetry.shapes)
                 sizes = [extents[letter] for letter in dimension.letters]
             for k, letter in enumerate(dimension.letters):
-                if (reference.array.name, axis, math.prod(sizes[:k]), math.prod(sizes[k + 1 :])) in places:
+                if (reference.array.name, axis, math.prod(sizes[:k]), math.prod(sizes[k + 1 :])) in parts:
                     letters.add(letter)
     return letters
 
 
 @dataclass(frozen=True, eq=False)
 class Assumption:
-    """Two shared indices all of whose values a factor relates, without a statement that they are exchangeable.
+    """Two indices with shared embeddings that a factor fully relates without declaring them exchangeable.
 
     Attributes:
-        factor: that relates them.
-        letters: of the factor, one for each index.
+        factor: factor that relates the indices.
+        letters: letter of the factor for each index.
         shared: the two indices.
     """
 
@@ -173,38 +174,38 @@ class Assumption:
 
 
 def assumptions(graph: Declaration, shared: Sequence[Symmetry]) -> list[Assumption]:
-    """What sharing embeddings along some indices assumes beyond the declaration.
+    """Assumptions beyond the declaration that are made by sharing embeddings.
 
     Args:
         graph: the declaration.
-        shared: symmetries of the graph along which embeddings are to be shared.
+        shared: symmetries of the graph along which embeddings are shared.
     """
     assumed = []
     for factor in graph.factors.values():
         pairs = factor.assumed_exchangeable()
-        along = [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
+        letters_by_index = [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
         for letters in pairs:
-            ones, others = ([symmetry for symmetry, own in along if letter in own] for letter in letters)
-            assumed += [Assumption(factor, letters, (one, other)) for one in ones for other in others if one is not other]
+            left, right = ([symmetry for symmetry, along in letters_by_index if letter in along] for letter in letters)
+            assumed += [Assumption(factor, letters, (one, other)) for one in left for other in right if one is not other]
     return assumed
 
 
 def candidates(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[Symmetry]:
-    """The indices that the patterns call exchangeable, not verified.
+    """Indices that are exchangeable by their patterns, not verified on the adjacency.
 
     Args:
         graph: the declaration.
-        shapes: by variable, the sizes of the axes that index its nodes.
+        shapes: sizes of the axes that index nodes, by variable.
     """
     return [index for index, barred in indices(graph, shapes) if not barred]
 
 
 def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Symmetry, bool]]:
-    """All indices of nodes that the patterns tie together, each with whether a factor tells its values apart.
+    """All indices of nodes tied by patterns, each with whether a factor breaks its exchangeability.
 
     Args:
         graph: the declaration.
-        shapes: by variable, the sizes of the axes that index its nodes.
+        shapes: sizes of the axes that index nodes, by variable.
     """
     splits = _splits(graph, shapes)
     classes = _Classes()
@@ -215,7 +216,7 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
     barred: set[Place] = set()
     for factor in graph.factors.values():
         fixed = factor.ordered_letters()
-        seen: dict[str, list[tuple[Place, ...]]] = {}
+        uses: dict[str, list[tuple[Place, ...]]] = {}
         for reference in factor.references:
             if not isinstance(reference.array, Variable):
                 continue
@@ -224,59 +225,59 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
                 count = len(splits.get((name, axis), ())) or 1
                 if len(dim.letters) > 1 and not fixed.isdisjoint(dim.letters):
                     extents = _letter_sizes(factor, graph, shapes)
-                    # split in another way than the axis was taken apart
+                    # split differently from the chosen parts of the axis
                     if tuple(extents[x] for x in dim.letters) != splits[name, axis]:
                         barred |= {(name, axis, k) for k in range(count)}
                 if len(dim.letters) > 1:
                     for k, letter in enumerate(dim.letters):
-                        seen.setdefault(letter, []).append(((name, axis, k),) if len(dim.letters) == count else ())
+                        uses.setdefault(letter, []).append(((name, axis, k),) if len(dim.letters) == count else ())
                 else:
-                    seen.setdefault(dim.letters[0], []).append(tuple((name, axis, k) for k in range(count)))
-        for letter, places in seen.items():
+                    uses.setdefault(dim.letters[0], []).append(tuple((name, axis, k) for k in range(count)))
+        for letter, places in uses.items():
             whole = {place for group in places for place in group}
             if letter in fixed or len({len(group) for group in places}) > 1 or () in places:
                 barred |= whole
             for group in places[1:]:
                 for a, b in zip(places[0], group, strict=False):
                     classes.join(a, b)
-    wrong = {classes.find(place) for place in barred}
-    found = []
+    barred_roots = {classes.find(place) for place in barred}
+    result = []
     for root, members in classes.members().items():
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
         if len(sizes) == 1:
             names = [f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "") for name, axis, k in members]
-            found.append((Symmetry(" ".join(names), sizes.pop(), parts, shapes), root in wrong))
-    return found
+            result.append((Symmetry(" ".join(names), sizes.pop(), parts, shapes), root in barred_roots))
+    return result
 
 
 def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """By variable and node axis, the sizes of the parts into which factors split it; an axis that is tied to a split one is split as well."""
-    found: dict[tuple[str, int], tuple[int, ...]] = {}
-    places = [
+    """Sizes of the parts of split axes, by variable and node axis; an axis tied to a split one is split as well."""
+    splits: dict[tuple[str, int], tuple[int, ...]] = {}
+    uses = [
         (factor, (reference.array.name, axis), dim.letters)
         for factor in graph.factors.values()
         for reference in factor.references
         if isinstance(reference.array, Variable)
         for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)])
     ]
-    for factor, where, letters in places:
+    for factor, axis_key, letters in uses:
         if len(letters) > 1:
             sizes = _letter_sizes(factor, graph, shapes)
-            found.setdefault(where, tuple(sizes[x] for x in letters))
-    changed = bool(found)
+            splits.setdefault(axis_key, tuple(sizes[x] for x in letters))
+    changed = bool(splits)
     while changed:
         changed = False
-        for factor, where, letters in places:
-            for other, there, same in places:
-                if other is factor and len(letters) == 1 and same == letters and there in found and where not in found:
-                    found[where] = found[there]
+        for factor, axis_key, letters in uses:
+            for other, other_axis, other_letters in uses:
+                if other is factor and len(letters) == 1 and other_letters == letters and other_axis in splits and axis_key not in splits:
+                    splits[axis_key] = splits[other_axis]
                     changed = True
-    return found
+    return splits
 
 
 def _letter_sizes(factor: Factor, graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The extent of each letter of a factor, its feature axes as declared."""
+    """Extents of the letters of a factor, with feature axes as declared."""
     static = graph.size_table.static
     known = {
         r.array.name: (*shapes[r.array.name], *(size or 0 for size in graph.size_table.shape(r.array, static)[len(shapes[r.array.name]) :]))
@@ -297,13 +298,13 @@ def _part(place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shape
     return Part(name, axis, int(np.prod(sizes[:k], dtype=np.int64)), int(np.prod(sizes[k + 1 :], dtype=np.int64)))
 
 
-def _holds(symmetry: Symmetry, adjacency: Adjacency) -> bool:
-    """Is the matrix the same after the two permutations, an exchange and a cycle, that generate all others?"""
+def _is_invariant(symmetry: Symmetry, adjacency: Adjacency) -> bool:
+    """Whether the matrix is invariant under the generators of the symmetric group."""
     return all(adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency) for order in generators(symmetry.size))
 
 
-def _moved(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
-    moved: list[Nodes] = []
+def _permute_nodes(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
+    permutation: list[Nodes] = []
     start = 0
     for name, shape in shapes.items():
         index = list(np.indices(shape)) if shape else []
@@ -313,13 +314,13 @@ def _moved(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: 
                 value = along // part.after % len(order)
                 index[part.axis] = along + (order[value] - value) * part.after
         flat = np.ravel_multi_index(tuple(index), shape).ravel() if shape else np.zeros(1, np.int64)
-        moved.append(flat + start)
+        permutation.append(flat + start)
         start += flat.size
-    return np.concatenate(moved) if moved else np.zeros(0, np.int64)
+    return np.concatenate(permutation) if permutation else np.zeros(0, np.int64)
 
 
 class _Classes:
-    """Places that move together."""
+    """Union-find over places that are permuted together."""
 
     def __init__(self) -> None:
         self._parent: dict[Place, Place] = {}
@@ -334,7 +335,7 @@ class _Classes:
         self._parent[self.find(one)] = self.find(other)
 
     def members(self) -> dict[Place, list[Place]]:
-        found: dict[Place, list[Place]] = {}
+        members: dict[Place, list[Place]] = {}
         for place in list(self._parent):
-            found.setdefault(self.find(place), []).append(place)
-        return found
+            members.setdefault(self.find(place), []).append(place)
+        return members

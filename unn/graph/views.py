@@ -1,4 +1,4 @@
-"""Arrays seen through patterns: shifts, splits, diagonals and indices, and their adjoints."""
+"""Views of arrays by patterns (shifts, splits, diagonals and indices) and their adjoints."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .sizes import LetterSizes
 def view(
     x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices | None = None
 ) -> Tensor:
-    """``x`` with one dimension for each letter of the pattern, behind its leading batch dimensions.
+    """View ``x`` with one dimension per letter of the pattern, after its leading batch dimensions.
 
     Args:
         x: shape ``(*batch, *axes)``.
-        pattern: of the reference, one dimension for each axis.
-        sizes: the extent of each letter.
-        starts: the first index of each shifted letter; 0 where absent.
-        indices: those that the pattern names.
+        pattern: pattern of the reference, one dimension per axis.
+        sizes: extent of each letter.
+        starts: first index of each shifted letter; 0 where absent.
+        indices: indices used by the pattern.
     """
     if indices and pattern.indices:
-        return _gathered(x, pattern, sizes, starts, indices)
+        return _gather(x, pattern, sizes, starts, indices)
     lead = x.ndim - len(pattern.dimensions)
     for axis, dim in enumerate(pattern.dimensions):
         if len(dim.letters) == 1:
@@ -60,27 +60,27 @@ def adjoint(
     shape: tuple[int, ...],
     indices: Indices | None = None,
 ) -> Tensor:
-    """The adjoint of ``view``: spreads a message over the array's own axes, zero where the view does not look.
+    """The adjoint of ``view``: scatter a message to the axes of the array, zero at entries outside the view.
 
-    Dimensions of size 1 stay so where the pattern lets the message be broadcast.
+    Dimensions of size 1 are kept where the message can be broadcast.
 
     Args:
         m: shape ``(*batch, *letters)``, the letters in the order of ``pattern.letters``; 1 where broadcast.
-        pattern: of the reference.
-        sizes: the extent of each letter.
-        starts: the first index of each shifted letter.
-        shape: of the array, without batch dimensions.
-        indices: those that the pattern names.
+        pattern: pattern of the reference.
+        sizes: extent of each letter.
+        starts: first index of each shifted letter.
+        shape: shape of the array, without batch dimensions.
+        indices: indices used by the pattern.
     """
     if indices and pattern.indices:
-        return _scattered(m, pattern, sizes, starts, shape, indices)
+        return _scatter(m, pattern, sizes, starts, shape, indices)
     flat = [letter for dim in pattern.dimensions for letter in dim.letters]
     letters = list(pattern.letters)
     lead = m.ndim - len(letters)
     for second in range(len(flat)):
         first = flat.index(flat[second])
         if first != second:
-            m = _widen(m, lead + first, sizes[flat[second]])
+            m = _expand(m, lead + first, sizes[flat[second]])
             m = torch.diag_embed(m.movedim(lead + first, -1), dim1=lead + first, dim2=lead + second)
     position = lead
     for dim in pattern.dimensions:
@@ -88,7 +88,7 @@ def adjoint(
         if count > 1:
             if any(m.shape[position + k] != 1 for k in range(count)):
                 for k, letter in enumerate(dim.letters):
-                    m = _widen(m, position + k, sizes[letter])
+                    m = _expand(m, position + k, sizes[letter])
             m = m.flatten(position, position + count - 1)
         position += 1
     for axis, dim in enumerate(pattern.dimensions):
@@ -98,7 +98,7 @@ def adjoint(
             start = min(start, shape[axis])
             rest = shape[axis] - start - sizes[letter]
             if start or rest:
-                m = _widen(m, lead + axis, sizes[letter])
+                m = _expand(m, lead + axis, sizes[letter])
                 after = m.ndim - 1 - (lead + axis)
                 m = F.pad(m, [0, 0] * after + [start, rest])
     return m
@@ -106,11 +106,11 @@ def adjoint(
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Axes that are looked up together, since they share letters: one index, or several at the same letter.
+    """Axes that are gathered together because they share letters: one index, or several at the same letter.
 
     Attributes:
         axes: positions in the pattern.
-        letters: that run over the entries looked up.
+        letters: letters that run over the gathered entries.
     """
 
     axes: tuple[int, ...]
@@ -119,7 +119,7 @@ class _Lookup:
 
 @lru_cache(maxsize=4096)
 def _lookups(pattern: Pattern) -> tuple[tuple[_Lookup, ...], Pattern, tuple[int, ...]]:
-    """The axes looked up together, the pattern of the other axes, and the positions of these."""
+    """Axes that are gathered together, the pattern of the other axes, and the positions of the others."""
     groups: list[tuple[set[int], set[str]]] = []
     for axis, dim in enumerate(pattern.dimensions):
         axes, letters = {axis}, set(dim.letters)
@@ -149,10 +149,10 @@ def _entries(
     indices: Indices,
     device: torch.device,
 ) -> Tensor:
-    """The flat number, among the entries of the axes of a lookup, of the entry for each value of its letters.
+    """Flat index into the axes of a lookup, for each value of its letters.
 
     Returns:
-        Shape ``(entries looked up,)``, the letters in order, the last the fastest.
+        Shape ``(gathered entries,)``, letters in order, the last one fastest.
     """
     entry = torch.zeros([1] * len(lookup.letters), dtype=torch.int64, device=device)
     for axis in lookup.axes:
@@ -169,7 +169,7 @@ def _entries(
     return entry.expand([sizes[letter] for letter in lookup.letters]).reshape(-1)
 
 
-def _gathered(
+def _gather(
     x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
 ) -> Tensor:
     """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the others."""
@@ -192,7 +192,7 @@ def _gathered(
     return x.permute(*range(lead), *(lead + letters.index(letter) for letter in pattern.letters))
 
 
-def _scattered(
+def _scatter(
     m: Tensor,
     pattern: Pattern,
     sizes: LetterSizes,
@@ -200,7 +200,7 @@ def _scattered(
     shape: tuple[int, ...],
     indices: Indices,
 ) -> Tensor:
-    """``adjoint`` for a pattern with indices: messages to one entry are added up."""
+    """``adjoint`` for a pattern with indices: messages to the same entry are summed."""
     lookups, rest, others = _lookups(pattern)
     lead = m.ndim - len(pattern.letters)
     letters = [letter for lookup in lookups for letter in lookup.letters] + list(rest.letters)
@@ -209,19 +209,19 @@ def _scattered(
     position = lead
     for lookup in lookups:
         for k, letter in enumerate(lookup.letters):
-            m = _widen(m, position + k, sizes[letter])
+            m = _expand(m, position + k, sizes[letter])
         m = m.flatten(position, position + len(lookup.letters) - 1)
         entries = _entries(lookup, pattern, shape, sizes, starts, indices, m.device)
-        own = [shape[axis] for axis in lookup.axes]
-        zeros = m.new_zeros(*m.shape[:position], math.prod(own), *m.shape[position + 1 :])
-        m = zeros.index_add(position, entries, m).unflatten(position, own)
-        position += len(own)
-    places = [axis for lookup in lookups for axis in lookup.axes] + list(others)
-    return m.permute(*range(lead), *(lead + places.index(axis) for axis in range(len(places))))
+        extents = [shape[axis] for axis in lookup.axes]
+        zeros = m.new_zeros(*m.shape[:position], math.prod(extents), *m.shape[position + 1 :])
+        m = zeros.index_add(position, entries, m).unflatten(position, extents)
+        position += len(extents)
+    axes = [axis for lookup in lookups for axis in lookup.axes] + list(others)
+    return m.permute(*range(lead), *(lead + axes.index(axis) for axis in range(len(axes))))
 
 
 def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
-    """The first index of each letter that is shifted somewhere: large enough for every negative shift."""
+    """First index of each shifted letter, large enough for its most negative shift."""
     starts: dict[str, int] = {}
     for reference in references:
         for dim in reference.pattern.dimensions:
@@ -231,14 +231,14 @@ def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
 
 
 def checked_views(factor: Factor, values: Values) -> list[Tensor]:
-    """The values of each reference of a factor of variables, seen through its pattern, shape ``(batch, *letters)``.
+    """Check the values of the variables of a factor and view them by its patterns, shape ``(batch, *letters)``.
 
     Args:
-        factor: whose references they are.
-        values: of its variables, shape ``(batch, *axes)``.
+        factor: factor whose references are viewed.
+        values: values of its variables by name, shape ``(batch, *axes)``.
 
     Raises:
-        ObservationError: for values that are missing, of another shape, or do not fit one another.
+        ObservationError: for values that are missing, have the wrong shape, or are inconsistent.
     """
     batch: int | None = None
     shapes: dict[str, tuple[int, ...]] = {}
@@ -281,15 +281,15 @@ def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:
     return any(dim.shift and dim.letters[0] in letters for r in factor.references for dim in r.pattern.dimensions)
 
 
-def _widen(m: Tensor, axis: int, size: int) -> Tensor:
+def _expand(m: Tensor, axis: int, size: int) -> Tensor:
     return m if m.shape[axis] == size else m.expand([size if k == axis else -1 for k in range(m.ndim)])
 
 
 def refuse_shifted_splits(factor: Factor) -> None:
-    """Check that no letter is shifted in one place and part of a split in another.
+    """Check that no letter is both shifted and part of a split.
 
     Raises:
-        DeclarationError: names the first such letter.
+        DeclarationError: if one is; the message names the first.
     """
     dims = [dim for r in factor.references for dim in r.pattern.dimensions]
     split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}

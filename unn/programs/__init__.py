@@ -1,4 +1,4 @@
-"""Graphs of generative programs: a program in Python runs once, and what depends on what is recorded."""
+"""Graphs of generative programs: a Python program runs once, and the dependences of its values are recorded."""
 
 from . import operations as operations
 from .distributions import Bernoulli as Bernoulli

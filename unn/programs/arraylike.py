@@ -1,4 +1,4 @@
-"""What numbers and arrays inside a program have in common: they take part in arithmetic as numpy's do, and refuse to become plain numbers."""
+"""Base class of numbers and arrays in a program: they support numpy arithmetic and refuse conversion to plain numbers."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from .values import Value
 
 Parents = NDArray[np.object_]
-"""For each entry of a value, the set of nodes it was computed from: the most recent ones on every way back."""
+"""Set of parent nodes of each entry of a value: the most recent node on every path to it."""
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""How to record functions, by function; filled by ``recording`` and ``operations``, which make values and so cannot be imported here."""
+"""Recording rules by function; filled by ``recording`` and ``operations``, which cannot be imported here (cycle)."""
 
 
 class Arraylike(NDArrayOperatorsMixin):
-    """A value, or an array of entries: operators, functions of numpy, and what a program must not do with either.
+    """A value or an array of entries: operators, numpy functions, and refusals of unsupported uses.
 
     Attributes:
-        shape: as in numpy; () for a number.
-        tape: of the run.
+        shape: shape as in numpy; () for a number.
+        tape: tape of the run.
     """
 
     shape: Shape
     tape: Tape
 
-    # numpy compares entry by entry, so there is no hash that fits
+    # == is elementwise as in numpy, so no hash is consistent with it
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many entries."""
+        """Number of entries."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def T(self) -> Value:  # noqa: N802
-        """With its axes in reverse order."""
+        """The value with its axes reversed."""
         return self._call(np.transpose)
 
     def sum(self, *args: Any, **options: Any) -> Value:
@@ -97,12 +97,12 @@ class Arraylike(NDArrayOperatorsMixin):
         return self._call(np.transpose, (axes[0] if len(axes) == 1 else axes) or None)
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Value:
-        found: Value = RULES[function](self.tape, function, self, *args, **options)
-        return found
+        result: Value = RULES[function](self.tape, function, self, *args, **options)
+        return result
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Value:
-        found: Value = RULES[np.ufunc](self.tape, self, ufunc, method, inputs, options)
-        return found
+        result: Value = RULES[np.ufunc](self.tape, self, ufunc, method, inputs, options)
+        return result
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if function not in RULES:
@@ -120,20 +120,20 @@ class Arraylike(NDArrayOperatorsMixin):
         return torch_functions.call(function, args, options or {})
 
     def origin(self) -> str:
-        """The names of some nodes it was computed from."""
+        """Names of up to three parent nodes, for messages."""
         nodes = sorted(frozenset[int]().union(*self.all_parents().ravel()))
         names = [repr(self.tape.node_name(node)) for node in nodes[:3]]
         more = len(nodes) - len(names)
         return (", ".join(names) or "constants") + (f" and {more} more" if more else "")
 
     def all_parents(self) -> Parents:
-        """For each entry, the set of nodes it was computed from."""
+        """The set of parent nodes of each entry."""
         raise NotImplementedError
 
-    # -- what would make the graph depend on the values drawn ------------------------------------------------------------
+    # -- uses that would make the graph depend on the drawn values ------------------------------------------------------------
 
     def refuse(self, what: str, remedy: str) -> Never:
-        """Say that a program cannot do this with a random value.
+        """Refuse an operation on a random value.
 
         Raises:
             DeclarationError: always.

@@ -1,4 +1,4 @@
-"""From the nodes of a program and their parents to a factor graph: patterns where relations are regular, lists where they are not."""
+"""Build the factor graph of a program: patterns for regular relations between nodes and parents, lists for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tape import Nodes, Recorded, Tape
 
 
 def build(name: str, tape: Tape) -> FactorGraph:
-    """The graph of a finished run.
+    """Build the graph of a complete run.
 
     Raises:
         DeclarationError: for a program that samples nothing, or leaves statements without a name or entries without a value.
@@ -25,16 +25,16 @@ def build(name: str, tape: Tape) -> FactorGraph:
     links = [*_dependences(tape), *_cliques(tape)]
     names = Names.of(tape, links)
     written = [factor for child in tape.variables for factor in names.factors([link for link in links if link.one == child])]
-    graph = _declared(name, tape, names, written)
+    graph = _declare_graph(name, tape, names, written)
     unequal = unequal_indices(tape, graph)
-    return _declared(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
+    return _declare_graph(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
 
 
-def _declared(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
-    declared = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
-    # letters that split axes, and options, have sizes of their own, which are known by now
+def _declare_graph(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
+    declarations = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
+    # includes the sizes of option axes and of letters that split axes
     graph = FactorGraph(name, **names.sizes)
-    for variable, axes in declared:
+    for variable, axes in declarations:
         graph.variable(variable.name, axes, variable.values.regularizer())
     for factor in written:
         references = [graph.variables[variable][text] for variable, text in factor.references]
@@ -53,7 +53,7 @@ def _check_complete(tape: Tape) -> None:
         if statement.name is None:
             raise DeclarationError(
                 f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, or assign it to entries of an array from "
-                "t.empty; for an intermediate value that is no variable, leave out t.deterministic."
+                "t.empty; for an intermediate value that is not a variable, leave out t.deterministic."
             )
     for recorded in tape.variables.values():
         missing = np.flatnonzero(recorded.nodes.ravel() < 0)
@@ -65,34 +65,34 @@ def _check_complete(tape: Tape) -> None:
 
 
 def _dependences(tape: Tape) -> list[Link]:
-    """By child and parent variable, in their order, what the patterns of their pairs are."""
+    """Links between child and parent variables, in order of declaration."""
     links = []
     for child in tape.variables.values():
-        found: dict[str, list[tuple[int, int]]] = {}
+        pairs_of: dict[str, list[tuple[int, int]]] = {}
         for flat, node in enumerate(child.nodes.ravel().tolist()):
             for parent in tape.parents[node]:
                 place = tape.places[parent]
                 assert place is not None
-                found.setdefault(place[0], []).append((flat, place[1]))
-        links += [_link(child, tape.variables[name], np.array(sorted(found[name]))) for name in tape.variables if name in found]
+                pairs_of.setdefault(place[0], []).append((flat, place[1]))
+        links += [_link(child, tape.variables[name], np.array(sorted(pairs_of[name]))) for name in tape.variables if name in pairs_of]
     return links
 
 
 def _cliques(tape: Tape) -> list[Link]:
-    """The entries of variables that were drawn together."""
-    found: dict[str, set[tuple[int, int]]] = {}
+    """Links between entries that are drawn jointly."""
+    pairs_of: dict[str, set[tuple[int, int]]] = {}
     for statement in tape.statements:
         for axes in statement.cliques:
             cliques = np.moveaxis(statement.nodes, axes, range(len(axes)))
             for clique in cliques.reshape(int(np.prod(cliques.shape[: len(axes)])), -1).tolist():
                 places = [place for node in clique if (place := tape.places[node])]
-                found.setdefault(places[0][0], set()).update((a, b) for _, a in places for _, b in places)
+                pairs_of.setdefault(places[0][0], set()).update((a, b) for _, a in places for _, b in places)
     links = []
-    for name, pairs in found.items():
+    for name, pairs in pairs_of.items():
         link = _link(tape.variables[name], tape.variables[name], np.array(sorted(pairs)), directed=False)
         if not all(_is_clique(template) for template in link.templates):
-            both = np.array(sorted((a, b) for a, b in pairs if a < b))
-            link = Link(name, name, [], (both[:, 0], both[:, 1]), directed=False)
+            upper = np.array(sorted((a, b) for a, b in pairs if a < b))
+            link = Link(name, name, [], (upper[:, 0], upper[:, 1]), directed=False)
         links.append(link)
     return links
 
@@ -104,6 +104,6 @@ def _link(one: Recorded, other: Recorded, pairs: Nodes, directed: bool = True) -
 
 
 def _is_clique(template: Template) -> bool:
-    """Does it pair all entries that agree along some axes?"""
+    """Whether a template pairs all entries that agree along some axes."""
     matching = all(b.letters == a.letters or b.letters[0] not in template.tied for a, b in zip(template.child, template.parent))
     return template.plain and matching and all(len(place.letters) == 1 for place in template.parent)

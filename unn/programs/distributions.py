@@ -1,4 +1,4 @@
-"""Distributions that programs draw from. Their parameters may be computed from earlier random variables."""
+"""Distributions for programs, with parameters that may depend on earlier random variables."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """What parameters must fulfil.
+    """A condition on parameters.
 
     Attributes:
-        names: of the parameters it is about.
-        subject: what is measured, for messages.
-        bounds: of the measure, for messages.
-        measure: of these parameters.
-        holds: where the measure is within its bounds.
+        names: names of the parameters.
+        subject: name of the measured quantity, for messages.
+        bounds: description of its bounds, for messages.
+        measure: function of the parameters that computes the quantity.
+        holds: function that returns a mask of values within the bounds.
     """
 
     names: tuple[str, ...]
@@ -37,25 +37,25 @@ class Rule:
 
 
 class Distribution(ABC):
-    """What ``t.sample`` draws from; entries of an array are drawn one by one unless the distribution has axes of its own.
+    """A distribution for ``t.sample``; the entries of an array are independent unless the distribution has event axes.
 
-    The law of an entry follows from its parameters, whatever its place in the array. What else tells the laws of two distributions of one
-    class apart is a number or a text among their attributes; with other attributes, no two entries count as equal in law, so that a graph
-    shares nothing between them.
+    The law of an entry depends only on its parameters, not on its position in the array. Further attributes that
+    determine the law must be numbers or strings; with other attributes, no two entries are considered equal in law,
+    so that a graph shares nothing between them.
 
     Args:
-        parameters: by name; numbers, arrays, or values of the program, which broadcast against one another.
+        parameters: numbers, arrays, or values of the program, by name; broadcast against one another.
 
     Attributes:
-        parameters: as given.
-        kind: of the values.
-        event: the shape of one draw.
-        parameter_axes: how many trailing axes of a parameter belong to one draw.
-        cliques: which axes of one draw tell apart the cliques of entries that were drawn together.
-        exchangeable: axes of one draw along each of which its entries can be permuted without a change of the law.
+        parameters: parameters as given.
+        kind: kind of the values.
+        event: shape of one draw.
+        parameter_axes: number of trailing axes of each parameter that belong to one draw.
+        cliques: axes of one draw that index cliques of jointly drawn entries.
+        exchangeable: axes of one draw along which permutations preserve the law.
 
     Raises:
-        DeclarationError: for a parameter that is no number, not finite or out of its range. Parameters that a program computes are
+        DeclarationError: for a parameter that is not a number, not finite or out of range. Computed parameters are
             checked in every draw.
     """
 
@@ -68,21 +68,21 @@ class Distribution(ABC):
 
     def __init__(self, **parameters: Recordable) -> None:
         self.parameters = parameters
-        known: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name, x in parameters.items():
             if not holds_values(x):
-                known[name] = plain_array(x, f"{type(self).__name__}: {name}")
-        self.check(known, type(self).__name__)
+                arrays[name] = plain_array(x, f"{type(self).__name__}: {name}")
+        self.check(arrays, type(self).__name__)
 
     def check(self, parameters: Mapping[str, Array], where: str) -> None:
-        """Check parameters, or those among them that are known.
+        """Check the given parameters, which may be a subset.
 
         Args:
-            parameters: by name; may carry a batch axis.
-            where: for the message.
+            parameters: values by name; may have a batch axis.
+            where: context for the message.
 
         Raises:
-            DeclarationError: names the parameter and a value that does not fit.
+            DeclarationError: names the parameter and an invalid value.
         """
         title = type(self).__name__
         try:
@@ -93,19 +93,19 @@ class Distribution(ABC):
         finite = [Rule((name,), name, "finite", lambda x: x, np.isfinite) for name in parameters]
         for rule in (*finite, *self.rules):
             if all(name in parameters for name in rule.names):
-                found = rule.measure(*(parameters[name] for name in rule.names))
-                holds = rule.holds(found)
+                values = rule.measure(*(parameters[name] for name in rule.names))
+                holds = rule.holds(values)
                 if not holds.all():
-                    raise DeclarationError(f"{where}: {rule.subject} of {title} must be {rule.bounds}, got {found[~holds].ravel()[0]}.")
+                    raise DeclarationError(f"{where}: {rule.subject} of {title} must be {rule.bounds}, got {values[~holds].ravel()[0]}.")
 
     @abstractmethod
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         """Draws, shape ``(*shape, *event)``.
 
         Args:
-            parameters: by name, broadcastable to ``shape`` (and their own trailing axes).
-            shape: the batch axis first.
-            drawing: the source of random numbers.
+            parameters: values by name, broadcastable to ``shape`` plus their trailing axes.
+            shape: shape of the draws, batch axis first.
+            drawing: source of random numbers.
         """
 
     def __repr__(self) -> str:
@@ -113,11 +113,11 @@ class Distribution(ABC):
 
 
 class Normal(Distribution):
-    """A normal distribution; a scale of zero gives its mean.
+    """A normal distribution; with scale zero, a point mass at the mean.
 
     Args:
-        mean: any number.
-        scale: the standard deviation, not negative.
+        mean: mean.
+        scale: standard deviation, >= 0.
     """
 
     rules = (Rule(("scale",), "scale", ">= 0", lambda scale: scale, lambda scale: scale >= 0),)
@@ -130,11 +130,11 @@ class Normal(Distribution):
 
 
 class Uniform(Distribution):
-    """Any number between two, each as likely; equal bounds give that number.
+    """The uniform distribution between two bounds; with equal bounds, a point mass.
 
     Args:
-        low: the lower bound.
-        high: the upper bound, not below the lower.
+        low: lower bound.
+        high: upper bound, >= ``low``.
     """
 
     rules = (Rule(("low", "high"), "high - low", ">= 0", lambda low, high: high - low, lambda width: width >= 0),)
@@ -148,10 +148,10 @@ class Uniform(Distribution):
 
 
 class Bernoulli(Distribution):
-    """1 with some probability, else 0.
+    """A Bernoulli distribution on {0, 1}.
 
     Args:
-        probability: of 1, from 0 to 1.
+        probability: probability of 1.
     """
 
     kind = BINARY
@@ -165,17 +165,17 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """One of several options, counted from 0. In the graph and in draws of it, an entry is one-hot along a last axis.
+    """A categorical distribution over options 0, 1, ...; entries are one-hot along a last axis in graphs and draws.
 
     Args:
-        options: how many there are, at least 2.
-        probabilities: of the options, along the last axis; all the same if left out. They sum to one.
+        options: number of options, at least 2.
+        probabilities: probabilities along the last axis, which sum to one; uniform by default.
     """
 
     parameter_axes = {"probabilities": 1}
     rules = (
         Rule(("probabilities",), "probabilities", ">= 0", lambda p: p, lambda p: p >= 0),
-        # single precision is allowed its rounding
+        # allows the rounding of single precision
         Rule(("probabilities",), "the sum of probabilities", "one", lambda p: p.sum(-1), lambda total: np.abs(total - 1) < 1e-4),
     )
 
@@ -191,16 +191,16 @@ class Categorical(Distribution):
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         below = parameters["probabilities"].cumsum(-1)
-        # relative to the last sum, so that rounding never leads past the last option
+        # relative to the total, so that rounding never selects an option past the last
         above = drawing.uniform(shape)[..., None] * below[..., -1:] >= below[..., :-1]
         return np.asarray(above.sum(-1))
 
 
 class Permutation(Distribution):
-    """A permutation matrix, each as likely. Its entries are drawn together: those of a row interact, and those of a column.
+    """A uniformly random permutation matrix. Entries are drawn jointly: those of a row interact, as do those of a column.
 
     Args:
-        size: of its rows and columns, at least 1.
+        size: number of rows and columns, at least 1.
     """
 
     kind = BINARY

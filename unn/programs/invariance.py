@@ -5,12 +5,11 @@ parents. It is invariant under a permutation pi of the nodes if, for all values 
 can draw, the law of node pi(n) given pi x is that of node n given x. This is compared node by node:
 the tape is replayed with given values x in place of all draws, and the parameters of each
 distribution and the value of each deterministic node are recorded; then the same with pi x. Generic
-real values make an accidental agreement improbable; binary values and categories are drawn many
-times, half of the time with probabilities that make rare ones frequent.
+real values make accidental agreement improbable; binary values and categories are drawn many
+times, half of them with probabilities that make rare values frequent.
 
-The comparison errs on the side of refusal: a symmetry that shows only after two statements are
-combined, or one of a threshold that is met exactly and whose rounding depends on the order of a
-sum, counts as none.
+The comparison is conservative: it rejects a symmetry that appears only after two statements are
+combined, or one of a threshold that is met exactly while rounding depends on the order of a sum.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from .tape import Draw, Drawing, Load, Nodes, Settle, Shape, Statement, Step, St
 _BUDGET = 4_000_000
 """Numbers in one array of a replay: rows times parameters of all nodes times permutations, about 32 MB."""
 _FEWEST_ROWS, _MOST_ROWS = 8, 2048
-"""Draws that are compared."""
+"""Least and largest number of compared draws."""
 _RELATIVE = 1e-9
-"""Difference of two equal parameters through rounding, relative to them."""
+"""Rounding tolerance for equal parameters, relative to them."""
 _RELATIVE_TO_PARENTS = 1e-12
-"""The same relative to the largest parent, for sums that cancel."""
+"""Rounding tolerance relative to the largest parent, for sums that cancel."""
 _STRETCH = 8.0
 """Largest factor of standard normal numbers, and largest power of uniform ones, in rows of rare values."""
 
-# a program whose draws fail has no law to compare; its draws report the error
+# a program whose draws fail has no law to compare; drawing from it reports the error
 _FAILURES = (UnnError, ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def is_invariant(tape: Tape, symmetry: Symmetry) -> bool:
-    """Is the joint law of a program the same after all permutations of an index?
+    """Whether the joint law of a program is invariant under all permutations of an index.
 
     Args:
-        tape: of a complete run.
-        symmetry: of the graph of this run.
+        tape: tape of a complete run.
+        symmetry: symmetry of the graph of this run.
     """
     return not any(
         altered_variables(tape, [symmetry.permutation(order).numpy() for order in generators(symmetry.size)])
@@ -55,15 +54,15 @@ def is_invariant(tape: Tape, symmetry: Symmetry) -> bool:
 
 
 def altered_variables(tape: Tape, permutations: Sequence[Nodes]) -> list[frozenset[str]]:
-    """By permutation of the nodes, the variables whose law given their parents it changes.
+    """Variables whose law given their parents changes under each permutation of the nodes.
 
     Args:
-        tape: of a complete run.
-        permutations: where each node goes, nodes numbered as in the adjacency, shape ``(nodes,)`` each.
+        tape: tape of a complete run.
+        permutations: new number of each node, numbered as in the adjacency, shape ``(nodes,)`` each.
 
     Returns:
         A set for each permutation, empty if the joint law is invariant;
-        all variables it moves where the program cannot be drawn from.
+        all variables that it moves if drawing from the program fails.
     """
     layout = _Layout.of(tape)
     altered = [layout.structurally_altered(moved) for moved in permutations]
@@ -74,13 +73,13 @@ def altered_variables(tape: Tape, permutations: Sequence[Nodes]) -> list[frozens
 
 
 def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) -> list[set[str]]:
-    """The same, by comparing parameters at drawn values, for permutations that keep distributions in place."""
+    """Compare parameters at drawn values, for permutations that are not structurally excluded."""
     if not moves:
         return []
     rows = int(np.clip(_BUDGET // (layout.slots * (len(moves) + 1)), _FEWEST_ROWS, _MOST_ROWS))
     at_once = max(1, _BUDGET // (rows * layout.slots))
     try:
-        values = _draws(tape, layout, rows)
+        values = _sample_values(tape, layout, rows)
         expected = _laws(tape, layout, values)
     except _FAILURES:
         return [layout.moving(moved) for moved in moves]
@@ -98,7 +97,7 @@ def _numerically_altered(tape: Tape, layout: _Layout, moves: Sequence[Nodes]) ->
 
 @dataclass(frozen=True, eq=False)
 class _Event:
-    """The entries of a statement whose distribution draws several at once.
+    """The entries of a statement whose distribution has event axes.
 
     Attributes:
         nodes: positions, shape ``(draws, *event)``.
@@ -111,18 +110,18 @@ class _Event:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Where values and parameters of nodes lie. Positions number the nodes as the adjacency does.
+    """Layout of values and parameters of nodes. Positions number the nodes as the adjacency does.
 
     Attributes:
-        position: of each node of the tape, shape ``(nodes,)``.
-        variable_of: by position, the name of its variable.
-        columns: by variable, its positions.
-        kinds: by variable.
-        law: by position, a number that nodes share whose laws differ in parameters alone, shape ``(nodes,)``.
-        start: by position, the first of its parameters among all.
-        width: by position, how many there are.
-        events: of distributions that draw several entries at once.
-        slots: how many parameters all nodes have.
+        position: position of each node of the tape, shape ``(nodes,)``.
+        variable_of: name of the variable, by position.
+        columns: positions of each variable, by name.
+        kinds: kind of each variable, by name.
+        law: number of the family of laws, equal for laws that differ only in parameters, shape ``(nodes,)``.
+        start: first parameter, by position.
+        width: number of parameters, by position.
+        events: entries of distributions with event axes.
+        slots: total number of parameters.
     """
 
     position: Nodes
@@ -175,7 +174,7 @@ class _Layout:
         return {self.variable_of[node] for node in np.flatnonzero(moved != np.arange(len(moved))).tolist()}
 
     def structurally_altered(self, moved: Nodes) -> set[str]:
-        """Variables with nodes whose place another distribution takes, or other entries of an event."""
+        """Variables with nodes that are mapped to another distribution, or to inconsistent entries of an event."""
         nodes: list[int] = np.flatnonzero(self.law[moved] != self.law).tolist()
         block = np.full(len(self.law), -1, dtype=np.int64)
         coordinates = np.zeros(
@@ -202,7 +201,7 @@ class _Layout:
         return {self.variable_of[node] for node in nodes}
 
     def moved_slots(self, moved: Nodes) -> Nodes:
-        """The parameters of node pi(n) in the order of those of n, which are as many, shape ``(slots,)``."""
+        """Slots of the parameters of pi(n) in the order of those of n, which has as many, shape ``(slots,)``."""
         offsets = np.arange(self.slots) - np.repeat(self.start, self.width)
         return np.repeat(self.start[moved], self.width) + offsets
 
@@ -210,8 +209,8 @@ class _Layout:
         """Variables with parameters that differ by more than rounding in some row.
 
         Args:
-            tape: of the run.
-            values: of all nodes, shape ``(rows, nodes)``.
+            tape: tape of the run.
+            values: values of all nodes, shape ``(rows, nodes)``.
             expected, laws: parameters to compare, shape ``(rows, slots)``.
         """
         with np.errstate(invalid="ignore"):
@@ -234,7 +233,7 @@ class _Layout:
 
 
 def _law_key(draw: Draw) -> Hashable | None:
-    """What draws with equal parameters must have in common to have the same law; None if unknown."""
+    """Key of the family of laws of a draw, which with equal parameters gives equal laws; None if unknown."""
     distribution = draw.distribution
     attributes = {
         name: x for name, x in vars(distribution).items() if name not in ("parameters", "kind", "event")
@@ -255,19 +254,19 @@ def _law_key(draw: Draw) -> Hashable | None:
 # -- replays -------------------------------------------------------------------------------------------------
 
 
-def _draws(tape: Tape, layout: _Layout, rows: int) -> Array:
-    """Values that the program draws, half of them with rare values made frequent, shape ``(rows, nodes)``."""
+def _sample_values(tape: Tape, layout: _Layout, rows: int) -> Array:
+    """Values drawn from the program, half of them with rare values made frequent, shape ``(rows, nodes)``."""
     generator = np.random.default_rng(0)
-    plain = _ancestral(tape, layout, rows - rows // 2, generator, stretch=1.0)
+    plain = _ancestral_sample(tape, layout, rows - rows // 2, generator, stretch=1.0)
     try:
-        rare = _ancestral(tape, layout, rows // 2, generator, stretch=_STRETCH)
+        rare = _ancestral_sample(tape, layout, rows // 2, generator, stretch=_STRETCH)
     except _FAILURES:
-        # values out of range that no ordinary draw has
-        rare = _ancestral(tape, layout, rows // 2, generator, stretch=1.0)
+        # stretched values can be out of range where ordinary ones are not
+        rare = _ancestral_sample(tape, layout, rows // 2, generator, stretch=1.0)
     return np.concatenate([plain, rare])
 
 
-def _ancestral(
+def _ancestral_sample(
     tape: Tape, layout: _Layout, rows: int, generator: np.random.Generator, stretch: float
 ) -> Array:
     """Values of all nodes, each drawn after its parents, shape ``(rows, nodes)``."""
@@ -312,7 +311,7 @@ def _ancestral(
 
 
 def _moved_laws(tape: Tape, layout: _Layout, values: Array, moves: Sequence[Nodes]) -> list[Array | None]:
-    """The laws at permuted values, all in one replay if possible; None where the program fails at them."""
+    """The laws at permuted values, in a single replay if possible; None where the program fails."""
     permuted = []
     for moved in moves:
         rows = np.empty_like(values)
@@ -330,9 +329,9 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
     """The parameters of the law of each node given its parents, shape ``(rows, slots)``.
 
     Args:
-        tape: of the run.
-        layout: of its nodes.
-        values: of all nodes, shape ``(rows, nodes)``.
+        tape: tape of the run.
+        layout: layout of its nodes.
+        values: values of all nodes, shape ``(rows, nodes)``.
     """
     rows = len(values)
     laws = np.zeros((rows, layout.slots))
@@ -349,7 +348,7 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
         if isinstance(step, Draw):
             if step.names:
                 record(step.statement, _parameters(step, inputs, rows))
-            # the given values take the place of the draws
+            # the given values replace the draws
             return np.zeros(1)
         if isinstance(step, Settle):
             statement = step.statement

@@ -1,4 +1,4 @@
-"""What values a variable of a program takes, and what that makes of it in a graph."""
+"""Kinds of values of the variables of a program, and their regularizers in a graph."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that entries of a variable take.
+    """The kind of the entries of a variable.
 
     Attributes:
         name: "real", "binary" (0 or 1) or "category" (one of several options, counted from 0).
-        options: of a category; 0 for the others.
+        options: number of options of a category; 0 for other kinds.
     """
 
     name: Literal["real", "binary", "category"]
@@ -28,12 +28,12 @@ class Kind:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values inside a program."""
+        """Dtype of the values inside a program."""
         return np.dtype({"real": np.float64, "binary": np.bool_, "category": np.int64}[self.name])
 
     def regularizer(self) -> Regularizer:
-        """The regularizer whose domain holds these values; that of a category takes its options along a feature axis."""
-        # torch is loaded with the regularizers, and a program is recorded without it
+        """The regularizer for these values; a category has its options along a feature axis."""
+        # imported here because regularizers load torch, which recording does not need
         from ..regularizers import BinaryEntropy, Entropy, SquaredNorm
 
         if self.name == "category":

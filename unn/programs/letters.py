@@ -1,4 +1,4 @@
-"""Names for what recognition found: of axes, and of letters in the patterns of factors."""
+"""Names of axes, and of letters in the patterns of factors, for recognised templates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Axis = tuple[str, int]
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """What a variable has to do with another, or with itself.
+    """The relation of a variable to another or to itself.
 
     Attributes:
-        one: name of the child, or of the variable whose entries were drawn together.
+        one: name of the child, or of a variable with jointly drawn entries.
         other: name of the parent, or of the same variable.
         templates: patterns of both.
-        rest: pairs that no pattern describes, flat indices.
-        directed: False for entries that were drawn together.
+        rest: pairs without a pattern, flat indices.
+        directed: False for jointly drawn entries.
     """
 
     one: str
@@ -33,14 +33,14 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A factor in words.
+    """The textual form of a factor.
 
     Attributes:
-        references: names of variables and patterns.
-        each: the letters that tell cliques apart.
-        pairs: of nodes, for a list.
-        directed: False for entries that were drawn together.
-        ordered: letters whose values the program treats unequally.
+        references: names and patterns of the variables.
+        each: letters that index cliques.
+        pairs: listed pairs of nodes, if any.
+        directed: False for jointly drawn entries.
+        ordered: letters whose values are not exchangeable.
     """
 
     references: Sequence[tuple[str, str]]
@@ -52,12 +52,12 @@ class Written:
 
 @dataclass
 class Names:
-    """Names of axes and letters; axes that the same loops run over have the same name.
+    """Names of axes and letters; axes indexed by the same loops have the same name.
 
     Attributes:
-        tape: whose variables they are of.
-        axes: by variable and position, the name of each axis.
-        sizes: by name, of axes and of letters that split them.
+        tape: tape with the variables.
+        axes: name of each axis, by variable and position.
+        sizes: sizes of axes and of letters that split them, by name.
     """
 
     tape: Tape
@@ -67,33 +67,33 @@ class Names:
 
     @classmethod
     def of(cls, tape: Tape, links: Sequence[Link]) -> Names:
-        """Axes that some factor ties without a shift are one, unless they are axes of the same variable."""
+        """Name axes; those that a factor ties without a shift are one, unless they belong to the same variable."""
         names = cls(tape)
-        together = _tied_axes(links)
+        roots = _tied_axes(links)
         named: dict[Axis, str] = {}
-        # the variable with most axes tells most about the loops
+        # the variable with the most axes reflects the most loops
         for variable in sorted(tape.variables.values(), key=lambda variable: -variable.nodes.ndim):
             for k, size in enumerate(variable.nodes.shape):
-                root = together.get((variable.name, k), (variable.name, k))
+                root = roots.get((variable.name, k), (variable.name, k))
                 name = named.get(root)
                 if name is None or name in [names.axes[variable.name, j] for j in range(k)]:
-                    name = names._fresh("ijklmnopqrstuvwxyz", names.sizes)
+                    name = names._unused_name("ijklmnopqrstuvwxyz", names.sizes)
                     named.setdefault(root, name)
                     names.sizes[name] = size
                 names.axes[variable.name, k] = name
         return names
 
     def declaration(self, variable: Recorded) -> str:
-        """The axes of a variable, with a feature axis for its options."""
+        """The axes of a variable as text, with a feature axis for its options."""
         axes = " ".join(self.axes[variable.name, k] for k in range(variable.nodes.ndim))
         count = variable.values.options
         if count and count not in self._options:
-            self._options[count] = self._fresh(["option"], self.sizes)
+            self._options[count] = self._unused_name(["option"], self.sizes)
             self.sizes[self._options[count]] = count
         return f"{axes} | {self._options[count]}" if count else axes
 
     def factors(self, links: Sequence[Link]) -> list[Written]:
-        """The factors of all links of one child: one for all plain patterns, one for each other, lists for the rest."""
+        """The factors of the links of one child: one for all plain patterns, one per other pattern, and lists."""
         written = []
         plain = [(link.other, template) for link in links for template in link.templates if link.directed and template.plain]
         if plain:
@@ -108,8 +108,8 @@ class Names:
                 written.append(self._listed(link))
         return written
 
-    def alone(self, name: str, axes: Collection[int]) -> Written:
-        """A factor of one variable, which says that some of its axes are ordered."""
+    def ordered_factor(self, name: str, axes: Collection[int]) -> Written:
+        """A factor of a single variable that declares some of its axes as ordered."""
         used: set[str] = set()
         places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
         text, letters = self._pattern(name, places, {}, None, used)
@@ -121,7 +121,7 @@ class Names:
         first = self._pattern(child, places, {}, parents[0][1], used)
         references = [(child, first[0])]
         for parent, template in parents:
-            # plain templates differ in the numbers of their letters, not in their places
+            # plain templates differ in the numbering of letters, not in their places
             shared = {letter: first[1][x] for a, b in zip(template.child, places) for letter, x in zip(a.letters, b.letters)}
             references.append((parent, self._pattern(parent, template.parent, shared, template, used)[0]))
         return Written(references)
@@ -145,41 +145,41 @@ class Names:
         """The pattern of a variable, and the names of its letters.
 
         Args:
-            name: of the variable.
-            places: a place for each axis.
-            shared: names of letters that other references have, by number.
-            template: with the sizes of letters; None if no axis is split.
-            used: names of letters in this factor; those of this pattern are added.
+            name: name of the variable.
+            places: place of each axis.
+            shared: names of letters shared with other references, by number.
+            template: template with the sizes of letters; None if no axis is split.
+            used: names of letters in this factor; extended by those of this pattern.
         """
         letters = dict(shared)
         dimensions = []
         for k, place in enumerate(places):
             for x in place.letters:
                 if x not in letters and len(place.letters) == 1:
-                    letters[x] = self._fresh([self.axes[name, k], *"ijklmnopqrstuvwxyz"], used)
+                    letters[x] = self._unused_name([self.axes[name, k], *"ijklmnopqrstuvwxyz"], used)
                 elif x not in letters:
                     assert template is not None
-                    # no axis has this size, so the graph must know it under a name that means nothing else
-                    letters[x] = self._fresh("cdefgh", used | set(self.sizes))
+                    # no axis has this size, so it is declared under an unused name
+                    letters[x] = self._unused_name("cdefgh", used | set(self.sizes))
                     self.sizes[letters[x]] = template.sizes[x]
                 used.add(letters[x])
             text = " ".join(letters[x] for x in place.letters)
             dimensions.append(f"({text})" if len(place.letters) > 1 else text + (f"+{place.shift}" if place.shift else ""))
         if self.tape.variables[name].values.options:
-            # features of different nodes have nothing to do with one another
-            dimensions.append(self._fresh("vw", used))
+            # features of different nodes are unrelated
+            dimensions.append(self._unused_name("vw", used))
             used.add(dimensions[-1])
         return " ".join(dimensions), letters
 
     @staticmethod
-    def _fresh(wanted: Sequence[str], used: Mapping[str, int] | set[str]) -> str:
-        """The first of some names that is not in use, numbered if need be."""
+    def _unused_name(wanted: Sequence[str], used: Mapping[str, int] | set[str]) -> str:
+        """The first unused name, numbered if necessary."""
         free = (name + number for number in ("", *map(str, range(2, len(used) + 3))) for name in wanted)
         return next(name for name in free if name not in used)
 
 
 def _tied_axes(links: Sequence[Link]) -> dict[Axis, Axis]:
-    """By axis, a representative of those that some pattern ties to it without a shift."""
+    """Representative of the axes tied without a shift, by axis."""
     roots: dict[Axis, Axis] = {}
 
     def root(axis: Axis) -> Axis:

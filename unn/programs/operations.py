@@ -1,8 +1,8 @@
-"""How functions of numpy are recorded: each is run on batches, with the batch as its first axis, and on the sets of nodes behind its arguments.
+"""Recording rules of numpy functions: each runs on batches, batch axis first, and on the parent sets of its arguments.
 
-Three kinds cover most of numpy. Functions that move entries (``reshape``, ``stack``) are run once on the numbers of the entries; what they
-give is gathered from then on. Functions along axes (``sum``, ``sort``) get their axes moved one to the right. Functions of single entries
-(ufuncs, ``where``) broadcast.
+Three kinds cover most of numpy. Functions that move entries (``reshape``, ``stack``) run once on the numbers of the
+entries, and the result is used to gather. Functions along axes (``sum``, ``sort``) have their axes shifted by one.
+Elementwise functions (ufuncs, ``where``) broadcast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALONG_AXES: Sequence[Function] = (
 )  # fmt: skip
 _SCANS: Sequence[Function] = (np.cumsum, np.cumprod)
 _ORDERINGS: Sequence[Function] = (np.sort, np.argsort)
-# these have no result of their own for truth values
+# of truth values, these compute truth values
 _TRUTHS: Sequence[Function] = (np.any, np.all, np.max, np.min, np.amax, np.amin)
 
 
@@ -51,7 +51,7 @@ def _rule(*functions: Function) -> Callable[[R], R]:
 
 @_rule(np.ufunc)
 def _ufunc(tape: Tape, value: Arraylike, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Value:
-    """A ufunc of single entries, or one of its methods."""
+    """An elementwise ufunc, or one of its methods."""
     out = options.pop("out", None)
     # x += 1 on a value binds x to a new one
     if out is not None and (method != "__call__" or out[0] is not inputs[0] or not isinstance(out[0], Arraylike)):
@@ -65,8 +65,8 @@ def _ufunc(tape: Tape, value: Arraylike, ufunc: np.ufunc, method: str, inputs: t
     if method == "reduce" and ufunc.nout == 1:
         return _reduce(tape, ufunc, *inputs, **options)
     if method == "outer" and len(inputs) == 2 and not options:
-        one, other = (as_value(tape, x) for x in inputs)
-        return elementwise(tape, ufunc, (one.reshape((*one.shape, *[1] * other.ndim)), other))
+        left, right = (as_value(tape, x) for x in inputs)
+        return elementwise(tape, ufunc, (left.reshape((*left.shape, *[1] * right.ndim)), right))
     if ufunc is np.matmul and method == "__call__" and not options:
         return _product(tape, np.matmul, *inputs)
     how = "" if method == "__call__" else f".{method}"
@@ -78,14 +78,14 @@ def _ufunc(tape: Tape, value: Arraylike, ufunc: np.ufunc, method: str, inputs: t
 
 @_rule(*_MOVING_ONE)
 def _move(tape: Tape, function: Function, array: Recordable, *args: Any, **options: Any) -> Value:
-    """A function that puts the entries of an array elsewhere, and zeros where there are none."""
+    """A function that moves the entries of an array, and fills with zeros."""
     source = as_value(tape, array)
-    return gather(tape, [source], _called(function, source.numbers, *args, **options))
+    return gather(tape, [source], _call(function, source.numbers, *args, **options))
 
 
 @_rule(*_MOVING_MANY)
 def _join(tape: Tape, function: Function, arrays: Recordable, *args: Any, **options: Any) -> Value:
-    """A function that puts the entries of several arrays together."""
+    """A function that joins several arrays."""
     sources: list[Value] = []
     starts = [0]
 
@@ -98,23 +98,23 @@ def _join(tape: Tape, function: Function, arrays: Recordable, *args: Any, **opti
         return sources[-1].numbers + starts[-2]
 
     numbers = numbered(list(arrays))
-    return gather(tape, sources, _called(function, numbers, *args, **options))
+    return gather(tape, sources, _call(function, numbers, *args, **options))
 
 
 @_rule(*_ALONG_AXES)
 def _along_axes(tape: Tape, function: Function, array: Recordable, *args: Any, **options: Any) -> Value:
-    """A function that makes one entry of all along some axes."""
-    return _reduced(tape, function, as_value(tape, array), _options(function, args, options), None)
+    """A function that reduces axes."""
+    return _reduce_axes(tape, function, as_value(tape, array), _options(function, args, options), None)
 
 
 def _reduce(tape: Tape, ufunc: np.ufunc, array: Recordable, **options: Any) -> Value:
     """The reduction of a ufunc, such as ``np.logaddexp.reduce``."""
     for name in set(options) - {"axis", "keepdims"}:
         raise DeclarationError(f"program: np.{ufunc.__name__}.reduce with option {name!r} is not recorded.")
-    return _reduced(tape, ufunc.reduce, as_value(tape, array), options, 0)
+    return _reduce_axes(tape, ufunc.reduce, as_value(tape, array), options, 0)
 
 
-def _reduced(tape: Tape, function: Function, source: Value, options: dict[str, Any], axis: Any) -> Value:
+def _reduce_axes(tape: Tape, function: Function, source: Value, options: dict[str, Any], axis: Any) -> Value:
     axis, keepdims = options.pop("axis", axis), bool(options.pop("keepdims", False))
     if not source.shape:
         source, axis, keepdims = source.reshape(1), 0, False
@@ -130,15 +130,15 @@ def _reduced(tape: Tape, function: Function, source: Value, options: dict[str, A
         options["keepdims"] = True
 
     def run(x: Array) -> Array:
-        found: Array = function(as_counts(x) if counted else x, axis=moved[0] if len(moved) == 1 else moved, **options)
-        return found
+        result: Array = function(as_counts(x) if counted else x, axis=moved[0] if len(moved) == 1 else moved, **options)
+        return result
 
     return record(tape, run, [source], parents)
 
 
 @_rule(*_SCANS)
 def _scan(tape: Tape, function: Function, array: Recordable, *args: Any, **options: Any) -> Value:
-    """A function whose entries are made of those before along an axis."""
+    """A function whose entries depend on the preceding ones along an axis."""
     source, axis, options = _one_axis(tape, function, array, args, options)
     parents = UNION.accumulate(source.parents, axis=axis)
     return record(tape, lambda x: function(as_counts(x), axis=axis + 1, **options), [source], parents)
@@ -146,7 +146,7 @@ def _scan(tape: Tape, function: Function, array: Recordable, *args: Any, **optio
 
 @_rule(*_ORDERINGS)
 def _order(tape: Tape, function: Function, array: Recordable, *args: Any, **options: Any) -> Value:
-    """A function whose entries are made of all along an axis."""
+    """A function whose entries depend on all entries along an axis."""
     source, axis, options = _one_axis(tape, function, array, args, {"axis": -1, **options} if not args else options)
     parents = as_objects(union_along(source.parents, axis, keepdims=True), source.shape)
     return record(tape, lambda x: function(x, axis=axis + 1, **options), [source], parents)
@@ -155,15 +155,15 @@ def _order(tape: Tape, function: Function, array: Recordable, *args: Any, **opti
 @_rule(np.where)
 def _where(tape: Tape, function: Function, condition: Recordable, *cases: Recordable) -> Value:
     if len(cases) != 2:
-        raise DeclarationError("program: np.where takes a condition and two cases; where entries are is random.")
+        raise DeclarationError("program: np.where takes a condition and two cases; the positions of true entries are random.")
     return elementwise(tape, function, (condition, *cases))
 
 
 @_rule(np.clip)
 def _clip(tape: Tape, function: Function, array: Recordable, low: Recordable = None, high: Recordable = None) -> Value:
-    found = as_value(tape, array)
-    found = found if low is None else elementwise(tape, np.maximum, (found, low))
-    return found if high is None else elementwise(tape, np.minimum, (found, high))
+    value = as_value(tape, array)
+    value = value if low is None else elementwise(tape, np.maximum, (value, low))
+    return value if high is None else elementwise(tape, np.minimum, (value, high))
 
 
 @_rule(np.round, np.around)
@@ -173,12 +173,12 @@ def _round(tape: Tape, function: Function, array: Recordable, decimals: int = 0)
 
 @_rule(np.diff)
 def _diff(tape: Tape, function: Function, array: Recordable, n: int = 1, axis: int = -1) -> Value:
-    found = as_value(tape, array)
-    (k,) = _axes(found, axis, function)
+    value = as_value(tape, array)
+    (k,) = _axes(value, axis, function)
     for _ in range(n):
         before = (slice(None),) * k
-        found = elementwise(tape, np.subtract, (found[(*before, slice(1, None))], found[(*before, slice(None, -1))]))
-    return found
+        value = elementwise(tape, np.subtract, (value[(*before, slice(1, None))], value[(*before, slice(None, -1))]))
+    return value
 
 
 @_rule(np.take)
@@ -186,7 +186,7 @@ def _take(tape: Tape, function: Function, array: Recordable, indices: Recordable
     """The entries at some indices, which may be random."""
     source = as_value(tape, array)
     if not holds_values(indices):
-        return gather(tape, [source], _called(function, source.numbers, indices, axis))
+        return gather(tape, [source], _call(function, source.numbers, indices, axis))
     source = source.ravel() if axis is None else source
     (k,) = _axes(source, axis or 0, function)
     return select(source, k, as_value(tape, indices))
@@ -199,13 +199,13 @@ def _outer(tape: Tape, function: Function, one: Recordable, other: Recordable) -
 
 @_rule(np.dot, np.matmul, np.inner, np.vdot)
 def _product(tape: Tape, function: Function, one: Recordable, other: Recordable) -> Value:
-    """Products of matrices and vectors; of stacks of them with ``@``."""
+    """Products of matrices and vectors; of stacks only with ``@``."""
     a, b = as_value(tape, one), as_value(tape, other)
-    many = 2 if function is np.dot else 1
+    max_ndim = 2 if function is np.dot else 1
     if function is not np.matmul:
         if function is not np.vdot and not (a.ndim and b.ndim):
             return elementwise(tape, np.multiply, (a, b))
-        if max(a.ndim, b.ndim) > many:
+        if max(a.ndim, b.ndim) > max_ndim:
             raise DeclarationError(f"program: np.{function.__name__} of shapes {a.shape} and {b.shape} is not recorded; write it with np.einsum.")
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise DeclarationError(
@@ -229,7 +229,7 @@ def _product(tape: Tape, function: Function, one: Recordable, other: Recordable)
 
 @_rule(np.einsum)
 def _einsum(tape: Tape, function: Function, formula: str, *arrays: Recordable) -> Value:
-    """Sums of products, of letters such as ``"ik,kj->ij"``."""
+    """Sums of products by a formula such as ``"ik,kj->ij"``."""
     if not isinstance(formula, str) or "." in formula:
         raise DeclarationError(f"program: np.einsum takes a formula of letters such as 'ik,kj->ij', got {formula!r}.")
     sources = [as_value(tape, x) for x in arrays]
@@ -269,14 +269,14 @@ def _extent(tape: Tape, function: Function, array: Recordable) -> Any:
 
 
 def _spread(parents: Parents, term: str, right: str) -> Parents:
-    """Sets along the letters of an operand as sets along those of the result, of size one along the letters that it lacks."""
+    """Parent sets of an operand along the letters of the result, with size one along missing letters."""
     letters = list(term)
     for letter in sorted(set(term)):
         while letters.count(letter) > 1:
-            one, other = (k for k, x in enumerate(letters) if x == letter and letters[:k].count(x) < 2)
+            first, second = (k for k, x in enumerate(letters) if x == letter and letters[:k].count(x) < 2)
             # numpy puts the diagonal last
-            parents = np.diagonal(parents, axis1=one, axis2=other)
-            del letters[other], letters[one]
+            parents = np.diagonal(parents, axis1=first, axis2=second)
+            del letters[second], letters[first]
             letters.append(letter)
     for letter in [x for x in letters if x not in right]:
         parents = union_along(parents, letters.index(letter))
@@ -286,50 +286,50 @@ def _spread(parents: Parents, term: str, right: str) -> Parents:
 
 
 def _one_axis(tape: Tape, function: Function, array: Recordable, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Value, int, dict[str, Any]]:
-    """The array, the one axis of a function along it, and its other options; flattened where no axis is given."""
+    """The array, the axis of the function, and the other options; the array is flattened if no axis is given."""
     source = as_value(tape, array)
-    found = _options(function, args, options)
-    axis = found.pop("axis", None)
+    named = _options(function, args, options)
+    axis = named.pop("axis", None)
     if axis is None:
         source, axis = source.ravel(), 0
     (k,) = _axes(source, axis, function)
-    return source, k, found
+    return source, k, named
 
 
 def _options(function: Function, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a function after its array, by name.
+    """The options of a function other than its array, by name.
 
     Raises:
-        DeclarationError: for options that a record cannot keep.
+        DeclarationError: for options that are not supported.
     """
     try:
         bound = inspect.signature(function).bind(None, *args, **options).arguments
     except (TypeError, ValueError) as error:
         raise DeclarationError(f"program: np.{function.__name__}: {error}.") from None
-    found = dict(list(bound.items())[1:])
-    for name in set(found) - {"axis", "keepdims", "ddof"}:
+    named = dict(list(bound.items())[1:])
+    for name in set(named) - {"axis", "keepdims", "ddof"}:
         raise DeclarationError(f"program: np.{function.__name__} with option {name!r} is not recorded.")
-    return found
+    return named
 
 
 def _axes(source: Value, axis: Any, function: Function) -> tuple[int, ...]:
-    """Axes counted from the front, each once.
+    """Axes counted from the front.
 
     Raises:
-        DeclarationError: for an axis that the array has not.
+        DeclarationError: for an axis out of bounds.
     """
-    wanted = tuple(range(source.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    for k in wanted:
+    axes = tuple(range(source.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    for k in axes:
         if not isinstance(k, (int, np.integer)) or not -source.ndim <= k < source.ndim:
-            raise DeclarationError(f"program: {function.__name__} along axis {k!r} of a value of shape {source.shape}, which has not that axis.")
-    return tuple(int(k) % source.ndim for k in wanted)
+            raise DeclarationError(f"program: {function.__name__}: axis {k!r} is out of bounds for shape {source.shape}.")
+    return tuple(int(k) % source.ndim for k in axes)
 
 
-def _called(function: Function, *args: Any, **options: Any) -> Array:
-    """A function of numbers of entries.
+def _call(function: Function, *args: Any, **options: Any) -> Array:
+    """Call a function on numbers of entries.
 
     Raises:
-        DeclarationError: where numpy refuses its arguments.
+        DeclarationError: if numpy rejects its arguments.
     """
     try:
         return np.asarray(function(*args, **options))

@@ -1,8 +1,9 @@
-"""Regular relations: which patterns of a child and a parent together give exactly some pairs of their entries.
+"""Recognition of regular relations: patterns of a child and a parent that describe pairs of their entries.
 
-A template puts a letter at each axis of the child and of the parent. Equal letters tie axes, possibly at a shift (``i+1``); a letter of its own
-runs over all values; an axis may be split into two letters (``(i c)``). Each template proposed here is checked by counting: all its pairs must
-be among those given, so that nothing is added and, with what is left over, nothing is lost.
+A template has a letter for each axis of the child and of the parent. Equal letters tie axes, possibly at a shift
+(``i+1``); a letter that occurs once runs over all values; an axis may be split into two letters (``(i c)``). Each
+template is verified by counting: all its pairs must be among the given ones, so that templates and remaining pairs
+together are exact.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import numpy as np
 from .tape import Nodes, Shape
 
 MOST_TEMPLATES = 64
-"""More shifts than this are a list."""
+"""Largest number of templates; relations with more become lists."""
 _BUDGET = 4_000_000
-"""Pairs times ways to tie axes that are searched for several templates, about a second."""
+"""Largest number of pairs times ways to tie axes in the search for several templates, about a second."""
 _MOST_WAYS = 100_000
-"""Ways to tie axes; arrays of ten axes together have as many."""
+"""Largest number of ways to tie axes, which arrays with ten axes together reach."""
 _TRIED = 256
-"""Pairs on which a way to split axes is tried before all are checked."""
+"""Number of pairs on which a split is tested before all are checked."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What stands at one axis: a letter with a shift, or two letters that split it, slowest first."""
+    """The letters of an axis: one letter with a shift, or two that split it, slowest first."""
 
     letters: tuple[int, ...]
     shift: int = 0
@@ -39,9 +40,9 @@ class Template:
     """The patterns of a child and a parent.
 
     Attributes:
-        child: a place for each axis.
-        parent: a place for each axis.
-        sizes: of the letters, by number.
+        child: place of each axis.
+        parent: place of each axis.
+        sizes: sizes of the letters, by number.
     """
 
     child: tuple[Place, ...]
@@ -50,7 +51,7 @@ class Template:
 
     @property
     def plain(self) -> bool:
-        """Does each axis of the child have a letter of its own and run over all its values, whatever else a factor holds?"""
+        """Whether each axis of the child has a distinct letter that runs over all its values."""
         letters = [place.letters for place in self.child]
         shifted = any(place.shift for place in (*self.child, *self.parent))
         return not shifted and all(len(group) == 1 for group in letters) and len(set(letters)) == len(letters)
@@ -64,7 +65,7 @@ class Template:
 
 @dataclass(frozen=True)
 class _Part:
-    """An axis, or one of two parts of it."""
+    """An axis, or one of its two parts."""
 
     size: int
     index: Nodes
@@ -72,18 +73,18 @@ class _Part:
 
 
 Ties = tuple[int, ...]
-"""For each part, the number of the letter that stands there, in order of appearance."""
+"""Number of the letter of each part, in order of appearance."""
 
 
 def recognise(child: Shape, parent: Shape, pairs: tuple[Nodes, Nodes]) -> tuple[list[Template], Nodes]:
-    """Templates whose pairs are among those given, and the pairs that none of them covers.
+    """Find templates whose pairs are among the given ones, and the remaining pairs.
 
     Args:
         child, parent: shapes of the two arrays.
         pairs: flat indices of children and parents, each pair once, shape ``(pairs,)`` each.
 
     Returns:
-        The templates, and the positions of the other pairs, shape ``(rest,)``.
+        The templates, and the positions of the remaining pairs, shape ``(rest,)``.
     """
     count = len(pairs[0])
     nothing = np.zeros(0, dtype=np.int64)
@@ -91,28 +92,28 @@ def recognise(child: Shape, parent: Shape, pairs: tuple[Nodes, Nodes]) -> tuple[
         return [], nothing
     index = [np.asarray(x) for shape, flat in ((child, pairs[0]), (parent, pairs[1])) if shape for x in np.unravel_index(flat, shape)]
     sizes = (*child, *parent)
-    # any sample will do, so the same one each time
-    some = np.random.default_rng(0).permutation(count)[:_TRIED]
-    tried = [x[some] for x in index]
+    # a fixed seed, since any sample serves
+    sample = np.random.default_rng(0).permutation(count)[:_TRIED]
+    tried = [x[sample] for x in index]
     for splits in _splits(sizes):
         if _single(_parts(sizes, splits, tried), count) is None:
             continue
-        found = _single(_parts(sizes, splits, index), count)
-        if found is not None:
-            return [_template(*found, splits, len(child))], nothing
+        match = _single(_parts(sizes, splits, index), count)
+        if match is not None:
+            return [_template(*match, splits, len(child))], nothing
     parts = _parts(sizes, {}, index)
     covers, rest = _several(parts, count)
     whole = not len(rest) and len(covers) <= MOST_TEMPLATES and (len(covers) < count or len(covers) == 1)
-    # a few regular pairs among many others say nothing; neither does a pattern of one pair
-    most = [cover for cover in covers if len(cover[3]) > 1]
-    partial = len(most) <= MOST_TEMPLATES and 2 * len(np.unique(np.concatenate([nothing, *(cover[3] for cover in most)]))) > count
-    kept = covers if whole else most if partial else []
-    left = np.setdiff1d(np.arange(count), np.concatenate([nothing, *(cover[3] for cover in kept)]))
-    return [_template(ties, shifts, letters, {}, len(child)) for ties, shifts, letters, _ in kept], left
+    # a few regular pairs among many others are not informative, nor is a pattern of a single pair
+    repeated = [cover for cover in covers if len(cover[3]) > 1]
+    partial = len(repeated) <= MOST_TEMPLATES and 2 * len(np.unique(np.concatenate([nothing, *(cover[3] for cover in repeated)]))) > count
+    chosen = covers if whole else repeated if partial else []
+    remaining = np.setdiff1d(np.arange(count), np.concatenate([nothing, *(cover[3] for cover in chosen)]))
+    return [_template(ties, shifts, letters, {}, len(child)) for ties, shifts, letters, _ in chosen], remaining
 
 
 def _splits(sizes: Sequence[int]) -> Iterator[dict[int, int]]:
-    """By axis, the size of its slower part: first none, then one axis, then two, each in all ways."""
+    """Sizes of the slower parts of split axes, by axis: no split, then one axis, then two, each in all ways."""
     yield {}
     ways = {axis: [part for part in range(2, size) if size % part == 0] for axis, size in enumerate(sizes)}
     for many in (1, 2):
@@ -120,7 +121,7 @@ def _splits(sizes: Sequence[int]) -> Iterator[dict[int, int]]:
             for parts in product(*(ways[axis] for axis in axes)):
                 splits = dict(zip(axes, parts, strict=True))
                 whole = [(splits[axis], size // splits[axis]) if axis in splits else (size,) for axis, size in enumerate(sizes)]
-                # a part ties only to one of its size
+                # a part can be tied only to a part of equal size
                 if all(any(part in other for k, other in enumerate(whole) if k != axis for part in whole[axis]) for axis in splits):
                     yield splits
 
@@ -137,9 +138,9 @@ def _parts(sizes: Sequence[int], splits: dict[int, int], index: Sequence[Nodes])
 
 
 def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], tuple[int, ...]] | None:
-    """The ties, shifts and sizes of letters of the one template that gives so many pairs, if there is one.
+    """Ties, shifts and sizes of letters of the single template with exactly ``count`` pairs, if it exists.
 
-    It ties the parts whose indices differ by the same in every pair.
+    It ties parts whose indices have a constant difference over all pairs.
     """
     ties: list[int] = []
     shifts: list[int] = []
@@ -147,7 +148,7 @@ def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], 
     for k, part in enumerate(parts):
         letter = len(first)
         for known, j in enumerate(first):
-            # an index that cannot vary ties nothing
+            # an axis of size one cannot be tied
             if part.size == 1 or parts[j].size == 1:
                 continue
             by = part.index - parts[j].index
@@ -163,13 +164,13 @@ def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], 
 
 
 def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]], Nodes]:
-    """Few templates that together give most pairs: greedily the one that adds most. Ties, shifts, sizes of letters and pairs of each."""
+    """Greedy cover of the pairs by templates: ties, shifts, sizes of letters and pairs of each, and the uncovered pairs."""
     candidates: list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]] = []
     for spent, ties in enumerate(_partitions(len(parts)), start=1):
         if spent * count > _BUDGET:
             break
         firsts = [parts[ties.index(letter)] for letter in ties]
-        # the differences of a pair as one number
+        # encode the differences of a pair as one number
         key = np.zeros(count, dtype=np.int64)
         for part, first in zip(parts, firsts):
             if part is not first:
@@ -183,7 +184,7 @@ def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple
             if sizes and int(np.prod(sizes, dtype=np.int64)) == len(members):
                 candidates.append((ties, tuple(by), sizes, members))
     covered = np.zeros(count, dtype=bool)
-    # what a template adds never grows, so a stale figure at the top of the heap need only be renewed
+    # gains never grow, so a stale gain at the top of the heap only needs to be recomputed
     heap = [(-len(cover[3]), k) for k, cover in enumerate(candidates)]
     heapq.heapify(heap)
     chosen = []
@@ -199,7 +200,7 @@ def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple
 
 
 def _partitions(count: int) -> Iterator[Ties]:
-    """All ways to give parts letters, fewer ties first."""
+    """All assignments of letters to parts, fewer ties first."""
     ways: list[Ties] = [()]
     for _ in range(count):
         ways = [(*way, letter) for way in ways for letter in range(max(way, default=-1) + 2)]
@@ -208,7 +209,7 @@ def _partitions(count: int) -> Iterator[Ties]:
 
 
 def _letter_sizes(parts: Sequence[_Part], ties: Sequence[int], shifts: Sequence[int]) -> tuple[int, ...] | None:
-    """How many values each letter takes, given where the parts lie relative to the first of their letter; None if no pattern can say this."""
+    """Number of values of each letter, from the shifts of its parts; None if no pattern describes them."""
     sizes = []
     for letter in range(max(ties, default=-1) + 1):
         members = [k for k, own in enumerate(ties) if own == letter]

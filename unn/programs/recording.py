@@ -1,4 +1,4 @@
-"""How values are computed from values: one entry at a time, by moving entries, by selecting them at random."""
+"""Recording of computations on values: elementwise functions, gathers, and selection by random indices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
 from .kinds import Array
 from .tape import Compute, Constant, Nodes, Shape, Tape, aligned
-from .values import Entries, Value, chosen
+from .values import Entries, Value, select_numbers
 
 Recordable = Any
 """A number, an array, a value or entries of the program, or nested lists of them."""
 
 NOTHING: frozenset[int] = frozenset()
 
-# numpy reads + of two truth values as "or"; Python adds them, and so does a program. These are meant for truth values
+# numpy adds truth values by "or"; Python and programs add them as numbers. These functions keep truth values
 _LOGICAL = {
     np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert, np.logical_and, np.logical_or, np.logical_xor, np.logical_not, np.maximum,
     np.minimum, np.multiply, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.where,
@@ -34,15 +34,15 @@ UNION: Any = np.frompyfunc(_union, 2, 1)
 
 
 def holds_values(x: Recordable) -> bool:
-    """Is something a value of a program, or a list that holds one?"""
+    """Whether an object is a value of a program, or a list with one."""
     return isinstance(x, Arraylike) or (isinstance(x, (list, tuple)) and any(holds_values(y) for y in x))
 
 
 def plain_array(x: Recordable, what: str) -> Array:
-    """A plain number, array or nested list as truth values, whole numbers or double precision.
+    """Convert a plain number, array or nested list to truth values, integers or double precision.
 
     Raises:
-        DeclarationError: if it is none.
+        DeclarationError: for any other object.
     """
     try:
         array = np.asarray(x)
@@ -55,41 +55,41 @@ def plain_array(x: Recordable, what: str) -> Array:
 
 
 def as_value(tape: Tape, x: Recordable) -> Value:
-    """Anything that a program computes with, as a value.
+    """Convert an operand of a program to a value.
 
     Raises:
-        DeclarationError: for something else, or a value of another run.
+        DeclarationError: for an unsupported object, or a value of another run.
     """
     if isinstance(x, Entries):
         x = x[...]
     if isinstance(x, Value):
         if x.tape is not tape:
-            raise DeclarationError(f"program: {x!r} belongs to another run; a program uses its own values only.")
+            raise DeclarationError(f"program: {x!r} belongs to another run; use only values of the same run.")
         return x
     if holds_values(x):
         stacked: Value = RULES[np.stack](tape, np.stack, [as_value(tape, y) for y in x])
         return stacked
-    array = plain_array(x, "program: what values are combined with")
+    array = plain_array(x, "program: an operand")
     parents = np.full(array.shape, NOTHING, dtype=object)
     return Value(tape, tape.add(Constant(array)), array.dtype, parents)
 
 
 def as_objects(parents: Any, shape: Shape) -> Parents:
-    """An array of sets, also where numpy gave a bare one or left out axes to broadcast along."""
-    found = np.empty(shape, dtype=object)
-    found[...] = parents
-    return found
+    """Broadcast a set or an array of sets to an object array of the given shape."""
+    result = np.empty(shape, dtype=object)
+    result[...] = parents
+    return result
 
 
 def record(tape: Tape, function: Callable[..., Array], sources: Sequence[Value], parents: Parents, dtype: np.dtype[Any] | None = None) -> Value:
-    """A value computed by a function of batches.
+    """Record a value computed by a function of batches.
 
     Args:
-        tape: to record on.
-        function: of arrays of shape ``(batch, *shape)`` each, gives shape ``(batch, *parents.shape)``.
-        sources: its arguments.
-        parents: for each entry of the result.
-        dtype: of the result; found by a trial if left out.
+        tape: tape of the run.
+        function: function of arrays of shape ``(batch, *shape)``; returns shape ``(batch, *parents.shape)``.
+        sources: arguments of the function.
+        parents: parent sets of the entries of the result.
+        dtype: dtype of the result; determined by a trial call if left out.
 
     Raises:
         DeclarationError: if the trial fails.
@@ -106,7 +106,7 @@ def record(tape: Tape, function: Callable[..., Array], sources: Sequence[Value],
 
 
 def elementwise(tape: Tape, function: Callable[..., Any], inputs: Sequence[Recordable], **options: Any) -> Value:
-    """The same function of each entry.
+    """Record an elementwise function.
 
     Raises:
         DeclarationError: for shapes that do not broadcast.
@@ -120,22 +120,23 @@ def elementwise(tape: Tape, function: Callable[..., Any], inputs: Sequence[Recor
     parents = sources[0].parents
     for source in sources[1:]:
         parents = UNION(parents, source.parents)
-    counted = function not in _LOGICAL
+    as_numbers = function not in _LOGICAL
 
     def run(*batches: Array) -> Array:
-        found: Array = function(*(aligned(as_counts(x) if counted else x, len(shape)) for x in batches), **options)
-        return found
+        result: Array = function(*(aligned(as_counts(x) if as_numbers else x, len(shape)) for x in batches), **options)
+        return result
 
     return record(tape, run, sources, as_objects(parents, shape))
 
 
 def gather(tape: Tape, sources: Sequence[Value], numbers: Nodes) -> Value:
-    """Entries of some values, by number when those of all values are counted one after another from 1; 0 for a zero.
+    """Record a gather of entries of several values.
 
     Args:
-        tape: to record on.
+        tape: tape of the run.
         sources: the values.
-        numbers: in the shape of the result.
+        numbers: numbers of the entries in the concatenation of all values, counted from 1, in the shape of the
+            result; 0 gives a zero.
     """
     flat = numbers.ravel()
     filled = bool((flat == 0).any())
@@ -157,10 +158,12 @@ def gather(tape: Tape, sources: Sequence[Value], numbers: Nodes) -> Value:
 
 
 def select(source: Value, axis: int, index: Value) -> Value:
-    """Entries at a random index along one axis, which the axes of the index replace; they depend on all that might be selected.
+    """Record the entries at a random index along one axis, which the axes of the index replace.
+
+    Each result depends on all entries that can be selected.
 
     Raises:
-        DeclarationError: for an index that is no whole number; in a draw, for one outside the axis.
+        DeclarationError: for an index that is not an integer; in a draw, for an index out of bounds.
     """
     if index.dtype.kind == "f":
         raise DeclarationError(f"program: an index must be a whole number, but one computed from {index.origin()} is real.")
@@ -178,22 +181,22 @@ def select(source: Value, axis: int, index: Value) -> Value:
         count = max(len(x), len(at))
         batch = np.arange(count).reshape(count, *[1] * index.ndim)
         x = np.broadcast_to(np.moveaxis(x, axis + 1, 1), (count, size, *before, *after))
-        found = x[batch, np.broadcast_to(at, (count, *index.shape))]
+        selected = x[batch, np.broadcast_to(at, (count, *index.shape))]
         # (batch, *index, *before, *after) to (batch, *before, *index, *after)
         k, b = index.ndim, len(before)
-        order = [0, *range(1 + k, 1 + k + b), *range(1, 1 + k), *range(1 + k + b, found.ndim)]
-        return np.transpose(found, order)
+        order = [0, *range(1 + k, 1 + k + b), *range(1, 1 + k), *range(1 + k + b, selected.ndim)]
+        return np.transpose(selected, order)
 
     return record(source.tape, run, [source, index], parents, source.dtype)
 
 
 def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
-    """Select by an index that holds values: first by its plain parts, then by each value along its axis."""
+    """Select by an index with random parts: first by its plain parts, then by each random one along its axis."""
     plain = tuple(slice(None) if isinstance(k, Arraylike) else k for k in index)
     if any(isinstance(k, bool) or not (k is None or k is Ellipsis or isinstance(k, (int, np.integer, slice))) for k in plain):
         raise DeclarationError(f"program: {source!r} is indexed by values and by a list or an array; apply one after the other.")
     used = sum(1 for k in plain if k is not None and k is not Ellipsis)
-    found = source[plain]
+    result = source[plain]
     axis = 0
     values: list[tuple[int, Value]] = []
     for k in index:
@@ -205,10 +208,10 @@ def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
             axis += 1
     if sum(value.ndim > 0 for _, value in values) > 1:
         raise DeclarationError(f"program: {source!r} is indexed by several arrays of values; index one axis at a time.")
-    # from the last, so that the axes before stay where they are
+    # from the last, so that the positions of earlier axes remain valid
     for axis, value in reversed(values):
-        found = select(found, axis, value)
-    return found
+        result = select(result, axis, value)
+    return result
 
 
 def as_counts(x: Array) -> Array:
@@ -217,19 +220,19 @@ def as_counts(x: Array) -> Array:
 
 
 def union_along(parents: Parents, axis: int, keepdims: bool = False) -> Parents:
-    """The sets along an axis as one; empty where the axis has no entries."""
+    """The union of sets along an axis; empty if the axis is."""
     shape = list(parents.shape)
     shape[axis] = 1
-    found = UNION.reduce(parents, axis=axis, keepdims=True) if parents.shape[axis] else NOTHING
-    whole = as_objects(found, tuple(shape))
-    return whole if keepdims else whole.squeeze(axis)
+    union = UNION.reduce(parents, axis=axis, keepdims=True) if parents.shape[axis] else NOTHING
+    sets = as_objects(union, tuple(shape))
+    return sets if keepdims else sets.squeeze(axis)
 
 
-def _indexed(source: Value, index: tuple[Any, ...]) -> Value:
+def _index(source: Value, index: tuple[Any, ...]) -> Value:
     """Entries of a value."""
     if any(isinstance(k, Arraylike) for k in index):
         return _random_index(source, index)
-    return gather(source.tape, [source], chosen(source.numbers, index, source))
+    return gather(source.tape, [source], select_numbers(source.numbers, index, source))
 
 
-RULES[operator.getitem] = _indexed
+RULES[operator.getitem] = _index

@@ -1,4 +1,4 @@
-"""Whether two runs of a program did the same: a program with randomness of its own has no one graph."""
+"""Comparison of two runs of a program: one that uses global randomness has no unique graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPARED = (bool, int, float, complex, str, bytes, slice, np.generic, np.ufunc,
 
 
 def global_randomness() -> tuple[object, ...]:
-    """The states of the generators that Python, numpy and torch have for all of a process, to be compared."""
+    """States of the global generators of Python, numpy and torch, for comparison."""
     name, keys, *rest = np.random.get_state(legacy=True)
     of_torch = torch.get_rng_state().numpy().tobytes()
     return (random.getstate(), name, np.asarray(keys).tobytes(), *rest, of_torch)
@@ -29,7 +29,7 @@ def global_randomness() -> tuple[object, ...]:
 
 @contextmanager
 def other_randomness(seed: int) -> Iterator[None]:
-    """Seed the generators of Python, numpy and torch; on leaving, put them back into the states they had."""
+    """Seed the global generators of Python, numpy and torch, and restore their states on exit."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -43,10 +43,10 @@ def other_randomness(seed: int) -> Iterator[None]:
 
 
 def refuse_difference(one: Tape, other: Tape) -> None:
-    """Check that two runs of a program recorded the same.
+    """Check that two runs of a program recorded equal steps.
 
     Raises:
-        DeclarationError: names the line of the first statement that differs.
+        DeclarationError: names the line of the first different statement.
     """
     for k, (a, b) in enumerate(zip_longest(one.steps, other.steps)):
         if a is None or b is None or not _same_step(a, b):
@@ -61,7 +61,7 @@ def refuse_difference(one: Tape, other: Tape) -> None:
 
 
 def _line_from(tape: Tape, start: int) -> int | None:
-    """The line of the first statement that is complete at some step or later."""
+    """Line of the first statement that completes at step ``start`` or later."""
     return next((step.statement.line for step in tape.steps[start:] if isinstance(step, Settle)), None)
 
 
@@ -69,27 +69,27 @@ def _same_step(one: Step, other: Step) -> bool:
     if type(one) is not type(other) or one.sources != other.sources:
         return False
     if isinstance(one, Constant) and isinstance(other, Constant):
-        return _alike(one.value, other.value)
+        return _are_equal(one.value, other.value)
     if isinstance(one, Compute) and isinstance(other, Compute):
-        return _alike(one.function, other.function)
+        return _are_equal(one.function, other.function)
     if isinstance(one, Draw) and isinstance(other, Draw):
         a, b = ({**vars(step.distribution), "parameters": None} for step in (one, other))
         fixed = [(type(step.distribution), step.names, step.shape) for step in (one, other)]
-        return fixed[0] == fixed[1] and _alike(a, b)
+        return fixed[0] == fixed[1] and _are_equal(a, b)
     if isinstance(one, Settle) and isinstance(other, Settle):
         return _same_statement(one.statement, other.statement)
     if isinstance(one, (Store, Load)) and isinstance(other, (Store, Load)):
-        return one.name == other.name and _alike(one.places, other.places)
+        return one.name == other.name and _are_equal(one.places, other.places)
     return True
 
 
 def _same_statement(one: Statement, other: Statement) -> bool:
     a, b = ((x.what, x.line, x.kind, x.cliques, x.name) for x in (one, other))
-    return a == b and _alike(one.nodes, other.nodes)
+    return a == b and _are_equal(one.nodes, other.nodes)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Are two constants or functions the same? Objects of unknown classes are if they have one class."""
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two constants or functions are equal; objects of unknown classes are if their classes are."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -100,11 +100,11 @@ def _alike(one: Any, other: Any) -> bool:
         return bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, FunctionType):
         cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (one, other)]
-        return bool(one.__code__ == other.__code__) and _alike(cells[0], cells[1])
+        return bool(one.__code__ == other.__code__) and _are_equal(cells[0], cells[1])
     if isinstance(one, Value):
         return bool(one.step == other.step and one.shape == other.shape)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_alike(a, b) for a, b in zip(one, other))
+        return len(one) == len(other) and all(_are_equal(a, b) for a, b in zip(one, other))
     if isinstance(one, dict):
-        return bool(one.keys() == other.keys()) and all(_alike(x, other[key]) for key, x in one.items())
+        return bool(one.keys() == other.keys()) and all(_are_equal(x, other[key]) for key, x in one.items())
     return not isinstance(one, _COMPARED) or bool(one == other or (one != one and other != other))

@@ -1,4 +1,4 @@
-"""Indices of a traced graph along which a network must not share embeddings, though the mask is symmetric."""
+"""Indices of a traced graph with a symmetric mask along which a network must nevertheless not share embeddings."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .tape import Nodes, Tape
 
 
 def unequal_indices(tape: Tape, graph: FactorGraph) -> list[tuple[Symmetry, frozenset[str]]]:
-    """Indices that only the mask calls exchangeable, each with the variables whose law shows it.
+    """Indices that are exchangeable in the mask only, each with the variables whose law is not invariant.
 
     A network with shared embeddings is equivariant under every permutation of nodes that keeps the
     mask and the embeddings, so the joint law must be invariant under each. These are more than the
     permutations of an index everywhere at once: in ``y = (x[0] * x[1]).sum()`` of an array x of two
     rows the columns are exchangeable, but the mask is also symmetric under exchanges within one
-    row. Three kinds are checked: permutations of the index everywhere, in one variable alone, and
-    at the first or the last value of another index alone.
+    row. Three kinds are checked: permutations of the index everywhere, in a single variable, and
+    at the first or the last value of another index only.
 
     Args:
-        tape: of a complete run.
-        graph: of this run.
+        tape: tape of a complete run.
+        graph: graph of this run.
     """
     shapes = {variable.name: variable.nodes.shape for variable in tape.variables.values()}
-    every = [(symmetry, barred) for symmetry, barred in indices(graph, shapes) if symmetry.size > 1]
-    exchangeable = [symmetry for symmetry, barred in every if not barred]
+    all_indices = [(symmetry, barred) for symmetry, barred in indices(graph, shapes) if symmetry.size > 1]
+    exchangeable = [symmetry for symmetry, barred in all_indices if not barred]
     if not exchangeable:
         return []
     adjacency = graph.adjacency()
     owners, permutations = [], []
     for number, symmetry in enumerate(exchangeable):
-        for moved in _permutations(symmetry, [other for other, _ in every], adjacency):
+        for permutation in _permutations(symmetry, [other for other, _ in all_indices], adjacency):
             owners.append(number)
-            permutations.append(moved)
+            permutations.append(permutation)
     altered: list[set[str]] = [set() for _ in exchangeable]
     for number, names in zip(owners, altered_variables(tape, permutations)):
         altered[number] |= names
@@ -57,31 +57,31 @@ def with_ordered(
 
     Args:
         written: the factors.
-        graph: with these factors.
-        names: of axes.
-        unequal: from ``unequal_indices``.
+        graph: graph with these factors.
+        names: names of axes.
+        unequal: result of ``unequal_indices``.
     """
     factors = list(graph.factors.values())
     children = {factor.references[0][0] for factor in written}
     ordered: list[set[str]] = [set() for _ in factors]
-    alone: dict[str, set[int]] = {}
+    root_axes: dict[str, set[int]] = {}
     for symmetry, altered in unequal:
         letters = [letters_along(symmetry, factor, graph) for factor in factors]
-        # a variable that is computed from no other is the child of no factor yet
+        # a variable without parents is not the child of any factor yet
         roots = [
             part
             for part in symmetry.parts
             if part.variable in altered - children and part.before == part.after == 1
         ]
         for part in roots:
-            alone.setdefault(part.variable, set()).add(part.axis)
+            root_axes.setdefault(part.variable, set()).add(part.axis)
         own = [k for k, factor in enumerate(written) if letters[k] and factor.references[0][0] in altered]
         if not own and not roots:
             own = [k for k, along in enumerate(letters) if along][:1]
         for k in own:
             ordered[k] |= letters[k]
     return [
-        *(names.alone(variable, axes) for variable, axes in alone.items()),
+        *(names.ordered_factor(variable, axes) for variable, axes in root_axes.items()),
         *(
             replace(factor, ordered=" ".join(sorted(letters)))
             for factor, letters in zip(written, ordered, strict=True)
@@ -90,9 +90,9 @@ def with_ordered(
 
 
 def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adjacency) -> list[Nodes]:
-    """Generators of the permutations of an index, everywhere and where part of it keeps the mask."""
+    """Generators of the permutations of an index, everywhere and on parts of the nodes that leave the mask invariant."""
     everywhere = [symmetry.permutation(order).numpy() for order in generators(symmetry.size)]
-    stay = np.arange(adjacency.count)
+    identity = np.arange(adjacency.count)
     own = symmetry.values() >= 0
     variables = _variable_of(adjacency.shapes)
     parts = [variables == number for number in np.unique(variables[own])]
@@ -101,17 +101,17 @@ def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adj
             values = other.values()
             parts += [values == value for value in {0, other.size - 1}]
     distinct = {part[own].tobytes(): part for part in parts if part[own].any() and not part[own].all()}
-    partial = [np.where(part, moved, stay) for part in distinct.values() for moved in everywhere]
-    return everywhere + [moved for moved in partial if _keeps(adjacency, moved)]
+    partial = [np.where(part, permutation, identity) for part in distinct.values() for permutation in everywhere]
+    return everywhere + [permutation for permutation in partial if _leaves_invariant(adjacency, permutation)]
 
 
 def _variable_of(shapes: Mapping[str, tuple[int, ...]]) -> Nodes:
-    """The number of the variable of each node, shape ``(nodes,)``."""
+    """Number of the variable of each node, shape ``(nodes,)``."""
     return np.repeat(
         np.arange(len(shapes)), [int(np.prod(shape, dtype=np.int64)) for shape in shapes.values()]
     )
 
 
-def _keeps(adjacency: Adjacency, moved: Nodes) -> bool:
-    """Is the mask invariant under a permutation of the nodes?"""
-    return adjacency.permuted(torch.from_numpy(moved)).same_entries(adjacency)
+def _leaves_invariant(adjacency: Adjacency, permutation: Nodes) -> bool:
+    """Whether the mask is invariant under a permutation of the nodes."""
+    return adjacency.permuted(torch.from_numpy(permutation)).same_entries(adjacency)

@@ -1,4 +1,4 @@
-"""The record of a program's run: what it computed, step by step, so that a whole batch can be drawn without running it again."""
+"""The tape of a run of a program: its steps, from which batches are drawn without running the program again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Drawing:
-    """One batch of draws under way.
+    """State of drawing a batch.
 
     Attributes:
-        count: how many draws.
-        normal, uniform: standard numbers of a shape, in double precision.
-        rounded: to the precision of the result, in double precision again.
-        stored: the variables by name, shape ``(count, entries)``.
+        count: number of draws.
+        normal, uniform: functions from a shape to standard random numbers in double precision.
+        rounded: function that rounds to the precision of the result, in double precision again.
+        stored: values of the variables by name, shape ``(count, entries)``.
     """
 
     count: int
@@ -43,11 +43,11 @@ class Statement:
 
     Attributes:
         what: "sample" or "deterministic".
-        line: of the program, for messages.
-        kind: of the values.
-        nodes: their numbers, in the shape of the value.
-        cliques: of entries that were drawn together, families of them: for each, the axes of the value that tell its cliques apart.
-        name: of the variable or entries that hold the value; None until it has one.
+        line: line of the program, for messages.
+        kind: kind of the values.
+        nodes: numbers of the nodes, in the shape of the value.
+        cliques: families of cliques of jointly drawn entries; for each, the axes of the value that index its cliques.
+        name: name of the variable or entries with the value; None before it is assigned.
     """
 
     what: str
@@ -63,9 +63,9 @@ class Recorded:
     """A variable of the program.
 
     Attributes:
-        name: in the program and in the graph.
-        nodes: which node each entry is, in the shape of the variable; -1 where it has no value yet.
-        kind: of its values; None before the first.
+        name: name in the program and in the graph.
+        nodes: node of each entry, in the shape of the variable; -1 before it is assigned.
+        kind: kind of its values; None before the first assignment.
     """
 
     name: str
@@ -74,33 +74,33 @@ class Recorded:
 
     @property
     def values(self) -> Kind:
-        """The kind of its values, once it has some."""
+        """The kind of its values, after the first assignment."""
         assert self.kind is not None
         return self.kind
 
     def entry(self, flat: int) -> str:
-        """What an entry is called, such as ``"C[0,1]"``."""
+        """Name of an entry, such as ``"C[0,1]"``."""
         place = np.unravel_index(flat, self.nodes.shape)
         return f"{self.name}[{','.join(str(int(k)) for k in place)}]" if self.nodes.ndim else self.name
 
 
 class Step(ABC):
-    """Something computed from the results of earlier steps.
+    """A computation on the results of earlier steps.
 
     Attributes:
-        sources: the numbers of these steps.
+        sources: numbers of these steps.
     """
 
     sources: tuple[int, ...]
 
     @abstractmethod
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
-        """The result, shape ``(count, *shape)``, or ``(1, *shape)`` where it is the same in all draws."""
+        """The result, shape ``(count, *shape)``, or ``(1, *shape)`` if it is equal in all draws."""
 
 
 @dataclass(eq=False)
 class Constant(Step):
-    """A number or an array that the program wrote down."""
+    """A constant number or array of the program."""
 
     value: Array
     sources: tuple[int, ...] = ()
@@ -125,12 +125,12 @@ class Draw(Step):
     """Draws from a distribution whose parameters are the sources.
 
     Attributes:
-        distribution: with the parameters as the program gave them.
-        statement: that draws.
-        names: of the parameters, in the order of the sources.
-        widths: by parameter, how many of its numbers belong to one draw.
-        sources: the steps that compute the parameters.
-        shape: of the result, that of one draw last.
+        distribution: distribution with the parameters as given by the program.
+        statement: statement that draws.
+        names: names of the parameters, in the order of the sources.
+        widths: numbers per draw, by parameter.
+        sources: numbers of the steps that compute the parameters.
+        shape: shape of the result, event axes last.
     """
 
     distribution: Distribution
@@ -152,7 +152,7 @@ class Draw(Step):
 
 @dataclass(eq=False)
 class Settle(Step):
-    """The value of a statement: checked, of the type of its kind, and rounded as the result will be, so that what follows agrees with it."""
+    """The value of a statement: checked, cast to its kind, and rounded like the result, so that dependent values agree."""
 
     statement: Statement
     sources: tuple[int, ...]
@@ -162,16 +162,16 @@ class Settle(Step):
         kind, name = self.statement.kind, self.statement.name
         if kind.name == "real":
             x = drawing.rounded(x.astype(np.float64))
-            _refuse_some(~np.isfinite(x), f"{name!r} has NaN or infinite values", drawing.count)
+            _refuse_any(~np.isfinite(x), f"{name!r} has NaN or infinite values", drawing.count)
         elif kind.name == "category":
-            # no option is negative or fractional; NaN is none either
-            _refuse_some(~((x >= 0) & (x < kind.options) & (x == np.floor(x))), f"{name!r} is none of its {kind.options} options", drawing.count)
+            # options are whole and >= 0; the comparison also rejects NaN
+            _refuse_any(~((x >= 0) & (x < kind.options) & (x == np.floor(x))), f"{name!r} is none of its {kind.options} options", drawing.count)
         return x.astype(kind.dtype)
 
 
 @dataclass(eq=False)
 class Store(Step):
-    """Put the value of a statement into entries of a variable, flat indices, in the order of the value's entries."""
+    """Store the value of a statement in entries of a variable, at flat indices in the order of the value."""
 
     name: str
     places: Nodes
@@ -184,7 +184,7 @@ class Store(Step):
 
 @dataclass(eq=False)
 class Load(Step):
-    """Take entries of a variable, flat indices in the shape of the result."""
+    """Load entries of a variable, at flat indices in the shape of the result."""
 
     name: str
     places: Nodes
@@ -196,14 +196,14 @@ class Load(Step):
 
 @dataclass(eq=False)
 class Tape:
-    """The steps of a run in order, its variables, and what each node was computed from.
+    """The steps of a run, its variables, and the parents of each node.
 
     Attributes:
-        steps: in the order of the run.
-        statements: in the order of the run.
-        variables: by name, in the order of their first mention.
-        parents: by node, the numbers of the nodes it was computed from.
-        places: by node, its variable and flat index there; None as long as it has no name.
+        steps: steps in order of execution.
+        statements: statements in order of execution.
+        variables: variables by name, in order of first use.
+        parents: numbers of the parents of each node.
+        places: variable and flat index of each node; None before it is assigned.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Tape:
         return len(self.steps) - 1
 
     def node_name(self, node: int) -> str:
-        """What a node is called; the line of its statement as long as it has no name."""
+        """Name of a node; the line of its statement before it is assigned."""
         place = self.places[node]
         if place is not None:
             return self.variables[place[0]].entry(place[1])
@@ -228,8 +228,8 @@ class Tape:
         """Draw all variables.
 
         Args:
-            drawing: whose ``stored`` are filled.
-            releases: from ``plan``.
+            drawing: state whose ``stored`` is filled.
+            releases: result of ``plan``.
         """
         self.execute(lambda step, inputs: step.run(inputs, drawing), releases)
 
@@ -237,11 +237,11 @@ class Tape:
         """Run steps in order, each on the results of its sources.
 
         Args:
-            run: gives the result of a step from those of its sources.
-            releases: from ``plan``.
+            run: computes the result of a step from those of its sources.
+            releases: result of ``plan``.
         """
         results: dict[int, Array] = {}
-        # what overflows or divides by zero is found where a statement takes it, unless the program discards it
+        # overflow and division by zero are detected in statements, unless the program discards the values
         with np.errstate(all="ignore"):
             for k, done in releases.items():
                 step = self.steps[k]
@@ -250,7 +250,7 @@ class Tape:
                     del results[source]
 
     def plan(self) -> dict[int, list[int]]:
-        """The steps that variables need, in order, and after each the results that nothing needs any more."""
+        """The steps required by variables, in order, each with the results that can be released after it."""
         needed = {k for k, step in enumerate(self.steps) if isinstance(step, Store)}
         for k in range(len(self.steps) - 1, -1, -1):
             if k in needed:
@@ -265,18 +265,18 @@ class Tape:
 
 
 def aligned(x: Array, axes: int) -> Array:
-    """A batch with axes of size one after the batch axis, so that it broadcasts against others of so many axes."""
+    """Insert axes of size one after the batch axis, so that the batch broadcasts against others with ``axes`` axes."""
     return x.reshape(x.shape[0], *[1] * (axes + 1 - x.ndim), *x.shape[1:])
 
 
-def _refuse_some(bad: Array, what: str, count: int) -> None:
-    """Raise if a condition holds somewhere.
+def _refuse_any(bad: Array, fact: str, count: int) -> None:
+    """Check that a condition holds nowhere.
 
     Raises:
-        DeclarationError: says in how many draws it does.
+        DeclarationError: with the number of draws in which it holds.
     """
     wrong = int(bad.reshape(len(bad), -1).any(1).sum())
     if wrong:
-        # a batch of one stands for all draws
+        # a batch of one represents all draws
         draws = wrong if len(bad) == count else count
-        raise DeclarationError(f"program: {what} in {draws} of {count} draws; change the statement, or what it is computed from.")
+        raise DeclarationError(f"program: {fact} in {draws} of {count} draws; change the statement, or what it is computed from.")

@@ -1,4 +1,4 @@
-"""Functions of torch that programs may call: those of single entries, recorded as functions of numpy."""
+"""Elementwise torch functions in programs, recorded as numpy functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     return np.clip(x, min, max)
 
 
-# torch.equal, one truth value for whole arrays, is none of them
+# torch.equal, which returns one truth value for whole arrays, is not among them
 _SAME_NAME = (
     "abs", "absolute", "add", "arctan2", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "cos",
     "cosh", "divide", "exp", "exp2", "expm1", "floor", "floor_divide", "fmod", "greater",
@@ -42,28 +42,28 @@ _FUNCTIONS = {name: getattr(np, name) for name in _SAME_NAME} | dict(_OTHER_NAME
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """The value that a function of torch has of arguments among which are values of a program.
+    """Record a torch function whose arguments include values of a program.
 
     Raises:
         DeclarationError: for a function or an option that is not recorded.
     """
     name = getattr(function, "__name__", str(function))
-    chosen = {key: x for key, x in options.items() if x is not None and x is not False}
+    given_options = {key: x for key, x in options.items() if x is not None and x is not False}
     value = next((x for x in (*args, *options.values()) if hasattr(x, "origin")), None)
-    if name not in _FUNCTIONS or (chosen and name not in ("clamp", "clip")):
+    if name not in _FUNCTIONS or (given_options and name not in ("clamp", "clip")):
         origin = f"a value computed from {value.origin()}" if value is not None else "values of a program"
-        how = f" with option {next(iter(chosen))!r}" if name in _FUNCTIONS else ""
+        how = f" with option {next(iter(given_options))!r}" if name in _FUNCTIONS else ""
         raise DeclarationError(
-            f"program: torch.{name} of {origin} is not recorded{how}; of torch, functions of single entries "
+            f"program: torch.{name} of {origin} is not recorded{how}; only elementwise functions of torch "
             "are, such as torch.exp. Write it with operators and functions of numpy, such as np.sum(x, axis=0), "
             "np.sort, np.einsum, np.stack."
         )
     try:
-        return _FUNCTIONS[name](*(_plain(x) for x in args), **{key: _plain(x) for key, x in chosen.items()})
+        return _FUNCTIONS[name](*(_plain(x) for x in args), **{key: _plain(x) for key, x in given_options.items()})
     except TypeError as error:
         raise DeclarationError(f"program: torch.{name} with these arguments is not recorded: {error}.") from None
 
 
 def _plain(x: Any) -> Any:
-    """A tensor as an array."""
+    """Convert a tensor to an array."""
     return x.detach().cpu().numpy() if hasattr(x, "detach") else x

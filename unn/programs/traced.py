@@ -1,4 +1,4 @@
-"""Run a generative program: its graph, and as many draws from it as wanted."""
+"""Tracing of generative programs: the graph and draws."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ P = ParamSpec("P")
 
 
 class Traced:
-    """A program that was recorded.
+    """A traced program.
 
     Attributes:
-        graph: its variables, and which depend on which: ``Depends`` factors with patterns where the program is regular.
-        tape: what it computed.
+        graph: variables and their dependences: ``Depends`` factors with patterns where the program is regular.
+        tape: tape of the run.
     """
 
     def __init__(self, name: str, tape: Tape) -> None:
@@ -37,7 +37,7 @@ class Traced:
 
     @cached_property
     def edges(self) -> list[tuple[str, str]]:
-        """Parent and child of each edge, by the names of their nodes, such as ``("A[0,1]", "C[0,2,1]")``; in the order of the graph."""
+        """Names of parent and child of each edge, such as ``("A[0,1]", "C[0,2,1]")``, in the order of the graph."""
         order: dict[int, tuple[int, str]] = {}
         for recorded in self.tape.variables.values():
             for flat, node in enumerate(recorded.nodes.ravel().tolist()):
@@ -46,30 +46,31 @@ class Traced:
 
     @cached_property
     def random_variables(self) -> tuple[str, ...]:
-        """Names of the variables whose entries are all drawn from distributions, none computed from others."""
+        """Names of the variables whose entries are all drawn from distributions."""
         drawn = {int(node) for s in self.tape.statements if s.what == "sample" for node in s.nodes.ravel()}
         return tuple(name for name, recorded in self.tape.variables.items() if drawn.issuperset(recorded.nodes.ravel().tolist()))
 
     def draw(
         self, count: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None, *, seed: int | None = None
     ) -> dict[str, Tensor]:
-        """Draw all variables from the program, each after its parents: training data for the graph.
+        """Draw all variables from the program by ancestral sampling: training data for the graph.
 
-        Every variable is rounded to ``dtype`` when it is drawn, and what depends on it is computed from the rounded value in double precision; so
-        deterministic relations hold exactly, up to that last rounding.
+        Every variable is rounded to ``dtype`` when it is drawn, and its children are computed from the rounded value in
+        double precision, so deterministic relations are exact up to the final rounding.
 
         Args:
-            count: how many draws, at least 1.
-            generator: of random numbers; torch's own by default. The same seed gives the same draws.
-            dtype: of the result; torch's default if left out.
-            seed: instead of a generator.
+            count: number of draws, at least 1.
+            generator: random number generator; torch's default generator if left out. Equal seeds give equal draws.
+            dtype: dtype of the result; torch's default dtype if left out.
+            seed: seed in place of a generator.
 
         Returns:
-            Values by variable, shape ``(count, *shape)``. Binary ones are 0 or 1, categories one-hot along a last axis, ``(count, *shape, options)``.
+            Values by variable, shape ``(count, *shape)``. Binary values are 0 or 1; categories are one-hot along a last
+            axis, ``(count, *shape, options)``.
 
         Raises:
-            ObservationError: for a count, a dtype or a seed that is none, or a generator and a seed.
-            DeclarationError: for a draw in which parameters of a distribution are out of range, a random index is, or a value is not finite.
+            ObservationError: for an invalid count, dtype or seed, or both a generator and a seed.
+            DeclarationError: for a draw with a parameter or a random index out of range, or a value that is not finite.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -92,12 +93,12 @@ class Traced:
         for recorded in self.tape.variables.values():
             stored[recorded.name] = np.zeros((count, recorded.nodes.size), recorded.values.dtype)
         self.tape.replay(Drawing(count, normal, uniform, rounded, stored), self._plan)
-        found = {}
+        values = {}
         for recorded in self.tape.variables.values():
             options = recorded.values.options
             x = torch.from_numpy(stored[recorded.name].reshape(count, *recorded.nodes.shape))
-            found[recorded.name] = (torch.nn.functional.one_hot(x, options) if options else x).to(dtype)
-        return found
+            values[recorded.name] = (torch.nn.functional.one_hot(x, options) if options else x).to(dtype)
+        return values
 
     def __repr__(self) -> str:
         edges = sum(len(parents) for parents in self.tape.parents)
@@ -106,32 +107,35 @@ class Traced:
 
 
 def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, **options: P.kwargs) -> Traced:
-    """Run a generative program and find the graph of what depends on what.
+    """Run a generative program and build its dependence graph.
 
-    This is the compiler of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Appendix L, for programs in Python. Random
-    variables are drawn with ``t.sample``, values computed from them become variables with ``t.deterministic``, and ``t.empty`` declares arrays
-    whose entries are assigned in loops. A value that is no variable passes dependence on. What the program does must not depend on random values:
-    conditions on them are refused, with the name of the variable.
+    This is the compiler of Graphically Structured Diffusion Models (Weilbach, Harvey and Wood, 2023), Appendix L, for
+    Python programs. Random variables are drawn with ``t.sample``, values computed from them become variables with
+    ``t.deterministic``, and ``t.empty`` declares arrays whose entries are assigned in loops. Values that are not
+    variables propagate dependence. Control flow must not depend on random values: conditions on them raise an error
+    that names the variable.
 
-    Edges between entries of arrays become factors ``Depends`` with patterns, and axes that the same loops run over get the same name. A regular
-    relation is one in which each axis of the parent equals an axis of the child, is shifted against it, runs over all values, or is split
-    (``(i c)``), or a union of a few such relations. Anything else is kept as a list of pairs; the adjacency is exact in any case.
+    Edges between entries of arrays become ``Depends`` factors with patterns, and axes indexed by the same loops get the
+    same name. In a regular relation, each axis of the parent equals an axis of the child, is shifted against it, runs
+    over all values, or is split (``(i c)``); unions of a few such relations are supported. Other relations are stored as
+    lists of pairs; the adjacency is exact in any case.
 
-    The mask alone does not say which indices are exchangeable: that of ``y = W x`` is symmetric in x and in y, whatever W is. So each symmetry of
-    the mask is checked on the program: at drawn values, the parameters of the distribution of every node, or its deterministic value, must be
-    those of the node that takes its place, at permuted values. The letters of all other indices are declared as ``ordered``, so that
-    ``symmetries()`` does not report them and a denoiser gives their values positions. What cannot be verified counts as ordered.
+    The mask alone does not determine the exchangeable indices: that of ``y = W x`` is symmetric in x and in y for every
+    W. Each symmetry of the mask is therefore checked on the program: at permuted values, each node must have the
+    distribution parameters, or the deterministic value, of the node that it replaces at drawn values. The letters of all
+    other indices are declared as ``ordered``, so that ``symmetries()`` does not report them and a denoiser gives their
+    values positions. Symmetries that cannot be verified count as ordered.
 
     Args:
-        program: takes the tracer ``t`` first; what it returns is not used.
+        program: function whose first argument is the tracer ``t``; its result is ignored.
         args, options: its other arguments.
 
     Returns:
-        The graph, and draws from the program.
+        The traced program, with its graph and draws.
 
     Raises:
-        DeclarationError: says what in the program cannot be: a condition on a random value or another use of it that would decide what the program
-            does, an index that is out of range, a name in use, an entry without a value, parameters out of range; two runs that differ.
+        DeclarationError: for control flow that depends on a random value, an index out of range, a name in use, an
+            entry without a value, a parameter out of range, or two runs that differ.
 
     Example:
         >>> import unn
@@ -151,25 +155,25 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
     if not callable(program):
         raise DeclarationError(f"program: trace takes a function whose first argument is the tracer t, got {program!r}.")
     before = global_randomness()
-    tape = _recorded(program, args, options)
-    # a program that uses random numbers may do the same with many of them
+    tape = _record(program, args, options)
+    # a program that uses global random numbers may behave equally for many of them
     for seed in range(_RUNS if global_randomness() != before else 1):
         with other_randomness(seed):
-            refuse_difference(tape, _recorded(program, args, options))
+            refuse_difference(tape, _record(program, args, options))
     return Traced(getattr(program, "__name__", "program"), tape)
 
 
 _RUNS = 7
-"""Further runs of a program that uses random numbers of its own."""
+"""Number of additional runs of a program that uses global random numbers."""
 
 
-def _recorded(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> Tape:
-    """The record of one run."""
+def _record(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> Tape:
+    """The tape of one run."""
     tracer = Tracer()
     try:
         program(tracer, *args, **options)
     except (TypeError, ValueError) as error:
-        # numpy puts an error of its own before what it finds wrong with an entry of an array
+        # numpy wraps errors raised by entries of an array in its own
         if isinstance(error.__cause__, UnnError) and not isinstance(error, UnnError):
             raise error.__cause__ from None
         raise
@@ -177,5 +181,5 @@ def _recorded(program: Callable[..., object], args: tuple[Any, ...], options: di
 
 
 def _numpy(x: Tensor) -> Array:
-    found: Array = x.cpu().numpy()
-    return found
+    array: Array = x.cpu().numpy()
+    return array

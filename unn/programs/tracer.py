@@ -1,4 +1,4 @@
-"""What a program is given: ``t.sample``, ``t.deterministic`` and ``t.empty``."""
+"""The tracer passed to a program: ``t.sample``, ``t.deterministic`` and ``t.empty``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .distributions import Distribution
 from .kinds import BINARY, REAL, Kind
 from .recording import UNION, Recordable, as_objects, as_value, union_along
 from .tape import Draw, Recorded, Settle, Shape, Statement, Tape
-from .values import Entries, Value, bind, themselves
+from .values import Entries, Value, bind, singletons
 
 
 class Tracer:
     """Records one run of a program.
 
     Attributes:
-        tape: the record.
+        tape: tape of the run.
     """
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class Tracer:
         """Draw a random variable; each of its entries is a node.
 
         Args:
-            name: of the variable. Without one, assign the value to entries of an array from ``t.empty``.
-            distribution: its parameters may be computed from earlier variables, which become the parents of the entries.
-            shape: of an array of independent draws; by default that of the parameters. Axes of the distribution itself follow.
+            name: name of the variable. Without one, assign the value to entries of an array from ``t.empty``.
+            distribution: distribution, whose parameters may depend on earlier variables, the parents of the entries.
+            shape: shape of independent draws; that of the parameters by default. Event axes follow.
 
         Returns:
-            Shape ``(*shape, *event)``; truth values from ``Bernoulli`` and ``Permutation``, whole numbers from ``Categorical``.
+            Shape ``(*shape, *event)``; truth values from ``Bernoulli`` and ``Permutation``, integers from ``Categorical``.
 
         Raises:
-            DeclarationError: for a name in use or that is no identifier, something that is no distribution, or a shape that does not fit its
-                parameters.
+            DeclarationError: for a name in use or not an identifier, an object that is not a distribution, or a shape
+                that does not fit the parameters.
         """
         line = sys._getframe(1).f_lineno
         given, called = (name, None) if isinstance(name, Distribution) else (distribution, name)
@@ -56,19 +56,19 @@ class Tracer:
         inner = {key: given.parameter_axes.get(key, 0) for key in parameters}
         shapes = [value.shape[: max(0, value.ndim - inner[key])] for key, value in parameters.items()]
         title = f"t.sample of {called!r}" if called else "t.sample"
-        # of constants this is known; of computed parameters only now
+        # constants were checked before; computed parameters have a shape only now
         for key, value in parameters.items():
             if inner[key] and (not value.ndim or value.shape[-1] != given.kind.options):
                 raise DeclarationError(f"program: {title}: {given.kind.options} {key} are needed along the last axis, got shape {value.shape}.")
-        wanted = None if shape is None else _shape(title, shape)
+        requested = None if shape is None else _shape(title, shape)
         try:
             batch = np.broadcast_shapes(*shapes)
-            if wanted is not None and np.broadcast_shapes(wanted, batch) != wanted:
+            if requested is not None and np.broadcast_shapes(requested, batch) != requested:
                 raise ValueError
-            batch = batch if wanted is None else wanted
+            batch = batch if requested is None else requested
         except ValueError:
-            found = ", ".join(f"{key} {value.shape}" for key, value in parameters.items())
-            raise DeclarationError(f"program: {title}: shape {shape} does not fit the parameters of {type(given).__name__}: {found}.") from None
+            shapes_text = ", ".join(f"{key} {value.shape}" for key, value in parameters.items())
+            raise DeclarationError(f"program: {title}: shape {shape} does not fit the parameters of {type(given).__name__}: {shapes_text}.") from None
         parents = as_objects(frozenset(), batch)
         for key, value in parameters.items():
             own = union_along(value.parents, -1) if inner[key] else value.parents
@@ -79,22 +79,22 @@ class Tracer:
         statement = self._statement("sample", line, given.kind, spread, cliques)
         widths = tuple(int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items())
         draw = Draw(given, statement, tuple(parameters), widths, tuple(value.step for value in parameters.values()), whole)
-        return self._settled(statement, self.tape.add(draw), called)
+        return self._settle(statement, self.tape.add(draw), called)
 
     def deterministic(self, value: Recordable, name: str | None = None, options: int | None = None) -> Value:
-        """Make a value a variable: each of its entries is a node, whose parents are the nodes it was computed from.
+        """Declare a value as a variable: each entry is a node, whose parents are the nodes it was computed from.
 
         Args:
-            value: computed from earlier variables; a list of values is stacked.
-            name: of the variable. Without one, assign the value to entries of an array from ``t.empty``.
-            options: the value is one of so many options, counted from 0. Otherwise truth values (of comparisons, ``&``, ``|``, ``~``, products of
-                truth values) are binary, and all others real.
+            value: value computed from earlier variables; a list of values is stacked.
+            name: name of the variable. Without one, assign the value to entries of an array from ``t.empty``.
+            options: number of options of a categorical value, counted from 0. Without it, truth values (of comparisons,
+                ``&``, ``|``, ``~``, products of truth values) are binary, and all others real.
 
         Returns:
             The same value, as a node.
 
         Raises:
-            DeclarationError: for a name in use or that is no identifier, or something that is no value.
+            DeclarationError: for a name in use or not an identifier, or an object that is not a value.
         """
         line = sys._getframe(1).f_lineno
         if isinstance(value, str):
@@ -104,28 +104,28 @@ class Tracer:
         source = as_value(self.tape, value)
         kind = Kind("category", options) if options else BINARY if source.dtype == np.bool_ else REAL
         statement = self._statement("deterministic", line, kind, source.parents, ())
-        return self._settled(statement, source.step, name)
+        return self._settle(statement, source.step, name)
 
     def constant(self, value: Recordable) -> Value:
-        """A plain array as a value, to be indexed by random variables: ``t.constant([1, 2, 4])[z]``. It is no variable.
+        """Convert a plain array to a value that random variables can index: ``t.constant([1, 2, 4])[z]``; not a variable.
 
         Args:
             value: a number, an array or a list.
 
         Raises:
-            DeclarationError: if it is none.
+            DeclarationError: for any other object.
         """
         return as_value(self.tape, value)
 
     def empty(self, name: str, shape: int | Sequence[int]) -> Entries:
-        """An array whose entries are assigned one by one, or slice by slice: ``C[i, j] = t.sample(...)``.
+        """Declare an array whose entries are assigned one by one, or slice by slice: ``C[i, j] = t.sample(...)``.
 
         Args:
-            name: of the variable.
-            shape: of the array.
+            name: name of the variable.
+            shape: shape of the array.
 
         Raises:
-            DeclarationError: for a name in use or that is no identifier, or something that is no shape.
+            DeclarationError: for a name in use or not an identifier, or an invalid shape.
         """
         return Entries(self.tape, self._variable(name, _shape(f"t.empty of {name!r}", shape)))
 
@@ -150,10 +150,10 @@ class Tracer:
         self.tape.statements.append(statement)
         return statement
 
-    def _settled(self, statement: Statement, source: int, name: str | None) -> Value:
-        """The value of a statement, in its variable if it has a name."""
+    def _settle(self, statement: Statement, source: int, name: str | None) -> Value:
+        """Record the value of a statement, stored in its variable if it has a name."""
         step = self.tape.add(Settle(statement, (source,)))
-        value = Value(self.tape, step, statement.kind.dtype, themselves(statement.nodes), statement)
+        value = Value(self.tape, step, statement.kind.dtype, singletons(statement.nodes), statement)
         if name is not None:
             recorded = self._variable(name, value.shape)
             bind(self.tape, value, recorded, np.arange(value.size).reshape(value.shape))
@@ -161,10 +161,10 @@ class Tracer:
 
 
 def _shape(title: str, shape: int | Sequence[int]) -> Shape:
-    """A shape as whole numbers.
+    """Convert a shape to a tuple of integers.
 
     Raises:
-        DeclarationError: if it is none, or has an axis without entries.
+        DeclarationError: for an invalid shape, or one with an empty axis.
     """
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Values inside a program, which record what is done with them, and arrays whose entries are assigned."""
+"""Values in a program, which record operations on them, and arrays with assigned entries."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .tape import Load, Nodes, Recorded, Statement, Store, Tape
 
 
 class Value(Arraylike):
-    """A number or an array inside a program, computed from random variables; immutable.
+    """An immutable number or array in a program, computed from random variables.
 
-    It takes part in arithmetic, comparisons, indexing (also by other values), and functions of numpy, all of which give values.
+    It supports arithmetic, comparisons, indexing (also by other values) and numpy functions, all of which return values.
 
     Attributes:
-        tape: of the run.
-        step: whose result it is.
-        shape: as in numpy; () for a number.
-        dtype: truth values, whole numbers or double precision.
-        parents: for each entry, the nodes it was computed from, sets in the shape of the value.
-        statement: that made it, if it is a node.
+        tape: tape of the run.
+        step: number of the step that computes it.
+        shape: shape as in numpy; () for a number.
+        dtype: bool, int64 or float64.
+        parents: set of parent nodes of each entry, in the shape of the value.
+        statement: statement that created it, if it is a node.
     """
 
     def __init__(self, tape: Tape, step: int, dtype: np.dtype[Any], parents: Parents, statement: Statement | None = None) -> None:
@@ -41,7 +41,7 @@ class Value(Arraylike):
 
     @property
     def numbers(self) -> Nodes:
-        """The entries counted from 1, in the shape of the value."""
+        """Numbers of the entries, counted from 1, in the shape of the value."""
         if self._numbers is None:
             self._numbers = np.arange(1, self.size + 1).reshape(self.shape)
         return self._numbers
@@ -50,10 +50,10 @@ class Value(Arraylike):
         """Entries as numpy selects them; an index may be computed from random variables.
 
         Raises:
-            DeclarationError: for an index that is out of range or no index.
+            DeclarationError: for an invalid index, or one out of range.
         """
-        found: Value = RULES[operator.getitem](self, index if isinstance(index, tuple) else (index,))
-        return found
+        result: Value = RULES[operator.getitem](self, index if isinstance(index, tuple) else (index,))
+        return result
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Values cannot be changed.
@@ -75,7 +75,7 @@ class Entries(Arraylike):
     """An array of a program whose entries are assigned statement by statement: ``C[i, j] = t.deterministic(...)``.
 
     Args:
-        tape: of the run.
+        tape: tape of the run.
         recorded: the variable.
     """
 
@@ -98,28 +98,28 @@ class Entries(Arraylike):
         if any(isinstance(k, Arraylike) for k in index):
             return self[...][index]
         name = self.recorded.name
-        places = chosen(self._numbers, index, self)
+        places = select_numbers(self._numbers, index, self)
         nodes = self.recorded.nodes.ravel()[places]
         if (nodes < 0).any():
             missing = self.recorded.entry(int(places[nodes < 0].ravel()[0]))
             raise DeclarationError(
                 f"program: {missing!r} is read before it has a value; entries are assigned by {name}[i, j] = ..., all indices at once."
             )
-        return Value(self.tape, self.tape.add(Load(name, places)), self.recorded.values.dtype, themselves(nodes))
+        return Value(self.tape, self.tape.add(Load(name, places)), self.recorded.values.dtype, singletons(nodes))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Give entries the value of a statement, one entry each.
+        """Assign the value of a statement to entries.
 
         Raises:
-            DeclarationError: for a value that no statement made or that has a name already, an entry that has a value already, a shape
-                that differs, values of different kinds in one array, or a random index.
+            DeclarationError: for a value that is not from a statement or already has a name, an entry that already has
+                a value, another shape, values of different kinds in one array, or a random index.
         """
         recorded, name = self.recorded, self.recorded.name
         index = index if isinstance(index, tuple) else (index,)
         for k in index:
             if isinstance(k, Arraylike):
                 k.refuse(f"an entry of {name!r} is assigned at", "Assign all entries, each by np.where.")
-        places = chosen(self._numbers, index, self)
+        places = select_numbers(self._numbers, index, self)
         entry = recorded.entry(int(places.ravel()[0])) if places.size else name
         if not isinstance(value, Value) or value.statement is None:
             raise DeclarationError(
@@ -129,7 +129,10 @@ class Entries(Arraylike):
             raise DeclarationError(f"program: {entry!r} takes values of its own run, got {value!r} of another.")
         statement = value.statement
         if statement.name is not None:
-            raise DeclarationError(f"program: {entry!r} is given {statement.name!r}, which has that name; for a copy write t.deterministic(...).")
+            raise DeclarationError(
+                f"program: {entry!r} is assigned a value that already has the name {statement.name!r}; "
+                "for a copy write t.deterministic(...)."
+            )
         if places.shape != value.shape:
             raise DeclarationError(f"program: {entry!r} and what follows have shape {places.shape}, but the value has shape {value.shape}.")
         bind(self.tape, value, recorded, places)
@@ -141,27 +144,27 @@ class Entries(Arraylike):
         return f"entries of {self.recorded.name!r}, shape {self.shape}"
 
 
-def themselves(nodes: Nodes) -> Parents:
-    """For each of some nodes, the set that holds it."""
-    found = np.empty(nodes.shape, dtype=object)
-    found.reshape(-1)[:] = [frozenset((node,)) for node in nodes.ravel().tolist()]
-    return found
+def singletons(nodes: Nodes) -> Parents:
+    """Arrange nodes as singleton sets."""
+    sets = np.empty(nodes.shape, dtype=object)
+    sets.reshape(-1)[:] = [frozenset((node,)) for node in nodes.ravel().tolist()]
+    return sets
 
 
 def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
-    """Let the value of a statement be these entries of a variable, flat indices in the shape of the value.
+    """Bind the value of a statement to entries of a variable, given by flat indices in the shape of the value.
 
     Raises:
-        DeclarationError: for an entry that has a value already, or values of different kinds.
+        DeclarationError: for an entry that already has a value, or values of different kinds.
     """
     statement = value.statement
     assert statement is not None
     flat = places.ravel()
-    held = recorded.nodes.reshape(-1)
-    taken = flat[held[flat] >= 0]
-    if len(taken) or len(np.unique(flat)) < len(flat):
-        again = int(taken[0]) if len(taken) else int(flat[0])
-        raise DeclarationError(f"program: {recorded.entry(again)!r} has a value already; a node is assigned once.")
+    node_of = recorded.nodes.reshape(-1)
+    assigned = flat[node_of[flat] >= 0]
+    if len(assigned) or len(np.unique(flat)) < len(flat):
+        repeated = int(assigned[0]) if len(assigned) else int(flat[0])
+        raise DeclarationError(f"program: {recorded.entry(repeated)!r} has a value already; a node is assigned once.")
     first = recorded.entry(int(flat[0])) if len(flat) < recorded.nodes.size else recorded.name
     if recorded.kind not in (None, statement.kind):
         raise DeclarationError(
@@ -170,17 +173,17 @@ def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
         )
     recorded.kind = statement.kind
     statement.name = first
-    held[flat] = statement.nodes.ravel()
+    node_of[flat] = statement.nodes.ravel()
     for node, place in zip(statement.nodes.ravel().tolist(), flat.tolist(), strict=True):
         tape.places[node] = (recorded.name, place)
     tape.add(Store(recorded.name, flat, (value.step,)))
 
 
-def chosen(numbers: Nodes, index: tuple[Any, ...], what: Arraylike) -> Nodes:
-    """The numbers that an index of plain numbers, slices and arrays selects.
+def select_numbers(numbers: Nodes, index: tuple[Any, ...], what: Arraylike) -> Nodes:
+    """Select numbers by an index of plain numbers, slices and arrays.
 
     Raises:
-        DeclarationError: for an index that is out of range or no index.
+        DeclarationError: for an invalid index, or one out of range.
     """
     try:
         return np.asarray(numbers[index])

@@ -1,4 +1,4 @@
-"""Regularizers: each says the domain of a variable, its entropy-like energy and its activation."""
+"""Regularizers: each determines the domain of a variable, its entropy-like energy and its activation."""
 
 from .ball import Ball as Ball
 from .base import Regularizer as Regularizer

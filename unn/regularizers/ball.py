@@ -16,7 +16,7 @@ class Ball(AlongAxis):
     """Psi(x) = ||x||^2 / 2 for ||x|| <= radius along one axis: the activation projects onto the ball.
 
     Args:
-        radius: of the ball.
+        radius: radius of the ball.
         over: the axis along which the norm is taken; the last by default.
     """
 
@@ -59,8 +59,8 @@ class Ball(AlongAxis):
         return batch_all(norm <= self.radius * (1 + tolerance(x.dtype)))
 
     def _norm(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Which rows lie outside the ball, and their norms (1 inside, where a norm has no derivative at 0)."""
-        # scaled by the largest entry, so that squares neither overflow nor vanish
+        """Mask of the rows outside the ball, and their norms (1 inside, where the norm is not differentiable at 0)."""
+        # scaled by the largest entry, so that squares neither overflow nor underflow
         peak = t.detach().abs().amax(self.dim, keepdim=True).clamp(min=self.radius / t.shape[self.dim])
         peak = torch.where(peak.isinf(), torch.finfo(t.dtype).max, peak)
         square = ((t / peak) ** 2).sum(self.dim, keepdim=True)

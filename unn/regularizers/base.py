@@ -22,19 +22,19 @@ class Regularizer(ABC):
     """A strictly convex function Psi over the values of one variable.
 
     Values ``x`` and pre-activations ``t`` have shape ``(batch, *axes)``. A boolean ``mask``, broadcastable to them, is true
-    at the entries that exist: padded entries count for nothing and their activation is 0, also where a whole row is padded.
+    at existing entries: padded entries contribute nothing and have activation 0, even if a whole row is padded.
 
     For all x, t: ``value(x) + conjugate(t) >= <x, t>``, with equality exactly at ``x = mirror(t)`` (Fenchel-Young).
     """
 
     bounded: ClassVar[bool] = False
-    """True if the domain is bounded, so that multilinear energies cannot fall without end in this variable."""
+    """True if the domain is bounded, so that multilinear energies are bounded below in this variable."""
 
     formula: ClassVar[str] = "a strictly convex function"
-    """Psi in one line of text, for explanations."""
+    """Psi as one line of text, used by ``explain``."""
 
     activation: ClassVar[str] = "mirror"
-    """The usual name of the gradient of the conjugate."""
+    """Common name of the gradient of the conjugate."""
 
     @abstractmethod
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -50,13 +50,13 @@ class Regularizer(ABC):
 
     @abstractmethod
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Is x in the domain, to a tolerance of its dtype? Shape ``(batch,)``, boolean; false for NaN."""
+        """Whether x is in the domain, up to the tolerance of its dtype; shape ``(batch,)``, boolean, false for NaN."""
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """A draw from the exponential family with mean ``mirror(t)``, shape of ``t``.
 
         Raises:
-            UnnError: where the regularizer is not the entropy of an exponential family with that mean.
+            UnnError: if the regularizer is not the entropy of an exponential family with that mean.
         """
         raise UnnError(
             f"{type(self).__name__} is not the entropy of an exponential family with mean mirror(t), so it has no sample(); "
@@ -64,17 +64,17 @@ class Regularizer(ABC):
         )
 
     def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``value(x)`` where x is known to be ``mirror(t)``, which some regularizers can use; shape ``(batch,)``."""
+        """``value(x)`` for x known to be ``mirror(t)``, which can be cheaper; shape ``(batch,)``."""
         return self.value(x, mask)
 
     def restricted(self, value: Tensor, where: Tensor) -> Regularizer | None:
-        """This regularizer on the part of its domain where some entries are fixed.
+        """This regularizer restricted to the points of its domain with some entries fixed.
 
-        None, the default, if that is only possible for all the entries along ``over_axes`` at once.
+        None, the default, if only all entries along ``over_axes`` can be fixed together.
 
         Args:
-            value: shape ``(batch, *axes)``.
-            where: boolean, true at the entries that are fixed to ``value``, shape of ``value``.
+            value: values of the fixed entries, shape ``(batch, *axes)``.
+            where: boolean, true at fixed entries, shape of ``value``.
 
         Raises:
             ObservationError: if no point of the domain has these entries.
@@ -82,7 +82,7 @@ class Regularizer(ABC):
         return None
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
-        """Rules between the sizes of the axes of a variable, by their names; none by default."""
+        """Rules between the sizes of the named axes of a variable; none by default."""
         return ()
 
     def loss(self, t: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -93,22 +93,22 @@ class Regularizer(ABC):
 
         Args:
             t: scores, shape ``(batch, *axes)``.
-            target: a point of the domain, shape of ``t`` or with axes of size 1 where it is the same for all. For a
-                regularizer on the simplex also class numbers, of an integer dtype and of the shape of ``t`` without the
-                axis that sums to one, as in ``torch.nn.functional.cross_entropy``.
-            mask: which entries exist, as in all methods.
+            target: a point of the domain, shape of ``t`` or broadcastable by axes of size 1. For a regularizer on the
+                simplex also class numbers, of an integer dtype and the shape of ``t`` without the axis that sums to
+                one, as in ``torch.nn.functional.cross_entropy``.
+            mask: mask of existing entries, as in all methods.
 
         Raises:
             ObservationError: for a target of another shape, or class numbers out of range.
         """
         target = self._point_of(target, t, mask)
         if mask is not None:
-            # before the product, whose gradient would take what is in the padding along
+            # before the product, so that padding does not enter the gradient
             target, t = torch.where(mask, target, 0), torch.where(mask, t, 0)
         return self.value(target, mask) + self.conjugate(t, mask) - batch_sum(target * t)
 
     def _point_of(self, target: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
-        """The target of a loss as a point of the domain, with a shape that broadcasts to that of the scores."""
+        """Convert the target of a loss to a point of the domain that broadcasts to the scores."""
         sizes = zip(target.shape, t.shape, strict=False)
         if target.ndim != t.ndim or any(own not in (1, size) for own, size in sizes):
             raise ObservationError(
@@ -118,7 +118,7 @@ class Regularizer(ABC):
         return target if target.is_floating_point() else target.to(t.dtype)
 
     def _target_hint(self, t: Tensor) -> str:
-        """What else a target may be; nothing by default."""
+        """Hint on other accepted targets, for messages; empty by default."""
         return ""
 
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -126,10 +126,10 @@ class Regularizer(ABC):
         return ()
 
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
-        """This regularizer for a variable with these axes.
+        """Bind this regularizer to a variable with these axes.
 
         Raises:
-            DeclarationError: if it normalises over an axis that the variable has not.
+            DeclarationError: if it normalises over an axis that the variable does not have.
         """
         return self
 
@@ -138,16 +138,16 @@ class Regularizer(ABC):
 
 
 def real_number(owner: str, argument: str, value: object, over: bool = False) -> float:
-    """A number given to a constructor.
+    """Check a numeric argument of a constructor.
 
     Args:
-        owner: the class, for the message.
-        argument: its name, for the message.
-        value: as given.
-        over: the class takes ``over``, the axis along which it acts; a text in place of a number is likely to be meant for it.
+        owner: name of the class, for the message.
+        argument: name of the argument, for the message.
+        value: the argument.
+        over: whether the class has an argument ``over``, for which a string in place of a number is probably meant.
 
     Raises:
-        DeclarationError: for what is no number.
+        DeclarationError: if the value is not a number.
     """
     if not isinstance(value, (str, bytes, bool)):
         try:
@@ -169,21 +169,21 @@ def batch_all(x: Tensor) -> Tensor:
 
 
 def is_transformed(*tensors: Tensor) -> bool:
-    """Are transforms of ``torch.func`` active, or is one of some tensors differentiated in forward mode?
+    """Whether ``torch.func`` transforms are active or a tensor is differentiated in forward mode.
 
-    ``requires_grad`` then does not say whether derivatives are needed.
+    In that case ``requires_grad`` does not indicate whether derivatives are needed.
     """
     active: bool = torch._C._are_functorch_transforms_active()
     return active or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def merged(size: int, x: Tensor, dim: int | None) -> Tensor:
-    """The axis of a ``torch.func.vmap`` of a size, None where x has none, merged into the axis of the batch, which is the first."""
+    """Merge the axis ``dim`` of a ``torch.func.vmap`` (None if x lacks it) into the batch axis, which is the first."""
     return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform noise in [0, 1) with the dtype and on the device of ``like``, drawn where the generator lives, so that any generator will do."""
+    """Uniform noise in [0, 1) with dtype and device of ``like``, drawn on the device of the generator."""
     return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
 
 
@@ -197,10 +197,10 @@ def _place(like: Tensor, generator: torch.Generator | None) -> torch.device:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far from its domain a value of this dtype may lie and still count as inside."""
+    """Largest distance to the domain at which a value of this dtype counts as inside."""
     return _TOLERANCE.get(dtype, 0.0)
 
 
 def widened(x: Tensor) -> Tensor:
-    """Half precision as float32, so that sums and thresholds keep their meaning."""
+    """Convert half precision to float32, for accurate sums and thresholds."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,4 +1,4 @@
-"""Dropout as part of the energy: a mask m held fixed turns Psi(x) into m Psi(x / m)."""
+"""Dropout as part of the energy: a fixed mask m replaces Psi(x) by m Psi(x / m)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .elementwise import Elementwise
 class Dropped(Regularizer):
     """m Psi(x / m) with a fixed mask m >= 0, for an elementwise Psi; entries with m = 0 are confined to 0.
 
-    The mirror is ``m * mirror(t)``, the conjugate ``m * conjugate(t)``: updates with one mask held over all iterations are
+    The mirror is ``m * mirror(t)``, the conjugate ``m * conjugate(t)``: updates with a mask fixed over all iterations are
     exact coordinate descent on this energy (docs/theory.md, Dropout).
 
     Args:
@@ -32,29 +32,29 @@ class Dropped(Regularizer):
         return self.inner.bounded
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        kept = self._kept(mask)
-        scale = torch.where(kept, self.scale, 1)
-        entries = torch.where(kept, scale * self.inner.entry_value(x / scale), 0)
+        active = self._is_active(mask)
+        scale = torch.where(active, self.scale, 1)
+        entries = torch.where(active, scale * self.inner.entry_value(x / scale), 0)
         return torch.where(self.contains(x, mask), batch_sum(entries), torch.inf)
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        kept = self._kept(mask)
-        return batch_sum(torch.where(kept, self.scale * self.inner.entry_conjugate(t), 0))
+        active = self._is_active(mask)
+        return batch_sum(torch.where(active, self.scale * self.inner.entry_conjugate(t), 0))
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.scale * self.inner.entry_mirror(t)
         return x if mask is None else torch.where(mask, x, 0)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        kept = self._kept(mask)
-        scale = torch.where(kept, self.scale, 1)
+        active = self._is_active(mask)
+        scale = torch.where(active, self.scale, 1)
         zero = (x == 0) & (self.scale == 0)
         if mask is not None:
             zero = zero | ~mask
-        inside = torch.where(kept, x / scale, torch.nan)
+        inside = torch.where(active, x / scale, torch.nan)
         low, high = self.inner.interval()
         slack = 1e-4 if x.dtype != torch.float64 else 1e-5
         return batch_all(zero | ((inside >= low - slack) & (inside <= high + slack)))
 
-    def _kept(self, mask: Tensor | None) -> Tensor:
+    def _is_active(self, mask: Tensor | None) -> Tensor:
         return self.scale > 0 if mask is None else (self.scale > 0) & mask

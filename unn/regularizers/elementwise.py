@@ -1,4 +1,4 @@
-"""Regularizers that treat every entry alone (Table 1 of the undirected-network paper, and projections)."""
+"""Elementwise regularizers (Table 1 of the undirected-network paper, and projections)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Regularizer, batch_all, batch_sum, normal, real_number, tolera
 
 
 class Elementwise(Regularizer):
-    """A sum of one convex function over all entries. Subclasses give the four functions of one entry."""
+    """A sum of a convex function over all entries. Subclasses define four functions of an entry."""
 
     @abstractmethod
     def entry_value(self, x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class Elementwise(Regularizer):
 
     @abstractmethod
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
-        """Is each entry in the domain?"""
+        """Whether each entry is in the domain."""
 
     def interval(self) -> tuple[float, float]:
         """The domain of one entry."""
@@ -37,7 +37,7 @@ class Elementwise(Regularizer):
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None:
-            # the middle of the domain has a finite slope, which 0 need not have
+            # Psi has a finite slope at an inner point, but not necessarily at 0
             x = torch.where(mask, x, self._inner_point())
         wide = widened(x)
         low, high = self.interval()
@@ -194,7 +194,7 @@ class Box(Elementwise):
         # on each side of the box Psi* is affine; inf * low would be nan for low = 0, hence the separate excess
         x = t.clamp(self.low, self.high)
         above, below = (t - self.high).relu(), (self.low - t).relu()
-        return 0.5 * x * x + _scaled(above, self.high) - _scaled(below, self.low)
+        return 0.5 * x * x + _scale_excess(above, self.high) - _scale_excess(below, self.low)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
         return t.clamp(self.low, self.high)
@@ -236,7 +236,7 @@ class L1(Elementwise):
         return f"L1({self.strength:g})"
 
 
-def _scaled(excess: Tensor, bound: float) -> Tensor:
+def _scale_excess(excess: Tensor, bound: float) -> Tensor:
     return excess * bound if bound else torch.zeros_like(excess)
 
 

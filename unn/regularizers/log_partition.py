@@ -1,4 +1,4 @@
-"""Entropies of distributions over structures, known by their log-partition alone."""
+"""Entropies of distributions over structures, defined by their log-partition."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..errors import DerivativeError
 from .base import Regularizer, batch_sum, is_transformed, merged, tolerance
 
 _NOTHING = 1e-14
-"""Probabilities below this are taken for 0 where the scores of a point are sought."""
+"""Lower bound of probabilities in the search for the scores of a point."""
 
 
 class LogPartition(Regularizer):
     """Psi(x) = -H(x), the largest entropy of a distribution over structures with mean x, on the convex hull of the structures.
 
-    The conjugate is the log-partition log sum_s exp <t, s>, its gradient the marginals (undirected-network paper, eq. 17, 18 and 20; Wainwright and
-    Jordan, 2008, Section 3.6). A subclass gives ``conjugate`` and ``argmax``, and ``sample`` where it can. Everything else follows; what has a closed
-    form, such as ``contains``, is better overridden.
+    The conjugate is the log-partition log sum_s exp <t, s>, its gradient the marginals (undirected-network paper, eq.
+    17, 18 and 20; Wainwright and Jordan, 2008, Section 3.6). A subclass defines ``conjugate``, ``argmax`` and, if
+    possible, ``sample``. The other methods have defaults; override those with a closed form, such as ``contains``.
     """
 
     bounded = True
@@ -34,7 +34,7 @@ class LogPartition(Regularizer):
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         if is_transformed(t):
-            # nests in either mode, where a detached leaf would have no tangent
+            # supports nesting in both modes; a detached leaf would have no tangent
             marginals: Tensor = torch.func.grad(lambda scores: self.conjugate(scores, mask).sum())(t)
             return marginals
         differentiable = torch.is_grad_enabled() and t.requires_grad
@@ -53,11 +53,11 @@ class LogPartition(Regularizer):
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Psi(x), shape ``(batch,)``; +inf outside the convex hull.
 
-        It is the supremum of <x, t> - conjugate(t) over t, found by L-BFGS in float64 for each batch element: slow, and differentiable once. Where
-        the scores are known, ``value_at_mirror`` is exact and cheap.
+        The supremum of <x, t> - conjugate(t) over t, computed by L-BFGS in float64 for each batch element: slow, and
+        differentiable once. For known scores, ``value_at_mirror`` is exact and cheap.
 
         Raises:
-            DerivativeError: where its second derivative is asked for, in either mode.
+            DerivativeError: for a second derivative, in either mode.
         """
         if torch.compiler.is_compiling():
             eager: Tensor = torch.compiler.disable(LogPartition.value)(self, x, mask)
@@ -67,7 +67,7 @@ class LogPartition(Regularizer):
         return psi
 
     def _supremum(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Psi(x) and scores that attain it, 0 outside the convex hull; without autograd."""
+        """Psi(x) and maximising scores, which are 0 outside the convex hull; without autograd."""
         if type(self).contains is LogPartition.contains:
             dual, reached = self.scores_of(x, mask)
             inside = _near(x, reached)
@@ -81,39 +81,39 @@ class LogPartition(Regularizer):
         return torch.where(inside, supremum, torch.inf).to(x.dtype), dual.to(x.dtype)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Is x the mean of a distribution over structures, to a tolerance? Found by seeking its scores, unless a subclass knows better."""
+        """Whether x is the mean of a distribution over structures, up to a tolerance; by default, searches for its scores."""
         return _near(x, self.scores_of(x, mask)[1])
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Scores whose marginals are x, as nearly as they can be, and their marginals; shape of x each, float64.
+        """Scores whose marginals approximate x, and their marginals; shape of x each, float64.
 
-        Entries of x that are 0 have no finite scores; theirs are so low that their marginals vanish.
+        Zero entries of x have no finite scores; theirs are low enough for vanishing marginals.
         """
         if torch.compiler.is_compiling():
-            found_eagerly: tuple[Tensor, Tensor] = torch.compiler.disable(type(self).scores_of)(self, x, mask)
-            return found_eagerly
+            eager: tuple[Tensor, Tensor] = torch.compiler.disable(type(self).scores_of)(self, x, mask)
+            return eager
         from scipy.optimize import minimize
 
         wide = x.detach().double().cpu()
-        found = torch.zeros_like(wide)
+        scores = torch.zeros_like(wide)
         for b in range(len(wide)):
             goal = torch.nan_to_num(wide[b : b + 1], 0.0)
-            own = None if mask is None else mask.expand(x.shape)[b : b + 1].cpu()
+            row_mask = None if mask is None else mask.expand(x.shape)[b : b + 1].cpu()
 
-            def negative(flat: np.ndarray[Any, np.dtype[np.float64]], goal: Tensor = goal, own: Tensor | None = own) -> tuple[float, Any]:
+            def negative(flat: np.ndarray[Any, np.dtype[np.float64]], goal: Tensor = goal, row_mask: Tensor | None = row_mask) -> tuple[float, Any]:
                 t = torch.from_numpy(flat).view_as(goal).requires_grad_()
                 with torch.enable_grad():
-                    partition = self.conjugate(t, own).sum()
-                    (arcs,) = torch.autograd.grad(partition, t)
-                return float(partition.detach() - inner(goal, t.detach()).sum()), (arcs - goal).flatten().numpy()
+                    partition = self.conjugate(t, row_mask).sum()
+                    (marginals,) = torch.autograd.grad(partition, t)
+                return float(partition.detach() - inner(goal, t.detach()).sum()), (marginals - goal).flatten().numpy()
 
             start = goal.clamp(min=_NOTHING).log().flatten().numpy()
             options = {"maxiter": 2000, "maxfun": 4000, "ftol": 0.0, "gtol": 1e-11, "maxcor": 30}
             best = minimize(negative, start, jac=True, method="L-BFGS-B", options=options)
-            found[b] = torch.from_numpy(best.x).view_as(goal[0])
-        found = found.to(x.device)
-        return found, self.mirror(found, mask)
+            scores[b] = torch.from_numpy(best.x).view_as(goal[0])
+        scores = scores.to(x.device)
+        return scores, self.mirror(scores, mask)
 
 
 def _near(x: Tensor, reached: Tensor) -> Tensor:
@@ -122,12 +122,12 @@ def _near(x: Tensor, reached: Tensor) -> Tensor:
 
 
 def inner(x: Tensor, t: Tensor) -> Tensor:
-    """<x, t> by batch element, where an entry of x that is 0 counts for nothing even if its score is -inf."""
+    """<x, t> per batch element, where zero entries of x contribute 0 even if their score is -inf."""
     return batch_sum(torch.where(x == 0, 0, x * torch.where(x == 0, 0, t)))
 
 
 class _Supremum(torch.autograd.Function):
-    """A supremum over t of <x, t> - Psi*(t), whose gradient is the t that attains it (Danskin)."""
+    """The supremum over t of <x, t> - Psi*(t), whose gradient is the maximiser t (Danskin)."""
 
     @staticmethod
     def forward(x: Tensor, mask: Tensor | None, regularizer: LogPartition) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ class _Supremum(torch.autograd.Function):
 
 
 class _Slope(torch.autograd.Function):
-    """The known gradient of a supremum, which has no derivative of its own."""
+    """The gradient of the supremum, which is not differentiable again."""
 
     generate_vmap_rule = True
 
@@ -182,6 +182,6 @@ class _Slope(torch.autograd.Function):
 
 def _no_second_derivative(regularizer: LogPartition) -> DerivativeError:
     return DerivativeError(
-        f"{regularizer!r}.value(x) is found by iterations and has a first derivative only; "
+        f"{regularizer!r}.value(x) is computed iteratively and has only a first derivative; "
         "value_at_mirror(mirror(t), t) has derivatives of any order."
     )

@@ -14,7 +14,7 @@ from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, uni
 
 
 class AlongAxis(Regularizer):
-    """A regularizer whose entries depend on one another along one axis: the last, or the one named ``over``."""
+    """A regularizer that couples entries along one axis: the last, or the one named ``over``."""
 
     def __init__(self, over: str | None = None) -> None:
         if over is not None and not isinstance(over, str):
@@ -67,7 +67,7 @@ class Simplex(AlongAxis):
         rows = self.row_value(wide)
         if mask is not None:
             rows = torch.where(mask.expand(x.shape).any(self.dim), rows, 0)
-        # a value on one axis has no batch axis left once its row is reduced
+        # a value with a single axis has no batch axis after reduction
         total = batch_sum(rows)
         return torch.where(self.contains(x, mask), total, torch.inf).to(x.dtype)
 
@@ -92,18 +92,18 @@ class Simplex(AlongAxis):
     def _point_of(self, target: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
         shape = list(t.shape)
         count = shape.pop(self.dim)
-        numbers = not target.is_floating_point() and target.dtype != torch.bool
-        if not numbers or list(target.shape) != shape:
+        is_classes = not target.is_floating_point() and target.dtype != torch.bool
+        if not is_classes or list(target.shape) != shape:
             return super()._point_of(target, t, mask)
         classes = torch.arange(count, device=t.device).view([-1] + [1] * (-1 - self.dim))
         point = (target.unsqueeze(self.dim) == classes).to(t.dtype)
         exists = torch.ones_like(target, dtype=torch.bool) if mask is None else mask.expand(t.shape).any(self.dim)
         try:
-            wrong = bool((exists & ((target < 0) | (target >= count))).any())
+            invalid = bool((exists & ((target < 0) | (target >= count))).any())
         except RuntimeError:
-            # under vmap no value can be looked at; such a target has the loss +inf
-            wrong = False
-        if wrong:
+            # values cannot be inspected under vmap; an invalid target has loss +inf
+            invalid = False
+        if invalid:
             raise ObservationError(f"{self!r}: class numbers of a loss go from 0 to {count - 1}, got {int(target.amin())} to {int(target.amax())}.")
         return point
 
@@ -113,7 +113,7 @@ class Simplex(AlongAxis):
         return f" Class numbers have an integer dtype and the shape {tuple(shape)}."
 
     def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scores with -inf where padded, and which rows have no entry (their scores are then 0, against nan)."""
+        """Scores with -inf at padding, and a mask of empty rows, whose scores are set to 0 to avoid NaN."""
         if mask is not None:
             t = t.masked_fill(~mask, -torch.inf)
         if t.shape[self.dim] == 0:
@@ -126,7 +126,7 @@ class Entropy(Simplex):
     """Psi(x) = -temperature * H(x) on the simplex: the softmax activation. Samples are one-hot.
 
     Args:
-        temperature: the mirror is softmax(t / temperature). Undirected attention takes sqrt(d).
+        temperature: temperature of softmax(t / temperature); sqrt(d) for undirected attention.
         over: the axis along which entries sum to one; the last by default.
     """
 
@@ -191,9 +191,9 @@ class SimplexNorm(Simplex):
             ordered = wide.detach().sort(self.dim, descending=True).values
             rank = torch.arange(1, t.shape[self.dim] + 1, dtype=wide.dtype, device=t.device)
             rank = rank.view([-1] + [1] * (-1 - self.dim))
-            # relative to the largest score: the cumulative sum of large scores would drown the 1
+            # relative to the largest score: in cumulative sums of large scores, the 1 would be lost to rounding
             shifted = ordered - ordered.narrow(self.dim, 0, 1)
-            # never 0, except for NaN, which must reach the result
+            # 0 occurs only for NaN, which must propagate to the result
             size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True).clamp(min=1)
             support = wide.detach() >= ordered.gather(self.dim, size - 1)
         peak = ordered.narrow(self.dim, 0, 1)
@@ -244,14 +244,14 @@ class TsallisEntropy(Simplex):
     def _threshold(self, scores: Tensor) -> Tensor:
         """The root of sum (1 + (alpha-1) (scores - threshold))_+^(1/(alpha-1)) = 1; scores have maximum 0."""
         low = torch.zeros_like(scores.narrow(self.dim, 0, 1))
-        # that of equal scores, which is the largest
+        # the largest threshold, which occurs for equal scores
         width = -math.expm1(-(self.alpha - 1) * math.log(max(scores.shape[self.dim], 2))) / (self.alpha - 1)
         for _ in range(20):
             width /= 2
             middle = low + width
             total = self._powers(scores - middle)[0].sum(self.dim, keepdim=True)
             low = torch.where(total >= 1, middle, low)
-        # the sum is convex and decreasing: from below, Newton's method rises to the root and never passes it
+        # the sum is convex and decreasing, so Newton's method from below increases to the root without overshooting
         for _ in range(4):
             low = self._newton(scores, low)
         return low
@@ -266,7 +266,7 @@ class TsallisEntropy(Simplex):
         positive = change > -1
         change = torch.where(positive, change, 0)
         base = 1 + change
-        # a high power of a number near 1 keeps its digits if the 1 is left out
+        # for a high power of a number near 1, log1p preserves precision
         power = base**exponent if exponent <= 10 else torch.exp(exponent * torch.log1p(change))
         slope = base ** (exponent - 1) if exponent <= 10 else power / base
         return torch.where(positive, power, 0), torch.where(positive, slope, 0)
