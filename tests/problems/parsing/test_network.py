@@ -53,7 +53,7 @@ def tokens(*texts):
 
 
 def chain(n, form="w{}"):
-    """A sentence of n words, each hanging on the one before."""
+    """A sentence of n words, each attached to the one before."""
     return "".join(f"{i}\t{form.format(i)}\t_\tX\t_\t_\t{i - 1}\t{'dep' if i > 1 else 'root'}\t_\t_\n" for i in range(1, n + 1)) + "\n"
 
 
