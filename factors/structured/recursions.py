@@ -105,8 +105,8 @@ class Segments(Paths):
         n, k = x.shape[1:3]
         end, width = torch.arange(n, device=x.device)[:, None], torch.arange(1, k, device=x.device)
         begin = end + 1 - width
-        found = x[:, begin.clamp(min=0), width]
-        return torch.where((begin >= 0)[:, :, None, None], found, NEVER)
+        entries = x[:, begin.clamp(min=0), width]
+        return torch.where((begin >= 0)[:, :, None, None], entries, NEVER)
 
     def nodes(self, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         arriving = self._by_end(x)

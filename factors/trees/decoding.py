@@ -43,9 +43,9 @@ def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
     rest = (~fine).nonzero().squeeze(1)
     if not len(rest):
         return result
-    heads, found = best_trees(wide[rest].cpu().numpy(), exists[rest].sum(1).cpu().numpy(), single_root)
-    if not found.all():
-        b = int(rest[int((~found).argmax())])
+    heads, feasible = best_trees(wide[rest].cpu().numpy(), exists[rest].sum(1).cpu().numpy(), single_root)
+    if not feasible.all():
+        b = int(rest[int((~feasible).argmax())])
         raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
     result[rest] = torch.from_numpy(heads).to(result.device)
     return result

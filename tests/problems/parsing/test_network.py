@@ -321,7 +321,7 @@ def test_a_vocabulary_comes_back_from_its_facts(language):
 )  # fmt: skip
 def test_facts_that_are_not_as_they_were_written_are_refused(change):
     facts = {"forms": ["a"], "characters": ["a"], "labels": ["root"], **change}
-    with pytest.raises(unn.DataError, match=says("config.json", "not as it was written", *list(change)[:1])):
+    with pytest.raises(unn.DataError, match=says("config.json", "changed", *list(change)[:1])):
         build(TINY, facts)
 
 
