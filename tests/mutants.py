@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "strong cycles are trusted to the factorisation", "factors/trees/matrix_tree.py",
-        "trusted = solved.cancelled <= ways[0].worst", "trusted = solved.cancelled.isfinite()",
+        "trusted = solved.cancelled <= methods[0].max_cancellation", "trusted = solved.cancelled.isfinite()",
         "tests/factors/trees/test_matrix_tree.py",
     ),
     Mutant(

@@ -27,19 +27,19 @@ _ROLES = (*_PROJECTED, "H")
 
 @dataclass(frozen=True, eq=False)
 class UndirectedAttention:
-    """What ``undirected_attention`` has declared, to name in orders, observations and further factors.
+    """Arrays and factors declared by ``undirected_attention``, to name in orders, observations and factors.
 
     Attributes:
-        graph: that it belongs to.
+        graph: graph of the declaration.
         Q, K, V: queries, keys and values, axes ``positions e`` (``positions head e`` with several heads).
         S: attention weights, axes ``queries keys`` (``head queries keys``).
-        H: what is attended to, axes as of Q.
-        heads: how many there are.
-        sources: by "Q", "K" and "V", the arrays that are projected to it.
-        weights: by "Q", "K" and "V", the parameter that projects, axes ``e features`` (``head e features``).
-        projections: by "Q", "K" and "V", a factor for each source.
-        scores: the factor of S, Q and K.
-        mixing: the factor of H, S and V.
+        H: attention outputs, axes as of Q.
+        heads: number of heads.
+        sources: projected arrays by "Q", "K" and "V".
+        weights: projection parameters by "Q", "K" and "V", axes ``e features`` (``head e features``).
+        projections: by "Q", "K" and "V", one factor per source.
+        scores: factor of S, Q and K.
+        mixing: factor of H, S and V.
     """
 
     graph: FactorGraph = field(repr=False)
@@ -62,7 +62,10 @@ class UndirectedAttention:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The names of Q, K, V, S and H: one round of it from zero is standard attention; ``ForwardBackward`` of it is the paper's order."""
+        """Names of Q, K, V, S and H.
+
+        One round from zero is standard attention; ``ForwardBackward`` of it is the paper's order.
+        """
         return tuple(variable.name for variable in self.variables.values())
 
     def factors_of(self, role: str) -> tuple[Multilinear, ...]:
@@ -91,24 +94,27 @@ def undirected_attention(
     where e is the width of a head and rows of S sum to one. The update of S is softmax((Q K' + H V') / sqrt(e)); the paper's eq. 14 prints V H'.
     Updating Q, K, V, S, H once from zero is standard attention with its result in H; other orders, and inferring X from H, need no other declaration.
 
-    The energy is unbounded below whatever the weights: S may have a norm of 1 or more, which outweighs the quadratic regularizers of Q and K, and
-    those of V and H. Few rounds stay finite. With one of Q and K and one of V and H in a bounded domain (``regularizers={"Q": unn.Ball(), "H":
-    unn.Ball()}``) and X observed it is bounded, and can be run to convergence (``graph.boundedness(given=["X"])``).
+    The energy is unbounded below for all weights: S may have a norm of 1 or more, which outweighs the
+    quadratic regularizers of Q and K, and those of V and H. A few rounds stay finite. With X observed, and one
+    of Q and K and one of V and H in a bounded domain (``regularizers={"Q": unn.Ball(), "H": unn.Ball()}``), it
+    is bounded below and updates converge (``graph.boundedness(given=["X"])``).
 
     Args:
-        graph: to add to.
-        queries: an array with axes ``positions features``, or several whose projections are added, such as ``[X, P]`` for words and positions.
-        keys: the same of keys; the queries' by default (self-attention).
-        values: the same of values; the keys' by default.
-        heads: how many; each has ``width / heads`` features.
-        width: of all heads together; as many as the queries have features by default.
-        mask: true where a query may attend to a key: boolean, shape ``(queries, keys)``, or ``(heads, queries, keys)`` for one of each head; or an
-            ``AttentionMask`` or ``Adjacency`` over the positions. It fixes the sizes of these axes. Forbidden weights are exactly 0, a query without
-            keys has none. What ``lengths`` leave out in a call needs no mask. The graph's own ``adjacency()`` has all pairs all the same.
-        regularizers: by "Q", "K", "V" and "H", instead of ``SquaredNorm()``.
-        init: of the parameters: a standard deviation, or values by "Q", "K" and "V", shape ``(e, features)`` or ``(heads, e, features)``; uniform
-            in +-1/sqrt(features) by default, as in ``torch.nn.Linear``.
-        prefix: put before all new names, so that a graph can hold several.
+        graph: graph to extend.
+        queries: array with axes ``positions features``, or several whose projections are added, such as
+            ``[X, P]`` for words and positions.
+        keys: arrays projected to keys; the queries by default (self-attention).
+        values: arrays projected to values; the keys by default.
+        heads: number of attention heads; each has ``width / heads`` features.
+        width: total width of all heads; the number of query features by default.
+        mask: true where a query may attend to a key: boolean, shape ``(queries, keys)``, or ``(heads,
+            queries, keys)`` with one mask per head; or an ``AttentionMask`` or ``Adjacency`` over the positions.
+            It fixes the sizes of these axes. Forbidden weights are exactly 0; a query without keys has only
+            zeros. Padding beyond ``lengths`` needs no mask. The graph's ``adjacency()`` still contains all pairs.
+        regularizers: regularizers by "Q", "K", "V" and "H"; ``SquaredNorm()`` by default.
+        init: initial weights: a standard deviation, or tensors by "Q", "K" and "V", shape ``(e, features)``
+            or ``(heads, e, features)``; uniform in +-1/sqrt(features) by default, as in ``torch.nn.Linear``.
+        prefix: prefix of all new names, so that one graph can contain several.
 
     Raises:
         DeclarationError: for arrays that do not fit, a mask of another shape or dtype, heads that do not divide the width, names in use.
@@ -121,42 +127,42 @@ def undirected_attention(
         ('Q', 'K', 'V', 'S', 'H')
         >>> out = unn.infer(g, {"X": x, "P": positions}, order=attention.order)
     """
-    taken = {"Q": _sources(graph, "queries", queries)}
-    taken["K"] = taken["Q"] if keys is None else _sources(graph, "keys", keys)
-    taken["V"] = taken["K"] if values is None else _sources(graph, "values", values)
-    shapes = {role: _common_shape(graph, sources) for role, sources in taken.items()}
-    _require_one_size(taken, shapes)
+    arrays = {"Q": _sources(graph, "queries", queries)}
+    arrays["K"] = arrays["Q"] if keys is None else _sources(graph, "keys", keys)
+    arrays["V"] = arrays["K"] if values is None else _sources(graph, "values", values)
+    shapes = {role: _common_shape(graph, sources) for role, sources in arrays.items()}
+    _require_one_size(arrays, shapes)
     per_head = _width_of_heads(heads, width, shapes["Q"][1])
     weights = _initial_weights(init, {role: ((heads,) if heads > 1 else ()) + (per_head, shape[1]) for role, shape in shapes.items()})
     chosen = _regularizers(regularizers)
-    allowed = None if mask is None else _dense(mask, heads, taken, shapes)
+    allowed = None if mask is None else _dense(mask, heads, arrays, shapes)
 
     inner = {f"{prefix}head": heads, f"{prefix}e": per_head} if heads > 1 else {f"{prefix}e": per_head}
-    _require_free_names(graph, prefix, inner, taken)
+    _require_free_names(graph, prefix, inner, arrays)
 
-    first = {**{role: sources[0] for role, sources in taken.items()}, "H": taken["Q"][0]}
+    first = {**{role: sources[0] for role, sources in arrays.items()}, "H": arrays["Q"][0]}
     made = {role: graph.variable(prefix + role, _with_bar(source, " ".join(inner)), chosen[role]) for role, source in first.items()}
-    temperature, columns = math.sqrt(per_head), _key_axis(taken)
+    temperature, columns = math.sqrt(per_head), _key_axis(arrays)
     entropy = Entropy(temperature, columns) if allowed is None else MaskedEntropy(temperature, columns, allowed)
     leading = "" if heads == 1 else f"{prefix}head "
     S = graph.variable(f"{prefix}S", f"{leading}{_with_bar(first['Q'], columns)}", entropy)
     W = {role: graph.parameter(f"{prefix}W_{role}", " ".join((*inner, first[role].axes[1])), init=weights[role]) for role in _PROJECTED}
     h = "" if heads == 1 else "h "
     projections = {
-        role: tuple(graph.factor(Multilinear(made[role][f"n {h}e"], W[role][f"{h}e d"], array["n d"])) for array in arrays)
-        for role, arrays in taken.items()
+        role: tuple(graph.factor(Multilinear(made[role][f"n {h}e"], W[role][f"{h}e d"], array["n d"])) for array in sources)
+        for role, sources in arrays.items()
     }
     scores = graph.factor(Multilinear(S[f"{h}n m"], made["Q"][f"n {h}e"], made["K"][f"m {h}e"]))
     mixing = graph.factor(Multilinear(made["H"][f"n {h}e"], S[f"{h}n m"], made["V"][f"m {h}e"]))
-    return UndirectedAttention(graph, made["Q"], made["K"], made["V"], S, made["H"], heads, taken, W, projections, scores, mixing)
+    return UndirectedAttention(graph, made["Q"], made["K"], made["V"], S, made["H"], heads, arrays, W, projections, scores, mixing)
 
 
 def _sources(graph: FactorGraph, what: str, given: Sources) -> tuple[Array, ...]:
-    """The arrays to project, each of this graph and with two axes."""
-    found = (given,) if isinstance(given, Array) else tuple(given) if isinstance(given, Sequence) else ()
-    if not found or not all(isinstance(array, Array) for array in found):
+    """Validate the arrays to project: each of this graph, with two axes."""
+    sources = (given,) if isinstance(given, Array) else tuple(given) if isinstance(given, Sequence) else ()
+    if not sources or not all(isinstance(array, Array) for array in sources):
         raise DeclarationError(f"undirected_attention: {what} are a variable, or a list of arrays such as [X, P], got {given!r}.")
-    for array in found:
+    for array in sources:
         if graph.arrays.get(array.name) is not array:
             raise DeclarationError(f"undirected_attention: {what}: {array.kind} {array.name!r} belongs to another graph than {graph.name!r}.")
         if len(array.axes) != 2:
@@ -164,38 +170,38 @@ def _sources(graph: FactorGraph, what: str, given: Sources) -> tuple[Array, ...]
                 f"undirected_attention: {what}: {array.kind} {array.name!r} has the axes {' '.join(array.axes) or 'none'}, "
                 "but needs two, positions and features."
             )
-        if found.count(array) > 1:
+        if sources.count(array) > 1:
             raise DeclarationError(f"undirected_attention: {what}: {array.kind} {array.name!r} is listed twice; list it once.")
-    return found
+    return sources
 
 
 def _common_shape(graph: FactorGraph, sources: Sequence[Array]) -> tuple[int | None, int]:
-    """The sizes of the positions, if known, and of the features of arrays that are added up."""
+    """Sizes of positions, if known, and features of arrays that are summed."""
     table = graph.size_table
     shapes = [table.shape(array, table.static) for array in sources]
     common: list[int | None] = []
     for axis in range(2):
         known = {shape[axis]: array for shape, array in zip(shapes, sources, strict=True) if shape[axis] is not None}
         if len(known) > 1:
-            found = ", ".join(f"{array.axes[axis]!r} of {array.name!r} has size {size}" for size, array in known.items())
-            raise DeclarationError(f"undirected_attention: arrays that are projected together need one size: axis {found}.")
+            actual = ", ".join(f"{array.axes[axis]!r} of {array.name!r} has size {size}" for size, array in known.items())
+            raise DeclarationError(f"undirected_attention: arrays that are projected together need one size: axis {actual}.")
         common.append(next(iter(known), None))
     if common[1] is None:
         array = sources[0]
         raise DeclarationError(
-            f"undirected_attention: axis {array.axes[1]!r} of {array.kind} {array.name!r} has no size, on which that of the weights depends; "
+            f"undirected_attention: axis {array.axes[1]!r} of {array.kind} {array.name!r} has no size, which determines that of the weights; "
             f"give it with the graph, FactorGraph({graph.name!r}, {array.axes[1]}=...)."
         )
     return common[0], common[1]
 
 
-def _require_one_size(taken: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int | None, int]]) -> None:
-    """Check that there are as many values as keys, and as many keys as queries where both run along one axis."""
-    pairs = [("V", "K")] if taken["Q"][0].axes[0] != taken["K"][0].axes[0] else [("V", "K"), ("Q", "K")]
-    for one, other in pairs:
-        a, b = shapes[one][0], shapes[other][0]
+def _require_one_size(arrays: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int | None, int]]) -> None:
+    """Check that numbers of values and keys agree, and those of keys and queries if they share an axis."""
+    pairs = [("V", "K")] if arrays["Q"][0].axes[0] != arrays["K"][0].axes[0] else [("V", "K"), ("Q", "K")]
+    for first, second in pairs:
+        a, b = shapes[first][0], shapes[second][0]
         if None not in (a, b) and a != b:
-            left, right = taken[one][0], taken[other][0]
+            left, right = arrays[first][0], arrays[second][0]
             raise DeclarationError(
                 f"undirected_attention: axis {left.axes[0]!r} of {left.name!r} has size {a}, but axis {right.axes[0]!r} of {right.name!r} has "
                 f"size {b}; there are as many values as keys."
@@ -203,7 +209,7 @@ def _require_one_size(taken: Mapping[str, tuple[Array, ...]], shapes: Mapping[st
 
 
 def _width_of_heads(heads: int, width: int | None, features: int) -> int:
-    """How wide each head is."""
+    """Width of each head."""
     width = features if width is None else width
     for what, number in (("heads", heads), ("width", width)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -217,13 +223,13 @@ def _width_of_heads(heads: int, width: int | None, features: int) -> int:
 
 
 def _initial_weights(init: float | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """First values of W_Q, W_K and W_V."""
+    """Initial values of W_Q, W_K and W_V."""
     if isinstance(init, Mapping):
         for role, shape in shapes.items():
             value = init.get(role)
             if not isinstance(value, Tensor) or not value.is_floating_point() or tuple(value.shape) != shape:
-                found = f"shape {tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-                raise DeclarationError(f"undirected_attention: init[{role!r}] must be a floating-point tensor of shape {shape}, got {found}.")
+                actual = f"shape {tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+                raise DeclarationError(f"undirected_attention: init[{role!r}] must be a floating-point tensor of shape {shape}, got {actual}.")
         return {role: init[role] for role in shapes}
     if init is None:
         # the bound of torch.nn.Linear, whatever the number of heads
@@ -234,24 +240,24 @@ def _initial_weights(init: float | Mapping[str, Tensor] | None, shapes: Mapping[
 
 
 def _regularizers(given: Mapping[str, Regularizer] | None) -> dict[str, Regularizer]:
-    """The regularizers of Q, K, V and H."""
+    """Regularizers of Q, K, V and H."""
     for role in given or {}:
         if role not in _ROLES:
             raise DeclarationError(f"undirected_attention: regularizers go by 'Q', 'K', 'V' and 'H', got {role!r}.{suggest(str(role), _ROLES)}")
     return {role: (given or {}).get(role, SquaredNorm()) for role in _ROLES}
 
 
-def _dense(mask: Mask, heads: int, taken: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int | None, int]]) -> Tensor:
-    """A mask as a boolean tensor, one axis for heads where there are several."""
+def _dense(mask: Mask, heads: int, arrays: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int | None, int]]) -> Tensor:
+    """Convert a mask to a boolean tensor, with an axis of heads if there are several."""
     if isinstance(mask, AttentionMask):
         mask = mask.adjacency
     if isinstance(mask, Adjacency):
         mask = mask.dense()
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        actual = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DeclarationError(
             f"undirected_attention: mask is a boolean tensor, true where a query may attend to a key, an AttentionMask or an Adjacency, "
-            f"got {found}; make one by a comparison, such as mask > 0."
+            f"got {actual}; make one by a comparison, such as mask > 0."
         )
     if mask.ndim == 3 and len(mask) == heads == 1:
         mask = mask[0]
@@ -260,21 +266,22 @@ def _dense(mask: Mask, heads: int, taken: Mapping[str, tuple[Array, ...]], shape
             f"undirected_attention: mask has shape {tuple(mask.shape)}, expected (queries, keys), or ({heads}, queries, keys) for {heads} heads."
         )
     for role, axis in (("Q", -2), ("K", -1)):
-        array, expected = taken[role][0], shapes[role][0]
+        array, expected = arrays[role][0], shapes[role][0]
         if expected not in (None, mask.shape[axis]):
             raise DeclarationError(
                 f"undirected_attention: mask has shape {tuple(mask.shape)}, but axis {array.axes[0]!r} of {array.name!r} has size {expected}; "
                 f"pass a mask for {expected} {'queries' if role == 'Q' else 'keys'}."
             )
-    if taken["Q"][0].axes[0] == taken["K"][0].axes[0] and mask.shape[-2] != mask.shape[-1]:
+    if arrays["Q"][0].axes[0] == arrays["K"][0].axes[0] and mask.shape[-2] != mask.shape[-1]:
         raise DeclarationError(
-            f"undirected_attention: mask has shape {tuple(mask.shape)}, but queries and keys share axis {taken['Q'][0].axes[0]!r}; pass a square one."
+            f"undirected_attention: mask has shape {tuple(mask.shape)}, but queries and keys share axis "
+            f"{arrays['Q'][0].axes[0]!r}; pass a square one."
         )
     return mask if heads == 1 or mask.ndim == 3 else mask.expand(heads, -1, -1)
 
 
-def _require_free_names(graph: FactorGraph, prefix: str, inner: Mapping[str, int], taken: Mapping[str, tuple[Array, ...]]) -> None:
-    """Check that all new names of arrays and axes are names, and free."""
+def _require_free_names(graph: FactorGraph, prefix: str, inner: Mapping[str, int], arrays: Mapping[str, tuple[Array, ...]]) -> None:
+    """Check that all new names of arrays and axes are valid and unused."""
     remedy = "choose a prefix, undirected_attention(..., prefix='first_')"
     if not isinstance(prefix, str) or not f"{prefix}Q".isidentifier():
         raise DeclarationError(f"undirected_attention: names start with the prefix, so it must be letters, digits and underscores, got {prefix!r}.")
@@ -287,25 +294,25 @@ def _require_free_names(graph: FactorGraph, prefix: str, inner: Mapping[str, int
     used = {axis for array in graph.arrays.values() for axis in array.axes} | set(graph.sizes)
     for axis, size in inner.items():
         if axis in used and table.static.get(table.root(axis)) != size:
-            found = table.static.get(table.root(axis), "no fixed size")
+            actual = table.static.get(table.root(axis), "no fixed size")
             raise DeclarationError(
-                f"undirected_attention: axis {axis!r} is in use in graph {graph.name!r} with size {found}, but is needed with size {size}; {remedy}."
+                f"undirected_attention: axis {axis!r} is in use in graph {graph.name!r} with size {actual}, but is needed with size {size}; {remedy}."
             )
-    columns = _key_axis(taken)
-    keys = taken["K"][0].axes[0]
+    columns = _key_axis(arrays)
+    keys = arrays["K"][0].axes[0]
     if columns in used and table.root(columns) != table.root(keys):
         raise DeclarationError(
-            f"undirected_attention: axis {columns!r} is in use in graph {graph.name!r}, but needed for the keys of S; give the other another name."
+            f"undirected_attention: axis {columns!r} is in use in graph {graph.name!r}, but is needed for the keys of S; rename the existing one."
         )
 
 
-def _key_axis(taken: Mapping[str, tuple[Array, ...]]) -> str:
-    """The axis of S along which its rows sum to one: that of the keys, under a name of its own if queries have the same."""
-    rows, columns = taken["Q"][0].axes[0], taken["K"][0].axes[0]
+def _key_axis(arrays: Mapping[str, tuple[Array, ...]]) -> str:
+    """Axis of S along which rows sum to one: that of the keys, renamed if queries share it."""
+    rows, columns = arrays["Q"][0].axes[0], arrays["K"][0].axes[0]
     return f"{rows}_key" if rows == columns else columns
 
 
 def _with_bar(source: Array, features: str) -> str:
-    """Axes of a projection; positions that are nodes of what is projected are nodes of it."""
+    """Axes of a projection; positions are node axes if they are in the source."""
     bar = "| " if isinstance(source, Variable) and source.node_axes else ""
     return f"{source.axes[0]} {bar}{features}"

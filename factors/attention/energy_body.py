@@ -1,4 +1,4 @@
-"""A body for denoisers that is itself an energy: masked undirected attention over the nodes, minimised for some rounds with tied weights."""
+"""Energy-based denoiser body: masked undirected attention over nodes, minimised with tied weights."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .fused import UnrolledAttention
 
 
 class EnergyBody(nn.Module):
-    """Tokens T are observed; from them are inferred what the nodes are, X, hidden features F, and all of undirected attention among the X.
+    """Infers node states X, hidden features F and undirected attention among the X from observed tokens T.
 
     E = undirected attention of X with the graph's mask (undirected-network paper, Section 4) - <X, T> - <F, X A'> - <b, F>, with tanh for X and H and
-    relu for F. Each round after the first carries information over one edge or two, so that ``rounds`` play the part of layers with one set of
-    weights.
+    relu for F. Each round after the first propagates information over one or two edges, so that ``rounds``
+    correspond to layers with tied weights.
 
     Args:
-        adjacency: who attends to whom, at the one size for which the body is made.
-        width: of a token.
-        heads: of attention; divides the width.
-        rounds: of coordinate descent.
+        adjacency: attention mask over the nodes; the body accepts this number of nodes only.
+        width: token width.
+        heads: number of attention heads; divides the width.
+        rounds: number of rounds of coordinate descent.
 
     Raises:
         DeclarationError: for rounds below 1, or heads that do not divide the width.
@@ -57,14 +57,14 @@ class EnergyBody(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, conditioning: Tensor) -> Tensor:
-        """Tokens after some rounds.
+        """Update tokens by ``rounds`` rounds of coordinate descent.
 
         Args:
             tokens: shape ``(batch, nodes, width)``.
-            conditioning: of every token on time and position, the same shape or one that broadcasts to it.
+            conditioning: time and position embeddings, broadcastable to the shape of the tokens.
 
         Raises:
-            DeclarationError: for another number of nodes than the body was made for.
+            DeclarationError: if the number of nodes differs from that of the adjacency.
         """
         if tokens.shape[1] != self.nodes:
             raise DeclarationError(f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size.")

@@ -14,14 +14,15 @@ from unn.regularizers.base import batch_all, tolerance
 
 
 class MaskedEntropy(Entropy):
-    """``Entropy`` on a face of the simplex: forbidden entries are exactly 0. The activation is a softmax over what is allowed.
+    """``Entropy`` on a face of the simplex: forbidden entries are exactly 0; the activation is a masked softmax.
 
-    Rows in which nothing is allowed are all 0, and their energy is 0. A value with weight on a forbidden entry is outside the domain.
+    Rows without allowed entries are all 0, with energy 0. Values with weight on a forbidden entry are outside
+    the domain.
 
     Args:
         temperature: as of ``Entropy``.
         over: as of ``Entropy``.
-        allowed: boolean, true where weight may lie; shape of the variable's last axes. All of it is allowed if left out.
+        allowed: boolean mask of allowed entries, shape of the variable's last axes; all by default.
 
     Raises:
         DeclarationError: if ``allowed`` is not boolean.
@@ -33,20 +34,20 @@ class MaskedEntropy(Entropy):
     def __init__(self, temperature: float = 1.0, over: str | None = None, allowed: Tensor | None = None) -> None:
         super().__init__(temperature, over)
         if allowed is not None and (not isinstance(allowed, Tensor) or allowed.dtype != torch.bool):
-            found = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
-            raise DeclarationError(f"MaskedEntropy needs allowed as a boolean tensor, true where weight may lie, got {found}.")
+            actual = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+            raise DeclarationError(f"MaskedEntropy needs allowed as a boolean tensor, true where weight may lie, got {actual}.")
         self.allowed = None if allowed is None else allowed.detach().cpu().clone()
-        self._moved: dict[torch.device, Tensor] = {}
+        self._by_device: dict[torch.device, Tensor] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Without copies on other devices, which are made again."""
-        return {**self.__dict__, "_moved": {}}
+        """Omit the copies on other devices, which are recreated on demand."""
+        return {**self.__dict__, "_by_device": {}}
 
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if self.allowed is not None and self.allowed.ndim > len(axes):
             raise DeclarationError(
                 f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but allowed has shape {tuple(self.allowed.shape)}; "
-                "it goes along the last of them, so drop its first axes."
+                "it covers the last of them, so drop its first axes."
             )
         return super().bind(axes, name)
 
@@ -57,7 +58,8 @@ class MaskedEntropy(Entropy):
         return [SizeRule((axis,), partial(_fixed_size, axis, size)) for axis, size in zip(last, self.allowed.shape, strict=True)]
 
     def row_value(self, x: Tensor) -> Tensor:
-        # of -x log x all derivatives are 0 at 0, as they are along a face: infinite ones, though hidden, make second derivatives NaN
+        # derivatives of -x log x are set to 0 at 0, as along a face: infinite ones, even if masked later, make
+        # second derivatives NaN
         positive = x > 0
         return super().row_value(torch.where(positive, x, 1))
 
@@ -79,13 +81,13 @@ class MaskedEntropy(Entropy):
         allowed = self._allowed(x.device)
         if allowed is None:
             return inside
-        # padding may hold anything, a forbidden entry that exists may not
+        # padding may hold any value, existing forbidden entries must be 0
         forbidden = ~allowed if mask is None else mask & ~allowed
         weight = torch.where(forbidden, x, 0).abs()
         return inside & batch_all((weight <= tolerance(x.dtype)).all(self.dim))
 
     def _existing(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Which entries exist and are allowed."""
+        """Mask of entries that exist and are allowed."""
         allowed = self._allowed(x.device)
         if allowed is None:
             return mask
@@ -94,10 +96,10 @@ class MaskedEntropy(Entropy):
     def _allowed(self, device: torch.device) -> Tensor | None:
         if self.allowed is None or self.allowed.device == device:
             return self.allowed
-        if device not in self._moved:
+        if device not in self._by_device:
             with torch.inference_mode(False):
-                self._moved[device] = self.allowed.to(device)
-        return self._moved[device]
+                self._by_device[device] = self.allowed.to(device)
+        return self._by_device[device]
 
     def _options(self) -> list[str]:
         if self.allowed is None:

@@ -1,1 +1,1 @@
-"""Constraints: conditions that values meet or violate."""
+"""Constraints: conditions that values satisfy or violate."""

@@ -1,4 +1,4 @@
-"""Counting constraints: how many entries of a group are one."""
+"""Counting constraints: number of ones in each group of entries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Cardinality(Constraint):
     """For each value of some letters, exactly ``equals`` of the referenced entries are one.
 
     Args:
-        reference: to a variable whose entries are 0 or 1 (one-hot values of cells, say).
-        each: letters, separated by spaces, that index the groups.
-        equals: how many entries of each group are one.
+        reference: reference to a variable with entries 0 or 1, such as one-hot values of cells.
+        each: letters that index the groups, separated by spaces.
+        equals: number of ones in each group.
         name: unique in the graph.
 
     Example:
@@ -41,7 +41,7 @@ class Cardinality(Constraint):
         self.equals = equals
 
     def counts(self, x: Tensor) -> Tensor:
-        """How many entries of each group are one, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``.
+        """Number of ones in each group, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``.
 
         Raises:
             ObservationError: for values of another shape.
@@ -55,7 +55,7 @@ class Cardinality(Constraint):
         return entries.flatten(1 + len(self.each)).sum(-1) if inner else entries
 
     def violations(self, x: Tensor) -> Tensor:
-        """How many groups have the wrong count, shape ``(batch,)``.
+        """Number of groups with a wrong count, shape ``(batch,)``.
 
         Args:
             x: values of the variable, shape ``(batch, *axes)``.

@@ -17,12 +17,12 @@ from unn.regularizers.base import batch_sum
 class Different(Constraint):
     """Two nodes have different values, for each assignment of the letters that index nodes.
 
-    Two values differ if one of their entries does, by more than one half: categories written as one-hot
-    vectors, bits, spins -1 and 1, whole numbers. A node never differs from itself.
+    Two values differ if any of their entries do, by more than one half: one-hot categories, bits, spins -1
+    and 1, whole numbers. A node never differs from itself.
 
     Args:
-        one, other: references to variables, with the same letters; those along feature axes (right of the
-            bar) run over the entries of a value.
+        one, other: references to variables with the same letters; letters of feature axes (right of the
+            bar) index the entries of a value.
         name: unique in the graph.
 
     Example:
@@ -53,19 +53,19 @@ class Different(Constraint):
         self._features = features[0]
 
     def violations_of(self, values: Values) -> Tensor:
-        """How many pairs of nodes have equal values, shape ``(batch,)``; NaN counts as equal.
+        """Number of node pairs with equal values, shape ``(batch,)``; NaN counts as equal.
 
         Args:
-            values: of the variables, shape ``(batch, *axes)``.
+            values: values of the variables, shape ``(batch, *axes)``.
 
         Raises:
-            ObservationError: for values that are missing, of another shape, or do not fit one another.
+            ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
-        one, other = checked_views(self, values)
+        left, right = checked_views(self, values)
         letters, others = (reference.letters for reference in self.references)
-        other = other.permute(0, *(1 + others.index(letter) for letter in letters))
+        right = right.permute(0, *(1 + others.index(letter) for letter in letters))
         along = [1 + k for k, letter in enumerate(letters) if letter in self._features]
-        differ = (one - other).abs() > 0.5
+        differ = (left - right).abs() > 0.5
         for axis in reversed(along):
             differ = differ.any(axis)
         return batch_sum((~differ).long())

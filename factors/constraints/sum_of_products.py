@@ -1,4 +1,4 @@
-"""Equations that samples must meet, up to a tolerance: sums of products."""
+"""Equations between samples, up to a tolerance: sums of products."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from unn.regularizers.base import batch_sum
 class SumOfProducts(Constraint):
     """Each entry of a variable is the product of entries of others, summed over the letters that it lacks itself.
 
-    Samples that are off by more than the tolerance break it. It adds no edges to the graph: who interacts with whom is said by
-    ``Depends``, also where the sum goes by way of other variables.
+    Samples that deviate by more than the tolerance violate it. It adds no edges to the graph: declare the
+    interactions by ``Depends``, also where the sum runs through other variables.
 
     Args:
-        result: a reference to a variable.
+        result: reference to a variable.
         operands: references to variables.
-        within: the largest difference, in units of the data, at which an entry of the result still counts as right. Sums are of
-            float64 numbers: within 0 only whole numbers are.
+        within: absolute tolerance of each entry of the result, in units of the data. Sums are computed in
+            float64; use 0 for whole numbers only.
         name: unique in the graph.
 
     Example:
@@ -40,7 +40,7 @@ class SumOfProducts(Constraint):
         super().__init__(result, *operands, name=name)
         variables_only(self)
         if not operands:
-            raise DeclarationError(f"factor {self.name!r}: {result} needs operands that it is computed from.")
+            raise DeclarationError(f"factor {self.name!r}: {result} needs at least one operand to be computed from.")
         try:
             number = math.nan if isinstance(within, (bool, str)) else float(within)
         except (TypeError, ValueError, OverflowError):
@@ -50,18 +50,18 @@ class SumOfProducts(Constraint):
         self.within = number
 
     def violations_of(self, values: Values) -> Tensor:
-        """How many entries of the result are off by more than the tolerance, or not finite, shape ``(batch,)``.
+        """Number of entries of the result that are off by more than the tolerance or not finite, ``(batch,)``.
 
         Args:
-            values: of the variables, shape ``(batch, *axes)``.
+            values: values of the variables, shape ``(batch, *axes)``.
 
         Raises:
-            ObservationError: for values that are missing, of another shape, or do not fit one another.
+            ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
         result, *operands = checked_views(self, values)
         letters, *others = ((BATCH, *reference.letters) for reference in self.references)
         sums = contraction(tuple(others), letters)([x.double() for x in operands])
-        # NaN compares as false
+        # negated, so that NaN counts as a violation
         return batch_sum((~((result - sums).abs() <= self.within)).long())
 
     def interactions(self, shapes: Shapes) -> list[Relation]:

@@ -25,15 +25,15 @@ Pair = int | tuple[int, int]
 class Conv2d(SharedMessages):
     """E = -<output, conv2d(input, weight)> (undirected-network paper, eq. 10).
 
-    The message to the output is the cross-correlation, that to the input its exact adjoint, for any stride, padding, dilation
-    and groups: rows and columns of the input that no window reaches receive 0, so that ambiguous output sizes do no harm.
+    The message to the output is the cross-correlation, that to the input its exact adjoint, for any stride,
+    padding, dilation and groups. Rows and columns of the input outside all windows receive 0.
 
     Args:
-        output: a variable with axes channel, row, column; or a reference with three letters.
-        weight: a parameter or constant with axes output channel, input channel / groups, kernel row, kernel column.
-        input: a variable with axes channel, row, column.
+        output: variable with axes channel, row, column; or a reference with three letters.
+        weight: parameter or constant with axes output channel, input channel / groups, kernel row, kernel column.
+        input: variable with axes channel, row, column.
         stride, padding, dilation: one number or (row, column).
-        groups: blocks of channels that do not mix.
+        groups: number of separate blocks of channels.
         name: unique in the graph.
 
     Raises:
@@ -77,7 +77,7 @@ class Conv2d(SharedMessages):
             raise DeclarationError(f"factor {self.name!r}: groups must be a whole number of at least 1, got {groups!r}.")
 
     def energy(self, values: Values) -> Tensor:
-        # the smaller of the two products: the convolution, never the transposed one
+        # the convolution is smaller than its transpose
         return -(values[self.output] * self._convolve(values)).flatten(1).sum(1)
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -148,7 +148,7 @@ class Conv2d(SharedMessages):
         return weight
 
     def _coarse(self, weight: Tensor) -> bool:
-        """Is the sub-pixel form faster: few input channels, one stride above 1, a CPU?"""
+        """Whether the sub-pixel form is faster: few input channels, equal strides above 1, and a CPU."""
         return (
             weight.shape[1] <= subpixel.FEW_CHANNELS
             and self.stride[0] == self.stride[1] > 1
@@ -192,14 +192,14 @@ class Conv2d(SharedMessages):
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """On a CPU, float32 kernels are fastest where channels vary fastest; the layout of the weight decides that of the result."""
+    """Put channels last on a CPU, where float32 kernels are then fastest; the result has the weight's layout."""
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         return weight.contiguous(memory_format=torch.channels_last)
     return weight
 
 
 def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
-    """The array under our own letters; a user's reference must name each axis once."""
+    """Reference an array by the letters of this factor; a user's reference must name each axis once."""
     if isinstance(array, Reference):
         if not array.pattern.plain:
             raise DeclarationError(f"Conv2d takes whole arrays, got {array} as its {role}; pass the array, or one letter for each axis.")

@@ -1,4 +1,4 @@
-"""A feed-forward piece inside an undirected graph."""
+"""Feed-forward module in an undirected graph."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ _BOUNDED = (nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Softsign)
 class Directed(EnergyFactor):
     """E = Psi*(f(parents)) - <child, f(parents)>, with Psi the child's regularizer and f any module.
 
-    Together with Psi(child) this is the Fenchel-Young divergence of the child from mirror(f(parents)): never negative, and zero exactly
-    where the child is the feed-forward result. It is the distance of the undirected-network paper, Section 2 ("Feed-forward neural
-    networks"), for every regularizer: with ``SquaredNorm`` it is ||child - f(parents)||^2 / 2.
+    Together with Psi(child) this is the Fenchel-Young divergence of the child from mirror(f(parents)):
+    nonnegative, and zero exactly if the child is the feed-forward result. It generalises the distance of the
+    undirected-network paper, Section 2 ("Feed-forward neural networks"), to every regularizer: with
+    ``SquaredNorm`` it is ||child - f(parents)||^2 / 2.
 
-    The child's update is exact: mirror(f(parents) + messages of its other factors), which is f's own output activated if there are none.
-    Parents that are not observed are updated by the monotone inner solver.
+    The child's update is exact: mirror(f(parents) + messages of its other factors), or mirror(f(parents)) if
+    there are none. Parents that are not observed are updated by the monotone inner solver.
 
-    Alone it is unbounded below, with Psi(child) never negative. Psi(child) counts once: where the child meets a second factor,
-    ``boundedness()`` goes by ``degree``, which is known for modules made of linear maps and common activations.
+    The factor alone is unbounded below; with Psi(child) it is nonnegative. Psi(child) counts once: if the child
+    has a second factor, ``boundedness()`` uses ``degree``, which is available for modules made of linear maps
+    and common activations.
 
     Args:
         module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation ``(batch, *axes)``. Its parameters
             become parameters of the graph.
-        child: a variable.
-        parents: a variable or constant, or several in the order of the module's arguments.
+        child: child variable.
+        parents: variable or constant, or several in the order of the module's arguments.
         name: unique in the graph.
-        handles_padding: the module leaves out padding by itself, so that runs with ``lengths`` are allowed. It can tell padding from the
-            parents' values, which are 0 there; what it returns for padded entries of the child is not used.
+        handles_padding: the module ignores padding, which allows runs with ``lengths``. Padded parents'
+            values are 0; what the module returns for padded entries of the child is not used.
 
     Raises:
         DeclarationError: if the child is among the parents, or something is neither a variable nor a constant.
@@ -69,7 +71,7 @@ class Directed(EnergyFactor):
             raise DeclarationError(f"Directed: variable {child.name!r} cannot be its own parent.")
         if not several:
             raise DeclarationError(f"Directed: variable {child.name!r} needs at least one parent.")
-        super().__init__(*(_own(array, k) for k, array in enumerate((child, *several))), name=name)
+        super().__init__(*(_untied(array, k) for k, array in enumerate((child, *several))), name=name)
         self.module = module
         self.handles_padding = bool(handles_padding)
         self.child = child.name
@@ -90,7 +92,7 @@ class Directed(EnergyFactor):
         return target == self.child
 
     def degree(self, names: Collection[str]) -> int | None:
-        """0 without the child, by Fenchel and Young; with it, 1 more than the growth of the module in the parents among ``names``."""
+        """0 without the child (Fenchel-Young); with it, 1 plus the growth of the module in parents in ``names``."""
         if self.child not in names:
             return 0
         assert self.module is not None
@@ -113,15 +115,15 @@ class Directed(EnergyFactor):
         return t
 
 
-def _own(array: Variable | Constant, place: int) -> Reference:
-    """All axes under letters of their own, so that nothing is tied by this factor."""
+def _untied(array: Variable | Constant, place: int) -> Reference:
+    """Reference all axes by distinct letters, so that this factor ties none of them."""
     return array[" ".join(f"x{place}_{k}" for k in range(len(array.axes)))]
 
 
 def growth_of(module: nn.Module) -> int | None:
-    """0 for a module with bounded results, 1 for one whose results grow at most linearly; None if that is not known.
+    """0 for a module with bounded outputs, 1 for one whose outputs grow at most linearly; None if unknown.
 
-    Known of torch's own classes and ``Sequential`` of them, not of subclasses.
+    Available for torch's own classes and ``Sequential`` of them, not for subclasses.
     """
     if type(module) is nn.Sequential:
         growths = [growth_of(part) for part in module]

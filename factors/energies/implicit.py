@@ -15,13 +15,13 @@ from unn.graph.factor import Values
 class Implicit(EnergyFactor):
     """E = energy(operands), any differentiable function (undirected-network paper, Section 2, "Implicit layers").
 
-    Messages come from autograd; blocks are minimised by the monotone inner solver, so that energies still never rise.
+    Messages come from autograd; blocks are minimised by the monotone inner solver, so the energy never increases.
 
     Args:
-        energy: takes the values of the references' arrays in their order, variables as ``(batch, *axes)``, parameters and constants as
-            declared, and returns ``(batch,)``.
+        energy: function of the values of the references' arrays in order, variables as ``(batch, *axes)``,
+            parameters and constants as declared; returns ``(batch,)``.
         references: the arrays; equal letters tie axes, as in any factor.
-        bounded_below: state that the energy is bounded below in its variables, for ``boundedness()``.
+        bounded_below: the energy is bounded below in its variables; used by ``boundedness()``.
         name: unique in the graph.
 
     Example:

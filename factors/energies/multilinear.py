@@ -1,4 +1,4 @@
-"""The universal factor: minus the einsum of all its operands."""
+"""Multilinear factor: minus the einsum of its operands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|<|>)\s*(\w+)\s*")
 
 @dataclass(frozen=True)
 class _Shared:
-    """The places of a variable and of a parameter, and the letters of their product."""
+    """Positions of a variable and a parameter, and the letters of their product."""
 
     variable: int
     parameter: int
@@ -42,12 +42,12 @@ class Multilinear(SharedMessages):
     """E = -sum over all letters of the product of all operands (undirected-network paper, eq. 3).
 
     Dense layers, biases, attention, biaffine scores and potential tables are all of this form. The message to a variable is
-    the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term for each place.
+    the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term per occurrence.
 
     Args:
         references: variables, parameters and constants, each with a pattern; ``X["src[e] d"]`` looks up rows
             of X by an index of the graph.
-        where: a condition between two letters that keeps only some terms, such as ``"i != j"`` or ``"i < j"``.
+        where: condition between two letters that selects terms, such as ``"i != j"`` or ``"i < j"``.
         name: unique in the graph.
 
     Example:
@@ -84,7 +84,7 @@ class Multilinear(SharedMessages):
         self.shares_products = self._shared is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was compiled for patterns and sizes, which is found again."""
+        """Omit compiled contractions and masks, which are recreated on demand."""
         return {**self.__dict__, "_contractions": {}, "_contractions_after": {}, "_product": None, "_masks": {}}
 
     def energy(self, values: Values) -> Tensor:
@@ -157,8 +157,8 @@ class Multilinear(SharedMessages):
         left, relation, right = self._condition
         if left not in index or right not in index:
             return None
-        kept: NDArray[np.bool_] = _RELATIONS[relation](index[left], index[right])
-        return kept
+        selected: NDArray[np.bool_] = _RELATIONS[relation](index[left], index[right])
+        return selected
 
     def ordered_letters(self) -> set[str]:
         compared = set() if self._condition is None or self._condition[1] == "!=" else {self._condition[0], self._condition[2]}
@@ -168,7 +168,7 @@ class Multilinear(SharedMessages):
         return product_relations(self, shapes)
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
-        """Find all contraction paths now, for typical sizes of axes, so that nothing is left to do in the first run."""
+        """Compile all contraction paths for typical axis sizes, before the first run."""
         typical = {
             dim.letters[0]: sizes[axis]
             for r in self.references
@@ -196,7 +196,10 @@ class Multilinear(SharedMessages):
         return f"-sum {' '.join(map(str, self.references))}{condition}"
 
     def _find_shared(self) -> _Shared | None:
-        """A variable whose product with a parameter serves the messages to all other variables, and is no larger than the variable itself."""
+        """Find a variable whose product with a parameter can be shared by the messages to all other variables.
+
+        The product must be no larger than the variable itself.
+        """
         if len(self.variables) < 3 or not self._plain or self._condition is not None or any(len(places) > 1 for places in self._places.values()):
             return None
         for parameter, weights in enumerate(self.references):
@@ -213,21 +216,21 @@ class Multilinear(SharedMessages):
         return None
 
     def _contraction_of(self, shared: _Shared) -> Contraction:
-        """What makes the product."""
+        """Contraction that computes the shared product."""
         if self._product is None:
             variable, parameter = (self.references[k].letters for k in shared.places)
             self._product = contraction(((BATCH, *variable), parameter), (BATCH, *shared.letters))
         return self._product
 
     def _contraction_after(self, shared: _Shared, place: int, batched: tuple[bool, ...]) -> Contraction:
-        """What makes a message of the product and of the other operands."""
-        found = self._contractions_after.get((place, batched))
-        if found is None:
+        """Contraction that computes a message from the shared product and the other operands."""
+        compiled = self._contractions_after.get((place, batched))
+        if compiled is None:
             others = [k for k in self._others[place] if k not in shared.places]
             patterns = [((BATCH,) if batched[k] else ()) + self.references[k].letters for k in others]
-            found = contraction(((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters))
-            self._contractions_after[place, batched] = found
-        return found
+            compiled = contraction(((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters))
+            self._contractions_after[place, batched] = compiled
+        return compiled
 
     def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
         operands = [self._operand(k, values, sizes) for k in self._others[place]]
@@ -245,24 +248,24 @@ class Multilinear(SharedMessages):
         return adjoint(message, pattern, sizes, self._starts, shape, self.indices)
 
     def _flags(self, place: int | None, values: Values) -> tuple[bool, ...]:
-        """Which operands have a batch axis, the target's own place aside."""
+        """Flags of operands with a batch axis; false for the target."""
         if not self._has_constants:
             return self._variable_flags[place]
         return tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
 
     def _contraction(self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None) -> Contraction:
         key = (place, batched)
-        found = self._contractions.get(key)
-        if found is None:
+        compiled = self._contractions.get(key)
+        if compiled is None:
             operands = tuple(
                 ((BATCH,) if flag else ()) + r.letters for k, (r, flag) in enumerate(zip(self.references, batched, strict=True)) if k != place
             )
             if self._condition is not None:
                 operands += ((self._condition[0], self._condition[2]),)
             result = (BATCH,) if place is None else (BATCH, *self.references[place].letters)
-            found = contraction(operands, result, typical)
-            self._contractions[key] = found
-        return found
+            compiled = contraction(operands, result, typical)
+            self._contractions[key] = compiled
+        return compiled
 
     def _operand(self, place: int, values: Values, sizes: LetterSizes) -> Tensor:
         reference = self.references[place]
@@ -304,7 +307,7 @@ class Multilinear(SharedMessages):
 
     def _parse_condition(self, where: str) -> tuple[str, str, str]:
         if not isinstance(where, str):
-            raise DeclarationError(f"factor {self.name!r}: where={where!r} is no text such as 'i != j'.")
+            raise DeclarationError(f"factor {self.name!r}: where={where!r} is not a string such as 'i != j'.")
         match = _CONDITION.fullmatch(where)
         letters = {letter for reference in self.references for letter in reference.letters}
         if match is None:
@@ -314,5 +317,8 @@ class Multilinear(SharedMessages):
             raise DeclarationError(f"factor {self.name!r}: where={where!r} must compare two letters, not {left!r} with itself.")
         for letter in (left, right):
             if letter not in letters:
-                raise DeclarationError(f"factor {self.name!r}: where={where!r} names no letter of the factor.{suggest(letter, letters)}")
+                raise DeclarationError(
+                    f"factor {self.name!r}: where={where!r}: {letter!r} is not a letter of the factor."
+                    f"{suggest(letter, letters)}"
+                )
         return left, relation, right

@@ -1,8 +1,9 @@
 """Strided convolutions of images with few channels, as convolutions without stride on a coarser grid.
 
-A convolution with stride s equals one with stride 1 on the image whose s x s blocks of pixels are folded into channels, and its
-adjoint unfolds them. CPU kernels are slow where there are one or a few channels: for 1x28x28 images, 32 filters of 6x6 and stride 2,
-this form takes a fifth of the time of ``conv_transpose2d`` and half that of the backward pass of ``conv2d`` (float32, one thread).
+A convolution with stride s equals one with stride 1 on the image whose s x s pixel blocks are folded into
+channels, and its adjoint unfolds them. CPU kernels are slow for few channels: for 1x28x28 images, 32 filters of
+6x6 and stride 2, this form takes a fifth of the time of ``conv_transpose2d`` and half that of the backward pass
+of ``conv2d`` (float32, one thread).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -
     Args:
         x: shape ``(batch, channels, rows, columns)``.
         weight: shape ``(filters, channels, kernel rows, kernel columns)``.
-        stride: in both directions.
-        padding: in rows and columns.
+        stride: stride in both directions.
+        padding: padding of rows and columns.
     """
     kernel = _whole_blocks(weight, stride)
     pads: list[int] = []
@@ -31,20 +32,20 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -
         pads += [padding[k], length - x.shape[2 + k] - padding[k]]
     if any(pads):
         x = F.pad(x, pads)
-    # the layout of the weight decides that of the result
+    # the result has the memory layout of the weight
     coarse = F.pixel_unshuffle(kernel, stride).contiguous(memory_format=torch.channels_last)
     return F.conv2d(F.pixel_unshuffle(x, stride), coarse)
 
 
 def transpose(h: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """The adjoint of ``convolve`` for images of ``size`` rows and columns; pixels that no window reaches receive 0.
+    """The adjoint of ``convolve`` for images of ``size`` rows and columns; pixels outside all windows receive 0.
 
     Args:
         h: shape ``(batch, filters, rows, columns)``.
         weight: as in ``convolve``.
-        stride: in both directions.
-        padding: of the convolution.
-        size: of the image.
+        stride: stride in both directions.
+        padding: padding of the convolution.
+        size: rows and columns of the image.
     """
     kernel = F.pixel_unshuffle(_whole_blocks(weight, stride), stride)
     reach = (kernel.shape[2] - 1, kernel.shape[3] - 1)
@@ -57,6 +58,6 @@ def transpose(h: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], 
 
 
 def _whole_blocks(weight: Tensor, stride: int) -> Tensor:
-    """The weight with its kernel filled up with zeros to a multiple of the stride."""
+    """Pad the kernel with zeros to a multiple of the stride."""
     rows, columns = -weight.shape[2] % stride, -weight.shape[3] % stride
     return F.pad(weight, (0, columns, 0, rows)) if rows or columns else weight

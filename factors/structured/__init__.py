@@ -1,1 +1,1 @@
-"""Regularizers over structures."""
+"""Entropies of structured distributions."""

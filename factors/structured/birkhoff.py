@@ -1,4 +1,4 @@
-"""Doubly stochastic matrices: the elementwise entropy on the Birkhoff polytope, whose activation is Sinkhorn's."""
+"""Doubly stochastic matrices: elementwise entropy on the Birkhoff polytope, with Sinkhorn activation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from unn.graph.sizes import SizeRule, offset_rule
 from unn.regularizers import Regularizer
 from unn.regularizers.base import merged, real_number, tolerance
 
-from .sinkhorn import NEVER, balanced, curvature
+from .sinkhorn import NEVER, balance, curvature
 
 
 class Birkhoff(Regularizer):
     """Psi(X) = temperature * sum X log X over doubly stochastic matrices: soft permutations, by Sinkhorn's algorithm.
 
-    It acts on the last two axes, n x n; entries along axes before them are matrices of their own. The mirror is exp((t + f 1' + 1 g') / temperature)
-    with f and g such that all rows and columns sum to one (Cuturi, 2013; Mena et al., 2018), to 1e-12, in float64 whatever the dtype. Derivatives are
-    those of the fixed point, not of the iterations, to any order.
+    It acts on the last two axes, n x n; earlier axes index independent matrices. The mirror is
+    exp((t + f 1' + 1 g') / temperature) with f and g such that all rows and columns sum to one (Cuturi, 2013;
+    Mena et al., 2018), to 1e-12, always in float64. Derivatives of any order are those of the fixed point, not
+    of the iterations.
 
-    Psi is not the negative entropy of a distribution over permutations, whose log-partition is a permanent and has no fast algorithm. So there is no
-    ``sample``; ``argmax`` is the best permutation.
+    Psi is not the negative entropy of a distribution over permutations, whose log-partition is a permanent
+    without a fast algorithm. Therefore there is no ``sample``; ``argmax`` is the best permutation.
 
     Args:
-        temperature: the lower, the closer to permutations; > 0.
+        temperature: temperature > 0; lower values are closer to permutations.
 
     Raises:
         DeclarationError: for a temperature that is not finite and > 0.
@@ -58,9 +59,9 @@ class Birkhoff(Regularizer):
         return (offset_rule(axes[-2], axes[-1]),)
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        wide = self._kept(x.double(), mask)
+        wide = self._zero_padding(x.double(), mask)
         positive = wide > 0
-        # the derivative is 0 at 0, as it is along the domain for entries that no permutation has
+        # the derivative at 0 is set to 0, as along the domain for entries that are 0 in all permutations
         total = torch.where(positive, wide * torch.where(positive, wide, 1).log(), 0).sum((1, 2)).view(len(x), -1).sum(1)
         return torch.where(self.contains(x, mask), self.temperature * total, torch.inf).to(x.dtype)
 
@@ -68,10 +69,10 @@ class Birkhoff(Regularizer):
         """<mirror(t), t> - Psi(mirror(t)), shape ``(batch,)``; -inf where -inf entries leave no permutation."""
         scores, exists = self._scores(t, mask)
         x, dual = _sinkhorn(scores)
-        # a maximum over x, so that its gradient is x alone
-        each: Tensor = _Known.apply(self.temperature * dual, self.temperature * x, scores)
+        # by the envelope theorem, the gradient is x
+        each: Tensor = _WithGradient.apply(self.temperature * dual, self.temperature * x, scores)
         if exists is not None:
-            # padding was an identity matrix, whose scores are 0
+            # padding is an identity matrix, with scores 0
             each = torch.where(exists.any(1), each, 0)
         return each.view(len(t), -1).sum(1).to(t.dtype)
 
@@ -84,13 +85,13 @@ class Birkhoff(Regularizer):
         return x.reshape(t.shape).to(t.dtype)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Do all rows and columns sum to one, and is no entry negative, to a tolerance?"""
+        """Check that rows and columns sum to one and entries are nonnegative, to a tolerance."""
         slack = tolerance(x.dtype)
-        wide = self._kept(x.detach().double(), mask)
+        wide = self._zero_padding(x.detach().double(), mask)
         exists = self._exists(x, mask)
         one: Tensor | float = 1.0 if exists is None else exists.double()
         loose = slack * max(1.0, math.sqrt(x.shape[-1]) / 8)
-        # written so that NaN fails
+        # comparisons are such that NaN fails
         good = ((wide.sum(2) - one).abs() <= loose).all(1) & ((wide.sum(1) - one).abs() <= loose).all(1) & (wide >= -slack).flatten(1).all(1)
         return good.view(len(x), -1).all(1)
 
@@ -104,18 +105,18 @@ class Birkhoff(Regularizer):
 
         wide = t.detach().double().reshape(-1, *t.shape[-2:])
         exists = self._exists(t, mask)
-        found = torch.zeros_like(wide)
+        permutations = torch.zeros_like(wide)
         for b, matrix in enumerate(wide.cpu()):
             own = torch.arange(len(matrix)) if exists is None else exists[b].cpu().nonzero().squeeze(1)
             try:
                 rows, columns = linear_sum_assignment(matrix[own][:, own].numpy(), maximize=True)
             except ValueError:
                 raise ObservationError(f"{self!r}: matrix {b} of the batch has no permutation: too many entries are -inf, or some are NaN.") from None
-            found[b, own[rows], own[columns]] = 1
-        return found.reshape(t.shape).to(t.dtype)
+            permutations[b, own[rows], own[columns]] = 1
+        return permutations.reshape(t.shape).to(t.dtype)
 
     def _exists(self, t: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Which rows, and as many columns, exist; shape ``(matrices, n)``, None for all."""
+        """Mask of existing rows and columns, shape ``(matrices, n)``; None for all."""
         if t.shape[-1] != t.shape[-2]:
             raise ObservationError(f"{self!r}: matrices have as many rows as columns, got shape {tuple(t.shape)}.")
         if mask is None:
@@ -123,20 +124,20 @@ class Birkhoff(Regularizer):
         whole = mask.expand(t.shape).reshape(-1, *t.shape[-2:])
         return whole.any(1) & whole.any(2)
 
-    def _kept(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Matrices ``(matrices, n, n)`` with 0 in padding."""
+    def _zero_padding(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Reshape to matrices ``(matrices, n, n)`` with 0 in padding."""
         exists = self._exists(x, mask)
         flat = x.reshape(-1, *x.shape[-2:])
         return flat if exists is None else torch.where(exists[:, :, None] & exists[:, None, :], flat, 0)
 
     def _scores(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Scores over temperature of all matrices in float64, NEVER where forbidden; padding is an identity matrix, which changes nothing."""
+        """Scores over temperature in float64, NEVER where forbidden; padding is an identity matrix."""
         exists = self._exists(t, mask)
         scores = t.double().reshape(-1, *t.shape[-2:]) / self.temperature
         scores = torch.where(scores == -torch.inf, NEVER, scores)
         if exists is not None:
-            apart = torch.full_like(scores, NEVER).diagonal_scatter(scores.new_zeros(scores.shape[:2]), dim1=1, dim2=2)
-            scores = torch.where(exists[:, :, None] & exists[:, None, :], scores, apart)
+            identity = torch.full_like(scores, NEVER).diagonal_scatter(scores.new_zeros(scores.shape[:2]), dim1=1, dim2=2)
+            scores = torch.where(exists[:, :, None] & exists[:, None, :], scores, identity)
         return scores, exists
 
     def __repr__(self) -> str:
@@ -144,17 +145,17 @@ class Birkhoff(Regularizer):
 
 
 def _sinkhorn(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Balanced matrices, differentiable, and the maximum of <X, scores> - sum X log X, not."""
+    """Balanced matrices (differentiable) and the maximum of <X, scores> - sum X log X (not differentiable)."""
     x, dual = _Sinkhorn.apply(scores)
     return x, dual
 
 
 class _Sinkhorn(torch.autograd.Function):
-    """The balanced matrix and the sum of its logarithmic factors, with the derivative of the fixed point, which is symmetric."""
+    """Balanced matrix and sum of its log-scalings, with the (symmetric) derivative of the fixed point."""
 
     @staticmethod
     def forward(scores: Tensor) -> tuple[Tensor, Tensor]:
-        return balanced(scores.detach())
+        return balance(scores.detach())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
@@ -165,12 +166,12 @@ class _Sinkhorn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return _moved(x, gradient)
+        return _directional_derivative(x, gradient)
 
     @staticmethod
     def jvp(ctx: Any, direction: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        return _moved(x, direction), None
+        return _directional_derivative(x, direction), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None], scores: Tensor) -> tuple[Any, Any]:
@@ -178,18 +179,18 @@ class _Sinkhorn(torch.autograd.Function):
         return (x.unflatten(0, (info.batch_size, -1)), dual.unflatten(0, (info.batch_size, -1))), (0, 0)
 
 
-def _moved(x: Tensor, direction: Tensor) -> Tensor:
-    """The derivative of a balanced matrix in a direction of its scores."""
+def _directional_derivative(x: Tensor, direction: Tensor) -> Tensor:
+    """Derivative of a balanced matrix in a direction of its scores."""
     weighted = x * direction
-    # the part of the direction that changes the sums of rows or columns goes nowhere
+    # project out the part of the direction that changes sums of rows or columns
     rows = weighted.sum(2, keepdim=True)
     columns = torch.linalg.solve(curvature(x), weighted.sum(1)[:, :, None] - x.transpose(1, 2) @ rows)
-    moved: Tensor = weighted - x * (rows - x @ columns + columns.transpose(1, 2))
-    return moved
+    derivative: Tensor = weighted - x * (rows - x @ columns + columns.transpose(1, 2))
+    return derivative
 
 
-class _Known(torch.autograd.Function):
-    """A known value whose gradient is known, and differentiable itself."""
+class _WithGradient(torch.autograd.Function):
+    """Attach a known, differentiable gradient to a known value."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""Subsets of a given size: the entropy whose activation is the probability of each entry to be among k."""
+"""Entropy over subsets of k entries; the activation is the inclusion probabilities."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from unn.regularizers import AlongAxis, LogPartition
 from unn.regularizers.base import tolerance
 
 _CLOSED = 1e-14
-"""Probabilities nearer than this to 0 or 1 are taken to be there where the scores of a point are sought."""
+"""Distance from 0 or 1 below which probabilities are treated as 0 or 1 in ``scores_of``."""
 
 
 class Budget(AlongAxis, LogPartition):
     """Psi(x) = -H(x) over subsets of exactly k of the entries along an axis: its activation is the inclusion probabilities.
 
-    Its domain is 0 <= x <= 1 with sum k, its log-partition the logarithm of an elementary symmetric polynomial of exp(t), by a tree of polynomial
-    products in the logarithmic domain, in float64 (Chen, Dempster and Liu, 1994; Ahmed, Zeng, Niepert and Van den Broeck, SIMPLE, 2023). For k = 1 it
-    is ``Entropy``. Rows without entries are all 0.
+    The domain is 0 <= x <= 1 with sum k. The log-partition is the logarithm of an elementary symmetric
+    polynomial of exp(t), computed by a tree of polynomial products in the logarithmic domain, in float64 (Chen,
+    Dempster and Liu, 1994; Ahmed, Zeng, Niepert and Van den Broeck, SIMPLE, 2023). For k = 1 it is ``Entropy``.
+    Rows without entries are all 0.
 
     Args:
-        k: the size of the subsets, at least 1.
-        over: the axis along which entries are chosen; the last by default.
+        k: size of the subsets, at least 1.
+        over: axis along which entries are chosen; the last by default.
 
     Raises:
         DeclarationError: for a k that is not a whole number >= 1.
-        ObservationError: from all methods but ``contains``, where a row has some entries but fewer than k.
+        ObservationError: from all methods except ``contains``, if a nonempty row has fewer than k entries.
 
     Example:
         >>> Z = g.variable("Z", "sentence", Budget(3))
@@ -45,7 +46,7 @@ class Budget(AlongAxis, LogPartition):
         super().__init__(over)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
-            raise DeclarationError(f"Budget needs a whole number k >= 1 of entries, got {k!r}.{hint}")
+            raise DeclarationError(f"Budget needs a whole number k >= 1, got {k!r}.{hint}")
         self.k = k
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
@@ -60,7 +61,7 @@ class Budget(AlongAxis, LogPartition):
         return torch.where(empty, 0, each).view(len(t), -1).sum(1).to(t.dtype)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The k entries with the largest scores of each row, entries 0 and 1, shape of ``t``.
+        """Indicator of the k entries with the largest scores of each row, shape of ``t``.
 
         Raises:
             ObservationError: where fewer than k entries are finite.
@@ -80,26 +81,27 @@ class Budget(AlongAxis, LogPartition):
         return self._back(torch.where(empty[:, None], 0, chosen), t)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Is each entry in [0, 1], and the sum of each row k, to a tolerance?"""
+        """Check that entries are in [0, 1] and rows sum to k, to a tolerance."""
         slack = tolerance(x.dtype)
-        kept = x.detach().double() if mask is None else torch.where(mask, x.detach().double(), 0)
-        # written so that NaN fails
-        full = (kept.sum(self.dim) - self.k).abs() <= slack * max(1.0, math.sqrt(x.shape[self.dim]) / 8)
+        entries = x.detach().double() if mask is None else torch.where(mask, x.detach().double(), 0)
+        # comparisons are such that NaN fails
+        full = (entries.sum(self.dim) - self.k).abs() <= slack * max(1.0, math.sqrt(x.shape[self.dim]) / 8)
         if mask is not None:
             full = full | ~mask.expand(x.shape).any(self.dim)
-        return full.view(len(x), -1).all(1) & ((kept >= -slack) & (kept <= 1 + slack)).flatten(1).all(1)
+        return full.view(len(x), -1).all(1) & ((entries >= -slack) & (entries <= 1 + slack)).flatten(1).all(1)
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Scores whose marginals are x, as nearly as they can be, and their marginals; shape of x each, float64.
+        """Scores whose marginals approximate x, and these marginals; shape of x each, float64.
 
-        Log-odds are moved by half their error until marginals agree. Entries of a subset of fixed size repel one another, so that each error's
-        influence on the others sums to itself, and the iteration contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
+        Log-odds are corrected by half their error until marginals agree. Entries of a subset of fixed size are
+        negatively correlated, and the influence of each error on the others sums to itself, so the iteration
+        contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
         """
         rows, empty = self._rows(torch.nan_to_num(x.detach().double()), mask)
         there = rows > NEVER / 2
         goal = torch.where(there, rows, 0).clamp(0, 1)
-        # rounding may have taken from the sum; what is neither 0 nor 1 gives it back
+        # restore the sum k, up to rounding, by entries that are neither 0 nor 1
         loose = goal * (1 - goal)
         goal = goal + (self.k - goal.sum(1, keepdim=True)) * loose / loose.sum(1, keepdim=True).clamp(min=_CLOSED)
         goal = goal.clamp(_CLOSED, 1 - _CLOSED)
@@ -115,10 +117,10 @@ class Budget(AlongAxis, LogPartition):
         return self._back(torch.where(there & ~empty[:, None], scores, 0), x.double()), self._back(reached, x.double())
 
     def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Rows ``(rows, n)`` in float64, ``NEVER`` where forbidden or padded, and which have no entry at all."""
+        """Rows ``(rows, n)`` in float64, ``NEVER`` where forbidden or padded, and mask of empty rows."""
         size = t.shape[self.dim]
         if 0 < size < self.k:
-            raise ObservationError(f"{self!r}: axis {self.dim} has {size} entries, of which {self.k} cannot be chosen.")
+            raise ObservationError(f"{self!r}: axis {self.dim} has {size} entries, too few to choose {self.k}.")
         scores = t.double()
         scores = torch.where(scores == -torch.inf, NEVER, scores)
         rows = scores.movedim(self.dim, -1).reshape(-1, size)
@@ -130,13 +132,13 @@ class Budget(AlongAxis, LogPartition):
         if not torch.compiler.is_compiling() and bool(few.any()):
             row = int(few.nonzero()[0])
             raise ObservationError(
-                f"{self!r}: a row of batch element {row * len(t) // len(rows)} has {int(count[row])} entries, of which {self.k} cannot be chosen; "
+                f"{self!r}: a row of batch element {row * len(t) // len(rows)} has {int(count[row])} entries, too few to choose {self.k}; "
                 "drop it, or choose fewer."
             )
         return torch.where(exists, rows, NEVER), count == 0
 
     def _possible(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``_rows``; raises where fewer than k entries can be chosen."""
+        """As ``_rows``; raises if fewer than k entries are allowed."""
         scores, empty = self._rows(t.detach(), mask)
         few = ~empty & ((scores > NEVER / 2).sum(1) < self.k)
         if bool(few.any()):
@@ -147,20 +149,20 @@ class Budget(AlongAxis, LogPartition):
         return scores, empty
 
     def _each(self, scores: Tensor, total: Total) -> Tensor:
-        """The total over all subsets, by row: a tree of products of polynomials, whose coefficients are those of subsets by size."""
+        """Total over all subsets, by row: a tree of products of generating polynomials by subset size."""
         polynomials = torch.stack([torch.zeros_like(scores), scores], 2)
         if scores.shape[1] == 0:
             return scores.sum(1)
         while polynomials.shape[1] > 1:
             if polynomials.shape[1] % 2:
-                # times one
+                # pad by the polynomial 1
                 one = torch.nn.functional.pad(torch.zeros_like(polynomials[:, :1, :1]), (0, polynomials.shape[2] - 1), value=NEVER)
                 polynomials = torch.cat([polynomials, one], 1)
             polynomials = _product(polynomials[:, 0::2], polynomials[:, 1::2], self.k, total)
         return polynomials[:, 0, self.k]
 
     def _back(self, rows: Tensor, like: Tensor) -> Tensor:
-        """Rows in the shape and dtype of ``like``."""
+        """Restore the shape and dtype of ``like``."""
         shape = like.movedim(self.dim, -1).shape
         return rows.view(shape).movedim(-1, self.dim).to(like.dtype)
 
@@ -169,7 +171,7 @@ class Budget(AlongAxis, LogPartition):
 
 
 def _product(a: Tensor, b: Tensor, degree: int, total: Total) -> Tensor:
-    """Products of polynomials up to a degree, coefficients along the last axis, in the semiring of ``total``."""
+    """Multiply polynomials up to a degree, coefficients on the last axis, in the semiring of ``total``."""
     size = a.shape[-1]
     j, i = torch.arange(min(2 * size - 2, degree) + 1, device=a.device)[:, None], torch.arange(size, device=a.device)
     other = j - i
@@ -179,5 +181,5 @@ def _product(a: Tensor, b: Tensor, degree: int, total: Total) -> Tensor:
 
 def _enough(axis: str, k: int, known: LetterSizes) -> LetterSizes:
     if known.get(axis, k) < k:
-        raise DeclarationError(f"axis {axis!r} has size {known[axis]}, of which a budget of {k} cannot be chosen")
+        raise DeclarationError(f"axis {axis!r} has size {known[axis]}, too small for a budget of {k}")
     return {}

@@ -1,7 +1,7 @@
-"""Dynamic programs over structures, one class each: log-partition by length, and what the marginals of a path through a graph must satisfy.
+"""Dynamic programs over structures: log-partitions by length, and the flow constraints of paths.
 
 Scores have shape ``(structures, *event)``, float64, with ``NEVER`` where forbidden and anything finite in padding; ``sizes`` are integers of shape
-``(structures, lengths)``. Structures of size 0 are left out by the caller.
+``(structures, lengths)``. The caller excludes structures of size 0.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from unn.regularizers.base import is_transformed
 
 
 class Recursion(ABC):
-    """A family of structures over an event."""
+    """Family of structures over an event."""
 
     event: ClassVar[int]
-    """The number of axes of the event."""
+    """Number of axes of the event."""
 
     ragged: ClassVar[tuple[tuple[int, ...], ...]]
-    """The axes of the event that a length belongs to, for each length of a structure."""
+    """Axes of the event bounded by each length of a structure."""
 
     square: ClassVar[tuple[int, int] | None] = None
-    """Two axes of one size."""
+    """Two axes of equal size."""
 
     @abstractmethod
     def partition(self, scores: Tensor, sizes: Tensor, total: Total) -> Tensor:
-        """The ``total`` of the scores of all structures, shape ``(structures,)``."""
+        """``total`` of the scores of all structures, shape ``(structures,)``."""
 
 
 class Paths(Recursion):
-    """Structures that are paths through a graph, entries of the event its edges: their entropy has a closed form.
+    """Structures that are paths through a graph, with the entries of the event as edges.
 
-    A distribution over paths with the largest entropy is a Markov chain, so that H = sum of entr(edge) - sum of entr(node) over all nodes but those
-    where paths begin and end.
+    The entropy has a closed form: the maximum-entropy distribution over paths is a Markov chain, so that
+    H = sum of entr(edge) - sum of entr(node) over all nodes except those where paths begin and end.
     """
 
     @abstractmethod
     def nodes(self, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What flows into and out of each inner node, 0 elsewhere, and what flows into all ends together; each ``(structures, ...)``."""
+        """Flow into and out of each inner node, 0 elsewhere, and total flow into ends; ``(structures, ...)``."""
 
     @abstractmethod
     def edges(self, x: Tensor, sizes: Tensor) -> Tensor:
-        """Which entries are edges of some path; boolean, shape of ``x``."""
+        """Mask of entries that are edges of a path, shape of ``x``."""
 
 
 class Chain(Paths):
-    """Label sequences: event (n-1, c, c), positions, label after, label before; of torch-struct's recursion, a scan."""
+    """Label sequences: event (n-1, c, c): position, label after, label before; torch-struct's scan."""
 
     event = 3
     ragged = ((0,),)
@@ -61,7 +61,7 @@ class Chain(Paths):
         from torch_struct import LinearChain
 
         _refuse_transforms("LinearChainCRF")
-        # it insists that the longest sequence fills the axis, and counts nodes
+        # torch-struct requires that the longest sequence fills the axis, and lengths count nodes
         longest = int(sizes.max())
         value: Tensor = LinearChain(Semiring(total)).logpartition(scores[:, :longest] + 0.0, sizes[:, 0] + 1)[0][0]
         return value
@@ -79,7 +79,7 @@ class Chain(Paths):
 class Segments(Paths):
     """Segmentations into labelled spans: event (n, k, c, c), where a span begins, its width below k, its label, the label before.
 
-    torch-struct's own recursion forgets spans of the longer sequences of a ragged batch.
+    torch-struct's own recursion omits spans of the longer sequences of a ragged batch.
     """
 
     event = 4
@@ -87,29 +87,29 @@ class Segments(Paths):
     square = (2, 3)
 
     def partition(self, scores: Tensor, sizes: Tensor, total: Total) -> Tensor:
-        arriving = self._arriving(scores)
+        arriving = self._by_end(scores)
         count, n, widths, labels = arriving.shape[:4]
         never = scores.new_full((count, labels), NEVER)
         before = [never] * (widths - 1) + [scores.new_zeros(count, labels)]
         reached = []
         for position in range(n):
-            # the last of them is one step away
+            # ordered by width: the last entry is one step back
             prior = torch.stack(before[::-1], 1)
             reached.append(total((arriving[:, position] + prior[:, :, None]).transpose(1, 2).flatten(2), -1))
             before = [*before[1:], reached[-1]]
         rows = torch.arange(count, device=scores.device)
         return total(torch.stack(reached, 1)[rows, sizes[:, 0] - 1], -1)
 
-    def _arriving(self, x: Tensor) -> Tensor:
-        """Entries by where spans end: ``(structures, n, k - 1, c, c)``, the first of width 1; NEVER for spans that would begin before 0."""
+    def _by_end(self, x: Tensor) -> Tensor:
+        """Entries by end and width of spans, ``(structures, n, k - 1, c, c)``; NEVER for starts below 0."""
         n, k = x.shape[1:3]
         end, width = torch.arange(n, device=x.device)[:, None], torch.arange(1, k, device=x.device)
         begin = end + 1 - width
-        found = x[:, begin.clamp(min=0), width]
-        return torch.where((begin >= 0)[:, :, None, None], found, NEVER)
+        entries = x[:, begin.clamp(min=0), width]
+        return torch.where((begin >= 0)[:, :, None, None], entries, NEVER)
 
     def nodes(self, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        arriving = self._arriving(x)
+        arriving = self._by_end(x)
         into = torch.where(arriving > NEVER / 2, arriving, 0).sum((2, 4))
         inner = (_positions(x.shape[1] - 1, x) < sizes - 1)[:, :, None]
         ends = into.sum(2).gather(1, sizes - 1)[:, 0]
@@ -123,11 +123,11 @@ class Segments(Paths):
 
 
 class Alignments(Paths):
-    """Monotone alignments: event (n, m, 3), paths from cell (0, 0) to the last, by how each cell is entered.
+    """Monotone alignments: event (n, m, 3), paths from cell (0, 0) to the last, by the step into each cell.
 
-    0 is from the cell before along the second axis, 1 from the one before along both, 2 from the one before along the first; the first cell is
-    entered by 1. torch-struct's own recursion needs the package genbmm, which is not published, at least as many columns as rows, and no padding of
-    columns.
+    0 is a step along the second axis, 1 along both, 2 along the first; the first cell is entered by 1.
+    torch-struct's own recursion needs the unpublished package genbmm, at least as many columns as rows, and no
+    padding of columns.
     """
 
     event = 3
@@ -138,7 +138,7 @@ class Alignments(Paths):
         cell = torch.arange(n, device=scores.device)
         other = torch.arange(n + m - 1, device=scores.device)[:, None] - cell
         inside = (other >= 0) & (other < m)
-        # diagonal by diagonal, each by its rows
+        # anti-diagonals, each indexed by its rows
         skewed = torch.where(inside[None, :, :, None], scores[:, cell, other.clamp(0, m - 1)], NEVER)
         never = scores.new_full((count, 1), NEVER)
         start = torch.cat([skewed[:, 0, :1, 1], never.expand(count, n - 1)], 1)
@@ -192,19 +192,19 @@ class Spans(Recursion):
 def _refuse_transforms(name: str) -> None:
     if is_transformed():
         raise DerivativeError(
-            f"Structured({name}) is computed by torch-struct, which does not run under torch.func (vmap, grad, jvp, jacrev), nor in the forward mode "
-            "of its mirror: differentiate it by torch.autograd.grad or torch.autograd.functional, and give it a batch for vmap."
+            f"Structured({name}) is computed by torch-struct, which does not support torch.func (vmap, grad, jvp, jacrev) or the forward "
+            "mode of its mirror: differentiate it by torch.autograd.grad or torch.autograd.functional, and give it a batch for vmap."
         )
 
 
 class Projective(Recursion):
-    """Projective dependency trees: event (n, n), heads and modifiers, the arcs from the root on the diagonal (Eisner, 2000).
+    """Projective dependency trees (Eisner, 2000): event (n, n), head and modifier, root arcs on the diagonal.
 
-    torch-struct's own recursion fails for scores that need no gradient, has one setting of ``multiroot`` for all distributions, and NaN marginals
-    where arcs are forbidden.
+    torch-struct's own recursion fails for scores without a gradient, has one global setting of ``multiroot``,
+    and returns NaN marginals if arcs are forbidden.
 
     Args:
-        multiroot: at least one word hangs on the root; else exactly one.
+        multiroot: at least one word is attached to the root; otherwise exactly one.
     """
 
     event = 2
@@ -219,21 +219,22 @@ class Projective(Recursion):
         rows = torch.arange(count, device=scores.device)
         roots = scores.diagonal(dim1=1, dim2=2)
         if self.multiroot:
-            # the root is a node before all others, which has no head
+            # the root is an additional first node without a head
             rooted = torch.cat([roots[:, None], scores], 1)
-            right, _ = _heads(torch.cat([rooted.new_full((count, n + 1, 1), NEVER), rooted], 2), total)
+            right, _ = _eisner(torch.cat([rooted.new_full((count, n + 1, 1), NEVER), rooted], 2), total)
             return right[rows, 0, sizes[:, 0]]
-        right, left = _heads(scores, total)
+        right, left = _eisner(scores, total)
         word = torch.arange(n, device=scores.device)
         rest = sizes - 1 - word
         after = right[rows[:, None], word, rest.clamp(min=0)]
         return total(torch.where(rest >= 0, left[:, 0] + roots + after, NEVER), -1)
 
 
-def _heads(arcs: Tensor, total: Total) -> tuple[Tensor, Tensor]:
-    """Eisner's algorithm: what the first, and what the last, word of each span heads, by its first word and its width; ``(structures, n, n)``.
+def _eisner(arcs: Tensor, total: Total) -> tuple[Tensor, Tensor]:
+    """Eisner's algorithm: totals of spans headed by their first, and by their last, word.
 
-    Charts are kept by the first and by the last word, so that what adjoins is a slice; widths are along the last axis.
+    Results are indexed by first word and width, ``(structures, n, n)``. Charts are indexed by the first and by
+    the last word, so that adjacent spans are slices; widths are along the last axis.
     """
     count, n = arcs.shape[:2]
     right_by_first = right_by_last = left_by_first = left_by_last = arcs.new_zeros(count, n, 1)
@@ -256,7 +257,7 @@ def _heads(arcs: Tensor, total: Total) -> tuple[Tensor, Tensor]:
 
 
 def _by_width(chart: list[Tensor]) -> Tensor:
-    """Spans of each width, one first word fewer for each, in one tensor."""
+    """Stack spans of all widths, padding the first words that do not exist."""
     n = len(chart)
     return torch.stack([torch.nn.functional.pad(spans, (0, n - spans.shape[1]), value=NEVER) for spans in chart], 2)
 

@@ -1,8 +1,9 @@
 """Matrix balancing: the doubly stochastic matrix exp(scores + f + g), by Newton's method on the dual.
 
-Sinkhorn's alternation needs about exp(gap) iterations where scores leave rows and columns to share what is worth exp(-gap). Newton's method on the
-columns' duals, with rows balanced in closed form, needs a few, if its steps are damped as for generalised self-concordant functions (Sun and
-Tran-Dinh, 2019), and scores are raised to their scale by stages.
+Sinkhorn's alternation needs about exp(gap) iterations if rows and columns are coupled only by entries of relative
+weight exp(-gap). Newton's method on the columns' duals, with rows balanced in closed form, needs few iterations,
+with steps damped as for generalised self-concordant functions (Sun and Tran-Dinh, 2019) and scores scaled up in
+stages.
 """
 
 from __future__ import annotations
@@ -11,31 +12,32 @@ import torch
 from torch import Tensor
 
 NEVER = -1e300
-"""Stands for -inf, so that differences stay numbers; no score of float32 over a temperature comes near it."""
+"""Finite stand-in for -inf, so that differences are not NaN; far below any float32 score over temperature."""
 
 _RIDGE = 1e-14
 _STAGE = 4.0
 _EXACT = 1e-13
 _ROUNDS = 400
 _FAR = 1e8
-"""Entries this far below the largest of their row and column have no share, if there is a permutation without them."""
+"""Entries this far below the maximum of their row and column are ignored, if a permutation exists without them."""
 _COARSE = 1e11
-"""Above this, rounding of the scores leaves nothing to be shared: what is balanced is the best permutation."""
+"""Range of scores above which only the best permutation is resolved, because of their rounding."""
 
 
 @torch.no_grad()
-def balanced(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The balanced matrices, shape of ``scores``, and -sum(f) - sum(g), which is the maximum of <X, scores> - sum X log X, shape ``(batch,)``.
+def balance(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Balance matrices: exp(scores + f + g), shape of ``scores``, and -sum(f) - sum(g), shape ``(batch,)``.
 
-    Matrices without any permutation, because of entries ``NEVER``, are 0, and their maximum is -inf.
+    The latter is the maximum of <X, scores> - sum X log X. Where entries ``NEVER`` leave no permutation, the
+    matrix is 0 and the maximum -inf.
 
     Args:
         scores: shape ``(batch, n, n)``, float64, finite.
     """
     possible = scores > NEVER / 2
-    # sums of rows and columns do not care, and what is left has as few digits before the point as there can be
-    scores, shift = _centred(scores, possible)
-    possible = _without_far(scores, possible)
+    # balancing is invariant to shifts of rows and columns; centring minimises the rounding error
+    scores, shift = _centre(scores, possible)
+    possible = _near_entries(scores, possible)
     scores = torch.where(possible, scores, NEVER)
     top = torch.where(possible, scores, -torch.inf).flatten(1).amax(1) if scores.numel() else scores.new_zeros(len(scores))
     low = torch.where(possible, scores, torch.inf).flatten(1).amin(1) if scores.numel() else top
@@ -44,37 +46,37 @@ def balanced(scores: Tensor) -> tuple[Tensor, Tensor]:
     stage = (_STAGE / span).clamp(max=1.0)
     g = scores.new_zeros(len(scores), scores.shape[2])
     coarse = span > _COARSE
-    left = ~coarse
+    unfinished = ~coarse
     for _ in range(_ROUNDS):
-        rows = left.nonzero().squeeze(1)
+        rows = unfinished.nonzero().squeeze(1)
         if not len(rows):
             break
-        heat = stage[rows]
-        own = torch.where(possible[rows], scores[rows] * heat[:, None, None], NEVER)
+        scale = stage[rows]
+        own = torch.where(possible[rows], scores[rows] * scale[:, None, None], NEVER)
         x = torch.softmax(own + g[rows, None], 2)
         excess = x.sum(1) - 1
-        off = excess.abs().amax(1)
-        final = heat >= 1
-        # nothing is more exact than the rounding of its scores; written so that NaN ends
-        left[rows] = ~final | (off > exact[rows])
+        error = excess.abs().amax(1)
+        final = scale >= 1
+        # the tolerance is bounded by the rounding of the scores; negated, so that NaN terminates
+        unfinished[rows] = ~final | (error > exact[rows])
         step = torch.linalg.solve(curvature(x), -excess[:, :, None])[:, :, 0]
         width = (step.amax(1) - step.amin(1)).clamp(min=1e-300)
         g[rows] += step * (torch.log1p(width) / width)[:, None]
-        ready = ~final & (off <= 0.1)
-        raised = torch.where(ready, (heat * _STAGE).clamp(max=1.0), heat)
-        g[rows] *= (raised / heat)[:, None]
+        ready = ~final & (error <= 0.1)
+        raised = torch.where(ready, (scale * _STAGE).clamp(max=1.0), scale)
+        g[rows] *= (raised / scale)[:, None]
         stage[rows] = raised
     f = -torch.logsumexp(scores + g[:, None], 2)
     x = torch.softmax(scores + g[:, None], 2)
-    x, value = _checked(x, f.sum(1) + g.sum(1), possible, left)
+    x, value = _zero_infeasible(x, f.sum(1) + g.sum(1), possible, unfinished)
     for b in (coarse & (value > -torch.inf)).nonzero().squeeze(1).tolist():
         x[b] = _best_permutation(scores[b])
         value[b] = (x[b] * scores[b]).sum()
     return x, value + shift
 
 
-def _centred(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores less the largest of their row, then of their column, and the sum of all these."""
+def _centre(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
+    """Subtract the maxima of rows, then of columns; returns the scores and the sum of the maxima."""
     total = scores.new_zeros(len(scores))
     for axis in (2, 1):
         largest = torch.where(possible, scores, -torch.inf).amax(axis, keepdim=True) if scores.numel() else scores.sum(axis, keepdim=True)
@@ -84,8 +86,8 @@ def _centred(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
     return scores, total
 
 
-def _without_far(scores: Tensor, possible: Tensor) -> Tensor:
-    """Which entries are possible and near enough to the largest of their row and column to have a share."""
+def _near_entries(scores: Tensor, possible: Tensor) -> Tensor:
+    """Mask of possible entries that are close enough to the maximum of their row and column."""
     near = possible & (scores > -_FAR)
     for b in (possible & ~near).flatten(1).any(1).nonzero().squeeze(1).tolist():
         if not _has_permutation(near[b]):
@@ -97,15 +99,16 @@ def _best_permutation(scores: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
-    found = torch.zeros_like(scores)
-    found[rows, columns] = 1
-    return found
+    permutation = torch.zeros_like(scores)
+    permutation[rows, columns] = 1
+    return permutation
 
 
 def curvature(x: Tensor) -> Tensor:
-    """The Hessian diag(1) - X'X of the columns' duals, with its null vector filled in; shape of ``x``.
+    """Hessian diag(1) - X'X of the columns' duals, plus a rank-one term on its null vector; shape of ``x``.
 
-    It is a Laplacian, whose diagonal is summed from its other entries, since subtracting would lose weak couplings.
+    It is a Laplacian, whose diagonal is summed from its other entries, since subtraction would lose weak
+    couplings.
     """
     n = x.shape[-1]
     shared = x.transpose(1, 2) @ x
@@ -114,10 +117,10 @@ def curvature(x: Tensor) -> Tensor:
     return torch.diag_embed(shared.sum(2)) - shared + filled
 
 
-def _checked(x: Tensor, duals: Tensor, possible: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """What is balanced as it is; what has no permutation at all, 0."""
+def _zero_infeasible(x: Tensor, duals: Tensor, possible: Tensor, unfinished: Tensor) -> tuple[Tensor, Tensor]:
+    """Zero the matrices without a feasible permutation."""
     value = -duals
-    doubtful = left | (torch.where(possible, 0, x).flatten(1).sum(1) > 0)
+    doubtful = unfinished | (torch.where(possible, 0, x).flatten(1).sum(1) > 0)
     for b in doubtful.nonzero().squeeze(1).tolist():
         if not _has_permutation(possible[b]):
             x[b], value[b] = 0, -torch.inf

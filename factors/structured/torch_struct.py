@@ -1,20 +1,20 @@
-"""Distributions over structures of torch-struct as regularizers: chains, segmentations, alignments, constituency and projective dependency trees.
+"""torch-struct distributions as regularizers: chains, segmentations, alignments and trees.
 
 Measured for torch-struct 0.5 with torch 2.13, against enumeration in float64, at scores of scale 1 to 1000:
 
 ==========================  =================================================================================================================
-distribution                what it computes by itself
+distribution                torch-struct's own result
 ==========================  =================================================================================================================
-LinearChainCRF              right; fails for sequences of one word, batches without a full sequence and in float16
-SemiMarkovCRF               right where all lengths are equal; else log-partitions of the longer sequences are wrong (by 0.24 at scale 1)
-DependencyCRF               right; fails for scores that need no gradient; ``multiroot`` is one setting for the whole process; NaN marginals where
+LinearChainCRF              correct; fails for sequences of one word, batches without a full sequence and in float16
+SemiMarkovCRF               correct if all lengths are equal; else log-partitions of the longer sequences are wrong (by 0.24 at scale 1)
+DependencyCRF               correct; fails for scores that need no gradient; ``multiroot`` is one setting for the whole process; NaN marginals where
                             arcs are forbidden
-TreeCRF                     right; NaN marginals where spans are forbidden
+TreeCRF                     correct; NaN marginals where spans are forbidden
 AlignmentCRF                fails: needs the package genbmm, which is not published
 NonProjectiveDependencyCRF  wrong: adds 1e-5 to every exp(score): marginals are off by up to 0.6 at scale 30, and NaN at scale 1000
 ==========================  =================================================================================================================
 
-``Structured`` is exact for the first five, as ``factors.structured.recursions`` says for each.
+``Structured`` is exact for the first five; see ``factors.structured.recursions``.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from unn.ops.semirings import NEVER, Total, best, draw, gradient, log_sum, possi
 from unn.regularizers import LogPartition, Regularizer
 from unn.regularizers.base import batch_all, tolerance
 
-from ..trees.entropy import heads_balanced
+from ..trees.entropy import normalize_heads
 from .recursions import Alignments, Chain, Paths, Projective, Recursion, Segments, Spans
 
 _KNOWN = "LinearChainCRF, SemiMarkovCRF, DependencyCRF, AlignmentCRF or TreeCRF"
 
 
 class Structured(LogPartition):
-    """Psi(X) = -H(X) on the convex hull of the structures of a torch-struct distribution: its activation is the distribution's marginals.
+    """Psi(X) = -H(X) on the convex hull of the structures of a torch-struct distribution.
 
-    A variable's last axes are the event, as torch-struct has it; axes before them are structures of their own. Everything is computed in float64.
+    The activation is the marginals of the distribution. The last axes of a variable are the event, as in
+    torch-struct; earlier axes index independent structures. Everything is computed in float64.
 
     ==============  ======================  ====================================================================  ==================================
     distribution    event                   entries                                                               lengths
@@ -54,16 +55,17 @@ class Structured(LogPartition):
     TreeCRF         (n, n, labels)          first and last word of a span, its label; binary trees                number of words
     ==============  ======================  ====================================================================  ==================================
 
-    The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that of trees is the dual of the
-    log-partition, differentiable once. ``contains`` is exact for the former, and for the latter seeks scores. Source: Rush, Torch-Struct (2020).
+    The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that of
+    trees is the dual of the log-partition, differentiable once. ``contains`` is exact for the former and solves
+    for scores for the latter. Source: Rush, Torch-Struct (2020).
 
-    Label sequences can be observed in part, by ``unn.Partial``: an observed entry 1 is a given transition,
-    an observed 0 a forbidden one. That word i + 1 has the label a is observed as 0 at all entries
-    (i, after, before) with another label after.
+    Label sequences can be partially observed by ``unn.Partial``: an observed entry 1 is a given transition, an
+    observed 0 a forbidden one. To observe the label a of word i + 1, set all entries (i, after, before) with
+    another label ``after`` to 0.
 
     Args:
-        distribution: the class, such as ``torch_struct.LinearChainCRF``, or a subclass.
-        multiroot: of ``DependencyCRF``: at least one word hangs on the root; else exactly one.
+        distribution: class such as ``torch_struct.LinearChainCRF``, or a subclass.
+        multiroot: for ``DependencyCRF``: at least one word is attached to the root; otherwise exactly one.
 
     Raises:
         DeclarationError: for a distribution that is not one of these.
@@ -101,15 +103,15 @@ class Structured(LogPartition):
         return rules
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The log-partition, summed over axes before the event; -inf where no structure is possible."""
+        """Log-partition, summed over axes before the event; -inf where no structure is possible."""
         t = self._possible_scores(t)
         scores, sizes = self._flat(t, mask)
         each = self._each(scores, sizes, log_sum)
         return torch.where(possible(each), each, -torch.inf).view(len(t), -1).sum(1).to(t.dtype)
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        # one row of scores stands for all batch elements, but what is observed may differ between them
-        return super().mirror(self._one_each(t), mask)
+        # scores may have batch size 1 while the evidence differs between batch elements
+        return super().mirror(self._expand(t), mask)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best structure, entries 0 and 1, shape of ``t``.
@@ -117,7 +119,7 @@ class Structured(LogPartition):
         Raises:
             ObservationError: where no structure is possible.
         """
-        return self._chosen(t, mask, best)
+        return self._select(t, mask, best)
 
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """An exact sample, entries 0 and 1, shape of ``t``.
@@ -125,10 +127,10 @@ class Structured(LogPartition):
         Raises:
             ObservationError: where no structure is possible.
         """
-        return self._chosen(t, mask, draw(generator))
+        return self._select(t, mask, draw(generator))
 
     def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        # the closed form has no large numbers to cancel
+        # the closed form does not subtract large numbers
         return self.value(x, mask) if isinstance(self._recursion, Paths) else super().value_at_mirror(x, t, mask)
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -150,7 +152,7 @@ class Structured(LogPartition):
         return psi, dual
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Is x the mean of structures, to a tolerance?"""
+        """Check that x is a mean of structures, to a tolerance."""
         if not isinstance(self._recursion, Paths):
             good = self._structures(x.detach(), mask)
             if not bool(good.all()):
@@ -160,7 +162,7 @@ class Structured(LogPartition):
         some = sizes.clamp(min=1)
         into, out, ends = self._recursion.nodes(flat, some)
         slack = tolerance(x.dtype)
-        # sums of many rounded numbers are less exact than each; written so that NaN fails
+        # the tolerance grows with the number of summed entries; comparisons are such that NaN fails
         loose = slack * max(1.0, flat[0].numel() ** 0.5 / 8) if len(flat) else slack
         good = ((into - out).abs() <= loose).flatten(1).all(1) & ((ends - 1).abs() <= loose)
         good &= ((flat >= -slack) & ((flat <= slack) | self._recursion.edges(flat, some))).flatten(1).all(1)
@@ -171,7 +173,7 @@ class Structured(LogPartition):
         return inside & batch_all(torch.where(forbidden, x.detach(), 0).abs() <= slack)
 
     def restricted(self, value: Tensor, where: Tensor) -> Structured | None:
-        """The entropy of label sequences with given and forbidden transitions; None for other structures.
+        """Restrict the entropy to label sequences with given and forbidden transitions; None for other structures.
 
         Raises:
             ObservationError: for entries other than 0 and 1, a position with two given transitions, or
@@ -186,7 +188,7 @@ class Structured(LogPartition):
             return own
         if not bool(((value == 0) | (value == 1) | ~where).all()):
             raise ObservationError(
-                f"{self!r}: some transitions given in part are neither 0 nor 1; an observed transition is "
+                f"{self!r}: some partially observed transitions are neither 0 nor 1; an observed transition is "
                 "given (1) or forbidden (0)."
             )
         twice = given.sum((-2, -1)) > 1
@@ -202,41 +204,44 @@ class Structured(LogPartition):
             raise ObservationError(
                 f"{self!r}: no label sequence has the transitions observed in batch element "
                 f"{int(impossible.nonzero()[0])}; "
-                "two neighbouring ones contradict, or all of a position are forbidden."
+                "two neighbouring ones contradict each other, or all of a position are forbidden."
             )
         return own
 
-    def _one_each(self, t: Tensor) -> Tensor:
-        """Scores for each batch element for which something is observed."""
+    def _expand(self, t: Tensor) -> Tensor:
+        """Expand scores to the batch size of the evidence."""
         return t if self._allowed is None else t.expand(torch.broadcast_shapes(t.shape, self._allowed.shape))
 
     def _possible_scores(self, t: Tensor) -> Tensor:
-        """Scores with -inf where what is observed forbids an entry."""
-        return t if self._allowed is None else torch.where(self._allowed, self._one_each(t), -torch.inf)
+        """Scores with -inf where the evidence forbids an entry."""
+        return t if self._allowed is None else torch.where(self._allowed, self._expand(t), -torch.inf)
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As of ``LogPartition``; what rounding took from the sums that all structures share is given back first."""
+        """As in ``LogPartition``, after restoring the sums that all structures share, up to rounding."""
         if torch.compiler.is_compiling():
-            # it would trace into scipy, and get other numbers
-            found: tuple[Tensor, Tensor] = torch.compiler.disable(type(self).scores_of)(self, x, mask)
-            return found
+            # tracing into scipy would change the results
+            eager: tuple[Tensor, Tensor] = torch.compiler.disable(type(self).scores_of)(self, x, mask)
+            return eager
         if isinstance(self._recursion, Paths):
             return super().scores_of(x, mask)
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)
-        tidy = _spans_balanced(flat, sizes) if isinstance(self._recursion, Spans) else heads_balanced(flat, self.multiroot)
+        tidy = _normalize_spans(flat, sizes) if isinstance(self._recursion, Spans) else normalize_heads(flat, self.multiroot)
         return super().scores_of(tidy.view(x.shape), mask)
 
     def _structures(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Which batch elements are structures, of entries 0 and 1, shape ``(batch,)``."""
+        """Mask of batch elements that are structures with entries 0 and 1, shape ``(batch,)``."""
         x = x if mask is None else torch.where(mask, x, 0)
         corner = ((x == 0) | (x == 1)).flatten(1).all(1)
-        # a structure is its own best one, if it is scored 1 where it has something and -1 where not
+        # a structure maximises the scores that are 1 at its entries and -1 elsewhere
         best_one = self.argmax(2 * torch.where(corner.view(-1, *[1] * (x.ndim - 1)), x, 0) - 1, mask)
         return corner & (best_one == x).flatten(1).all(1)
 
     def _flat(self, t: Tensor, mask: Tensor | None, absent: float = NEVER) -> tuple[Tensor, Tensor]:
-        """Structures ``(structures, *event)`` in float64, ``absent`` where forbidden and in padding, and their sizes ``(structures, lengths)``."""
+        """Flatten to structures ``(structures, *event)`` in float64, and their sizes ``(structures, lengths)``.
+
+        Forbidden entries and padding are ``absent``.
+        """
         event = t.shape[-self._recursion.event :]
         wide = t.double().reshape(-1, *event)
         if isinstance(self._recursion, Segments) and event[1] < 2:
@@ -251,16 +256,16 @@ class Structured(LogPartition):
         return torch.where(exists, wide, absent), torch.where(sizes.amin(1, keepdim=True) > 0, sizes, 0)
 
     def _each(self, scores: Tensor, sizes: Tensor, total: Total) -> Tensor:
-        """The total of all structures, by structure; 0 for those of size 0."""
+        """Total of the scores of each structure; 0 for size 0."""
         there = sizes.amin(1) > 0
         if not bool(there.any()):
             return scores.flatten(1).sum(1) * 0
         whole = bool(there.all())
-        found = self._recursion.partition(scores if whole else scores[there], sizes if whole else sizes[there], total)
-        return found if whole else scores.new_zeros(len(scores)).masked_scatter(there, found)
+        totals = self._recursion.partition(scores if whole else scores[there], sizes if whole else sizes[there], total)
+        return totals if whole else scores.new_zeros(len(scores)).masked_scatter(there, totals)
 
     @torch.no_grad()
-    def _chosen(self, t: Tensor, mask: Tensor | None, total: Total) -> Tensor:
+    def _select(self, t: Tensor, mask: Tensor | None, total: Total) -> Tensor:
         t = self._possible_scores(t)
         scores, sizes = self._flat(t.detach(), mask)
         impossible = ~possible(self._each(scores, sizes, best)).view(len(t), -1).all(1)
@@ -284,12 +289,12 @@ def _recursion(distribution: object, multiroot: bool) -> Recursion:
         raise DeclarationError(f"Structured({name}): multiroot is an option of DependencyCRF only.")
     if issubclass(distribution, torch_struct.NonProjectiveDependencyCRF):
         raise DeclarationError(
-            f"Structured({name}) is refused: torch-struct adds 1e-5 to every exp(score), so marginals are wrong; use TreeEntropy, which is exact."
+            f"Structured({name}) is not supported: torch-struct adds 1e-5 to every exp(score), so marginals are wrong; use TreeEntropy."
         )
     if issubclass(distribution, torch_struct.SentCFG):
-        raise DeclarationError(f"Structured({name}) is refused: its scores are three tensors, a variable has one; use TreeCRF.")
+        raise DeclarationError(f"Structured({name}) is not supported: its scores are three tensors, a variable has one; use TreeCRF.")
     if issubclass(distribution, torch_struct.HMM):
-        raise DeclarationError(f"Structured({name}) is refused: its scores are four tensors, a variable has one; use LinearChainCRF.")
+        raise DeclarationError(f"Structured({name}) is not supported: its scores are four tensors, a variable has one; use LinearChainCRF.")
     if issubclass(distribution, torch_struct.DependencyCRF):
         return Projective(multiroot)
     for known, recursion in (
@@ -300,26 +305,26 @@ def _recursion(distribution: object, multiroot: bool) -> Recursion:
     ):
         if issubclass(distribution, known):
             return recursion()
-    raise DeclarationError(f"Structured({name}): this distribution is not known; use {_KNOWN}, or write a LogPartition of your own.")
+    raise DeclarationError(f"Structured({name}): this distribution is not supported; use {_KNOWN}, or write your own LogPartition.")
 
 
 def _size(exists: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """How many entries along the axes exist at all, the fewest of the axes; shape ``(structures,)``."""
-    found = []
+    """Number of existing entries, minimum over the axes; shape ``(structures,)``."""
+    counts = []
     for axis in axes:
         others = [k + 1 for k in range(exists.ndim - 1) if k != axis]
-        found.append(exists.any(tuple(others)).sum(1) if others else exists.sum(1))
-    return torch.stack(found).amin(0)
+        counts.append(exists.any(tuple(others)).sum(1) if others else exists.sum(1))
+    return torch.stack(counts).amin(0)
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    """0 where x is 0 or rounded below it, with the derivative 0 there, which is the one along the domain."""
+    """x log x; 0 with derivative 0, as along the domain, where x <= 0."""
     positive = x > 0
     return torch.where(positive, x * torch.where(positive, x, 1).log(), 0)
 
 
-def _spans_balanced(x: Tensor, sizes: Tensor) -> Tensor:
-    """Spans scaled so that each word and the sentence are one span each, and those between as many as a binary tree has."""
+def _normalize_spans(x: Tensor, sizes: Tensor) -> Tensor:
+    """Scale spans: one per word, one for the sentence, and as many others as in a binary tree."""
     n = x.shape[1]
     x = x.clamp(min=0)
     first, last = torch.arange(n, device=x.device)[:, None], torch.arange(n, device=x.device)
@@ -334,5 +339,5 @@ def _spans_balanced(x: Tensor, sizes: Tensor) -> Tensor:
 
 def _three(axis: str, known: LetterSizes) -> LetterSizes:
     if known.get(axis, 3) != 3:
-        raise DeclarationError(f"axis {axis!r} of size {known[axis]} is the way a cell of an alignment is entered, of which there are 3")
+        raise DeclarationError(f"axis {axis!r} of size {known[axis]} is the step into a cell of an alignment, which has size 3")
     return {axis: 3}

@@ -1,13 +1,15 @@
 """The best arborescences of many sentences at once, by contraction of cycles (Chu and Liu, 1965; Edmonds, 1967).
 
-All cycles of all sentences are contracted in each step, so that few steps do for a batch. Matrices keep their size: what is contracted is a set of
-nodes with the same label, and the score of what enters it is the score of an arc less those of the arcs that it displaces.
+All cycles of all sentences are contracted in each step, so that a batch takes few steps. Matrices keep their
+size: a contracted set is a label shared by its nodes, and the score of entering it is the score of an arc
+minus those of the arcs that it displaces.
 
-Where there must be one root, it is a second key that comes before the score: an arc from the root is taken only by a set that no other arc enters.
-That costs no digits, other than a penalty on the scores of such arcs (Zmigrod, Vieira and Cotterell, 2020).
+Single-root trees use a second key before the score: an arc from the root is used only for a set that no other
+arc enters. Unlike a penalty on the scores of such arcs, this loses no precision (Zmigrod, Vieira and
+Cotterell, 2020).
 
-Displaced arcs are subtracted, so that a soft mask which every tree must break would absorb the scores beside it. Sentences where a displaced arc is
-that large are solved again in integers, which are exact.
+Displaced arcs are subtracted, so a soft mask that every tree must break would absorb the other scores.
+Sentences with such large displaced arcs are solved again in exact integers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Heads = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _LARGE = 1e6
-"""The largest score of a displaced arc, in nats, whose rounding in float64 (1e-10) makes no difference."""
+"""Largest score of a displaced arc, in nats, whose float64 rounding error (1e-10) is negligible."""
 
 
 def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, Flags]:
@@ -34,7 +36,7 @@ def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, 
     Args:
         scores: shape ``(batch, n, n)``, packed; -inf forbids.
         sizes: the number of nodes of each sentence, shape ``(batch,)``.
-        single_root: exactly one node hangs on the root; else at least one.
+        single_root: exactly one node is attached to the root; otherwise at least one.
 
     Returns:
         Shapes ``(batch, n)``, a root its own head and -1 in padding, and ``(batch,)``, boolean.
@@ -42,14 +44,14 @@ def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, 
     batch, n = scores.shape[:2]
     if not batch or not n:
         return np.full((batch, n), -1), np.ones(batch, dtype=bool)
-    rooted = _rooted(scores, sizes)
+    rooted = _add_root(scores, sizes)
     arcs = rooted > -np.inf
-    heads, large = _contracted(rooted, arcs, -np.inf, single_root)
+    heads, large = _contract(rooted, arcs, -np.inf, single_root)
     for b in large.nonzero()[0]:
         integers = as_integers(rooted[b])
-        # what is displaced can at most double with each contraction
+        # displaced scores at most double with each contraction
         lowest = -(1 << (n + 2)) * (1 + abs(integers).max())
-        heads[b] = _contracted(integers[None], arcs[b : b + 1], lowest, single_root)[0][0]
+        heads[b] = _contract(integers[None], arcs[b : b + 1], lowest, single_root)[0][0]
     nodes = np.arange(n)
     inside = nodes < sizes[:, None]
     own = heads[:, 1:] - 1
@@ -61,7 +63,7 @@ def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, 
 
 
 def as_integers(scores: Scores) -> Exact:
-    """Scores times a power of two that makes all finite ones whole: exact, as Python's integers; 0 for -inf."""
+    """Scale scores by a power of two to exact Python integers; 0 for -inf."""
     fractions, exponents = np.frexp(np.where(np.isfinite(scores), scores, 0.0))
     used = fractions != 0
     least = exponents[used].min() if used.any() else 0
@@ -70,8 +72,8 @@ def as_integers(scores: Scores) -> Exact:
     return result
 
 
-def _rooted(scores: Scores, sizes: Heads) -> Scores:
-    """Scores by modifier and head, the root of all as node 0, and padding on it."""
+def _add_root(scores: Scores, sizes: Heads) -> Scores:
+    """Scores by modifier and head, with the root as node 0; padded nodes are attached to it."""
     batch, n = scores.shape[:2]
     nodes = np.arange(n)
     inside = nodes < sizes[:, None]
@@ -83,36 +85,36 @@ def _rooted(scores: Scores, sizes: Heads) -> Scores:
 
 
 _Entrances = tuple[Heads, Heads, NDArray[Any]]
-"""Where the best arc into each set begins and ends, and its score less what it displaces; shape ``(batch, n)`` each."""
+"""Tail and end of the best arc into each set, and its score minus the displaced one; each ``(batch, n)``."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of contraction. Sets of nodes are numbered by one of their nodes; entries of other numbers mean nothing.
+    """One contraction step. Sets are numbered by one of their nodes; entries at other numbers are unused.
 
     Attributes:
-        label: the set of each node, shape ``(batch, n)``.
-        head: the node at which the best arc into each set begins, likewise, -1 where there is none.
-        gate: the node at which it ends, likewise.
+        label: number of the set of each node, shape ``(batch, n)``.
+        head: node at which the best arc into each set begins, -1 where there is none, shape ``(batch, n)``.
+        gate: node at which it ends, shape ``(batch, n)``.
     """
 
     label: Heads
     head: Heads
     gate: Heads
 
-    def of(self, rows: Flags) -> _Step:
-        """That of some sentences."""
+    def select(self, rows: Flags) -> _Step:
+        """Select sentences."""
         return _Step(self.label[rows], self.head[rows], self.gate[rows])
 
 
-def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: bool) -> tuple[Heads, Flags]:
-    """The heads of all nodes, and which sentences have displaced arcs too large for float64. Without an arborescence, heads are -2.
+def _contract(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: bool) -> tuple[Heads, Flags]:
+    """Heads of all nodes, -2 without an arborescence, and a mask of sentences too large for float64.
 
     Args:
-        scores: shape ``(batch, n, n)``, modifiers and heads; node 0 is the root of all.
-        arcs: which of them exist, likewise.
-        lowest: less than any score less what it displaces.
-        single_root: arcs from the root come after all others.
+        scores: scores by modifier and head, shape ``(batch, n, n)``; node 0 is the root.
+        arcs: mask of allowed arcs, shape ``(batch, n, n)``.
+        lowest: lower bound of all scores minus displaced ones.
+        single_root: arcs from the root rank after all others.
     """
     batch, n = scores.shape[:2]
     heads, large = np.full((batch, n), -2), np.zeros(batch, dtype=bool)
@@ -126,7 +128,7 @@ def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: boo
         if entrances is None or scores.dtype == object:
             entrances = _best_entrances(scores, arcs, lowest, label, displaced, single_root)
         else:
-            entrances = _renewed_entrances(entrances, merged, scores, arcs, label, displaced, single_root)
+            entrances = _update_entrances(entrances, merged, scores, arcs, label, displaced, single_root)
         head, gate, entered = entrances
         steps.append(_Step(label, head, gate))
         sets = (label == np.arange(n)) & (np.arange(n) > 0)
@@ -137,14 +139,14 @@ def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: boo
         cyclic = _on_cycles(above)
         finished = ~stuck & ~cyclic.any(1)
         if finished.any():
-            heads[left[finished]] = _expanded([step.of(finished) for step in steps])
+            heads[left[finished]] = _expand([step.select(finished) for step in steps])
         on = ~stuck & ~finished & ~large[left]
         displaced = displaced + np.where(cyclic, entered, 0)[rows, label]
         merged = np.take_along_axis(cyclic, label, 1)
-        label = _merged(label, above, cyclic)
+        label = _merge_labels(label, above, cyclic)
         if not on.all():
             left, scores, arcs, label, displaced, merged = (x[on] for x in (left, scores, arcs, label, displaced, merged))
-            steps = [step.of(on) for step in steps]
+            steps = [step.select(on) for step in steps]
             entrances = (head[on], gate[on], entered[on])
     return heads, large
 
@@ -152,13 +154,13 @@ def _contracted(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: boo
 def _best_entrances(
     scores: NDArray[Any], arcs: Flags, lowest: Any, label: Heads, displaced: NDArray[Any], single_root: bool
 ) -> tuple[Heads, Heads, NDArray[Any]]:  # fmt: skip
-    """Where the best arc into each set begins and ends, and its score less what it displaces; shape ``(batch, n)`` each."""
+    """Find the best arc into each set."""
     usable = arcs & (label[:, :, None] != label[:, None])
     members = label[:, None] == np.arange(label.shape[1])[:, None]
     if single_root:
         others = usable.copy()
         others[:, :, 0] = False
-        # a set that anything else enters leaves the root to others
+        # a set with any other entering arc cannot be attached to the root
         entered_by_others = (others.any(2)[:, None] & members).any(2)
         usable[:, :, 0] &= ~np.take_along_axis(entered_by_others, label, 1)
     gains = np.where(usable, scores - displaced[:, :, None], lowest)
@@ -169,15 +171,15 @@ def _best_entrances(
     return np.take_along_axis(head, gate, 1), gate, np.take_along_axis(gain, gate, 1)
 
 
-def _renewed_entrances(
+def _update_entrances(
     before: _Entrances, merged: Flags, scores: Scores, arcs: Flags, label: Heads, displaced: Scores, single_root: bool
 ) -> _Entrances:
-    """The same where some sets are new: the best arc into any other set is the one before. In float64 only.
+    """Update the entrances of merged sets only; those of other sets are unchanged. In float64 only.
 
     Args:
-        before: of the sets before.
-        merged: the nodes of new sets, shape ``(batch, n)``.
-        scores, arcs, label, displaced, single_root: as there.
+        before: entrances before the merge.
+        merged: mask of the nodes of merged sets, shape ``(batch, n)``.
+        scores, arcs, label, displaced, single_root: as for ``_best_entrances``.
     """
     batch, node = merged.nonzero()
     own = label[batch, node]
@@ -191,7 +193,7 @@ def _renewed_entrances(
     nearest = gains.argmax(1)
     gain = gains[np.arange(len(node)), nearest]
     nearest = np.where(usable.any(1), nearest, -1)
-    # the last of each set in this order has its largest gain
+    # in this order, the last entry of each set has the largest gain
     order = np.lexsort((gain, place))
     best = order[np.append(place[order][1:] != place[order][:-1], True)]
     head, gate, entered = (x.copy() for x in before)
@@ -201,8 +203,8 @@ def _renewed_entrances(
 
 
 def _on_cycles(above: Heads) -> Flags:
-    """Which nodes are on cycles of a function on nodes, other than that of node 0; shape ``(batch, n)``."""
-    # after as many steps as there are nodes all are on cycles, and all nodes of cycles are reached
+    """Mask of nodes on cycles of a function on nodes, except node 0; shape ``(batch, n)``."""
+    # after n steps of the function every image lies on a cycle, and every node of a cycle is an image
     for _ in range(above.shape[1].bit_length()):
         above = np.take_along_axis(above, above, 1)
     reached = np.zeros(above.shape, dtype=bool)
@@ -211,8 +213,8 @@ def _on_cycles(above: Heads) -> Flags:
     return reached
 
 
-def _merged(label: Heads, above: Heads, cyclic: Flags) -> Heads:
-    """Labels in which all sets of a cycle have that of its first."""
+def _merge_labels(label: Heads, above: Heads, cyclic: Flags) -> Heads:
+    """Give all sets of a cycle the label of its first one."""
     n = label.shape[1]
     first = np.tile(np.arange(n), (len(label), 1))
     for _ in range(n.bit_length()):
@@ -221,8 +223,8 @@ def _merged(label: Heads, above: Heads, cyclic: Flags) -> Heads:
     return np.take_along_axis(np.where(cyclic, first, np.arange(n)), label, 1)
 
 
-def _expanded(steps: Sequence[_Step]) -> Heads:
-    """The heads of all nodes: a set is entered by its best arc at one node, and its other parts by theirs."""
+def _expand(steps: Sequence[_Step]) -> Heads:
+    """Expand contractions to heads: a set is entered by its best arc at one node, other parts by their own."""
     rows, nodes = np.arange(len(steps[-1].label))[:, None], np.arange(steps[-1].label.shape[1])
     head, gate = steps[-1].head, steps[-1].gate
     for part, whole in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):

@@ -1,7 +1,8 @@
-"""Derivatives of a log-partition by its scores: of any order, in reverse and in forward mode, and under ``torch.func``.
+"""Derivatives of a log-partition by its scores: any order, reverse and forward mode, and ``torch.func``.
 
-The k-th derivative of a log-partition is a symmetric tensor. So the gradient of the log-partition differentiated in the directions v1 ... vk has,
-in a further direction w, the derivative with one more direction, in either mode; and by vi it is the same tensor with w in the place of vi.
+The k-th derivative of a log-partition is a symmetric tensor. Differentiating the gradient, already
+differentiated in the directions v1 ... vk, by the scores in a direction w therefore appends w to the
+directions, in either mode; differentiating by vi replaces vi by w.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from unn.regularizers.base import is_transformed, merged
 
 
 class Factorisation(Protocol):
-    """What is known of scores once their log-partition is."""
+    """Intermediate results of a log-partition that its derivatives reuse."""
 
     def derivative(self, directions: Sequence[Tensor]) -> Tensor:
-        """The marginals differentiated in one or more directions of the scores, shape of the scores; without autograd."""
+        """Differentiate the marginals in directions of the scores, without autograd; shape of the scores."""
         ...
 
 
 Factorise = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Factorisation]]
-"""From scores ``(batch, n, n)`` and which nodes exist to log-partitions, marginals, and what their derivatives need; without autograd."""
+"""Maps scores ``(batch, n, n)`` and the mask of nodes to log-partitions, marginals and factorisation."""
 
 
 def differentiable(scores: Tensor, exists: Tensor | None, factorise: Factorise) -> tuple[Tensor, Tensor]:
-    """Log-partition and marginals with their derivatives; the first derivative needs no factorisation of its own."""
+    """Differentiable log-partition and marginals; the first derivative reuses the factorisation."""
     if not (torch.is_grad_enabled() and scores.requires_grad) and not is_transformed(scores):
         partition, marginals, _ = factorise(scores, exists)
         return partition, marginals
@@ -45,7 +46,7 @@ class _LogPartition(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         scores, exists, factorise = inputs
         _, marginals, factorisation = output
-        # as a result, the marginals bring their own derivatives along
+        # saved as an output, so that they are differentiable themselves
         ctx.save_for_backward(scores, exists, marginals)
         ctx.save_for_forward(scores, exists, marginals)
         ctx.factorise, ctx.factorisation = factorise, factorisation
@@ -74,20 +75,21 @@ class _LogPartition(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], scores: Tensor, exists: Tensor | None, factorise: Factorise) -> tuple[Any, Any]:
         flat, flat_exists = (None if x is None else merged(info.batch_size, x, dim) for x, dim in zip((scores, exists), in_dims, strict=False))
         partition, marginals, _ = _LogPartition.apply(flat, flat_exists, factorise)
-        apart = (info.batch_size, -1)
-        # a factorisation of all of them is none of any of them
-        return (partition.unflatten(0, apart), marginals.unflatten(0, apart), None), (0, 0, None)
+        sizes = (info.batch_size, -1)
+        # the factorisation of the whole batch does not split into those of its elements
+        return (partition.unflatten(0, sizes), marginals.unflatten(0, sizes), None), (0, 0, None)
 
 
 class _Derivative(torch.autograd.Function):
-    """The marginals differentiated in some directions."""
+    """Directional derivative of the marginals, in one or more directions."""
 
     @staticmethod
     def forward(
         factorisation: Factorisation | None, factorise: Factorise, exists: Tensor | None, scores: Tensor, *directions: Tensor
     ) -> Tensor:  # fmt: skip
-        known = factorise(scores.detach(), exists)[2] if factorisation is None else factorisation
-        return known.derivative(directions)
+        if factorisation is None:
+            factorisation = factorise(scores.detach(), exists)[2]
+        return factorisation.derivative(directions)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

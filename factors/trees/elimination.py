@@ -1,7 +1,8 @@
 """Log-partition and marginals of arborescences by elimination in the logarithmic domain: slow, without subtraction, for any scores.
 
-Logarithms of weights are pairs of float64 numbers (``_Log``), so that a soft mask of -1e20 that every tree must break does not absorb the scores
-beside it: arcs are then chosen by the number and size of the masks first, exactly, and by the other scores among equals.
+Logarithms of weights are pairs of float64 numbers (``_Log``), so that a soft mask of -1e20 that every tree
+must break does not absorb the other scores: trees are compared by the number and size of their masked arcs
+first, exactly, and by the other scores in case of ties.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor
 
 NEVER = -1e300
-"""Stands for -inf in the logarithmic domain, where differences must stay numbers; a tree whose score is below half of it counts as impossible."""
+"""Finite stand-in for -inf, so that differences are not NaN; trees scored below half of it are impossible."""
 
 _UNIT = 32.0
 """The high part of a logarithm is a multiple of this, the low part at most half of it."""
 _BITS = 40
-"""Significant bits of a score so large that they do not reach down to the unit: sums of 2^13 equal ones are then exact."""
+"""Bits kept of scores above 2^40 units, so that sums of 2^13 equal ones are exact."""
 
 
 class _Log(NamedTuple):
@@ -31,33 +32,33 @@ class _Log(NamedTuple):
         return _Log(self.high[index], self.low[index])
 
 
-def eliminated(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
+def solve_by_elimination(scores: Tensor, exists: Tensor | None, single_root: bool) -> tuple[Tensor, Tensor]:
     """Log-partition and marginals without subtraction, for any scores; float64.
 
-    Exact for scores that differ from the given ones by at most one part in 2^41 where these are above 2^45, and not at all below. Only trees that
-    need an arc of -inf, or finite ones whose sum is below -5e299, are impossible.
+    Exact for scores rounded by at most one part in 2^41 where they are above 2^45, and unrounded below.
+    Only trees that need an arc of -inf, or whose finite scores sum to less than -5e299, are impossible.
     """
-    again = torch.is_grad_enabled() and scores.requires_grad
+    differentiable = torch.is_grad_enabled() and scores.requires_grad
     with torch.enable_grad():
-        leaf = scores if again else scores.detach().requires_grad_()
+        leaf = scores if differentiable else scores.detach().requires_grad_()
         total = _eliminate(leaf, exists, single_root)
         possible = total.high > NEVER / 2
         partition = total.high + total.low
-        (arcs,) = torch.autograd.grad(partition[possible].sum(), leaf, create_graph=again)
-    # scores that are no numbers have no marginals, which is not to be taken for scores without any tree
-    broken = ~(scores.detach() < torch.inf).all(2).all(1)
-    partition = torch.where(possible, partition, -torch.inf).masked_fill(broken, torch.nan)
-    arcs = torch.where(possible[:, None, None], arcs, 0).masked_fill(broken[:, None, None], torch.nan)
-    return (partition, arcs) if again else (partition.detach(), arcs)
+        (arcs,) = torch.autograd.grad(partition[possible].sum(), leaf, create_graph=differentiable)
+    # NaN or +inf scores give NaN, to distinguish them from scores without any tree
+    invalid = ~(scores.detach() < torch.inf).all(2).all(1)
+    partition = torch.where(possible, partition, -torch.inf).masked_fill(invalid, torch.nan)
+    arcs = torch.where(possible[:, None, None], arcs, 0).masked_fill(invalid[:, None, None], torch.nan)
+    return (partition, arcs) if differentiable else (partition.detach(), arcs)
 
 
-def eliminated_derivative(
+def derivative_by_elimination(
     scores: Tensor, exists: Tensor | None, single_root: bool, directions: Sequence[Tensor]
 ) -> Tensor:
-    """The gradient of the log-partition, differentiated in each of some directions of the scores; shape of ``scores``."""
+    """Gradient of the log-partition, differentiated in each of the directions; shape of ``scores``."""
     with torch.enable_grad():
         leaf = scores.detach().requires_grad_()
-        _, gradient = eliminated(leaf, exists, single_root)
+        _, gradient = solve_by_elimination(leaf, exists, single_root)
         for direction in directions:
             if not gradient.requires_grad:
                 return torch.zeros_like(scores)
@@ -66,39 +67,40 @@ def eliminated_derivative(
 
 
 def _eliminate(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Log:
-    """Remove one node after another: its head's arcs take over its modifiers, in proportion to the probability of each head.
+    """Eliminate nodes one by one, reassigning their modifiers to their heads by the probability of each head.
 
-    The node removed next is the one with the heaviest heads among those that remain, so that a forbidden arc is met only where all are.
+    The next node is the one with the largest total weight of heads among those that remain, so that
+    forbidden arcs are used only where all are forbidden.
     """
     batch, n = scores.shape[:2]
     arcs = _split(torch.where(scores == -torch.inf, NEVER, scores))
     roots = _Log(arcs.high.diagonal(dim1=1, dim2=2), arcs.low.diagonal(dim1=1, dim2=2))
     diagonal = torch.eye(n, dtype=torch.bool, device=scores.device)
-    arcs = _only(~diagonal, arcs)
-    left = torch.ones(batch, n, dtype=torch.bool, device=scores.device) if exists is None else exists
+    arcs = _mask(~diagonal, arcs)
+    remaining = torch.ones(batch, n, dtype=torch.bool, device=scores.device) if exists is None else exists
     total = _Log(scores.new_zeros(batch), scores.new_zeros(batch))
     rows = torch.arange(batch, device=scores.device)
     for _ in range(n - 1):
-        heads = _only(left[:, :, None] & left[:, None, :], arcs)
-        weight = _summed(heads if single_root else _Log(*(torch.cat([h, r[:, None]], 1) for h, r in zip(heads, roots, strict=True))))
-        several = left.sum(1) > 1
-        node = torch.where(left, (weight.high + weight.low).detach(), -torch.inf).argmax(1)
+        heads = _mask(remaining[:, :, None] & remaining[:, None, :], arcs)
+        weight = _sum(heads if single_root else _Log(*(torch.cat([h, r[:, None]], 1) for h, r in zip(heads, roots, strict=True))))
+        several = remaining.sum(1) > 1
+        node = torch.where(remaining, (weight.high + weight.low).detach(), -torch.inf).argmax(1)
         own, row = weight.at(rows, node), heads.at(rows, node)
-        total = _either(several, _times(total, own), total)
-        share = _over(heads.at(rows, slice(None), node), own.at(slice(None), None))
-        # a path that comes back to where it began is a cycle, and in no tree
-        taken = _only(~diagonal, _times(share.at(slice(None), slice(None), None), row.at(slice(None), None)))
-        arcs = _either(several[:, None, None], _added(arcs, taken), arcs)
-        root_share = _over(roots.at(rows, node), own)
-        roots = _either(several[:, None], _added(roots, _times(root_share.at(slice(None), None), row)), roots)
-        left = left & ~(torch.nn.functional.one_hot(node, n).bool() & several[:, None])
-    last = _summed(_only(left, roots))
-    return _either(left.any(1), _times(total, last), total)
+        total = _where(several, _multiply(total, own), total)
+        share = _divide(heads.at(rows, slice(None), node), own.at(slice(None), None))
+        # a path that returns to its start is a cycle, which no tree contains
+        paths = _mask(~diagonal, _multiply(share.at(slice(None), slice(None), None), row.at(slice(None), None)))
+        arcs = _where(several[:, None, None], _add(arcs, paths), arcs)
+        root_share = _divide(roots.at(rows, node), own)
+        roots = _where(several[:, None], _add(roots, _multiply(root_share.at(slice(None), None), row)), roots)
+        remaining = remaining & ~(torch.nn.functional.one_hot(node, n).bool() & several[:, None])
+    root_weight = _sum(_mask(remaining, roots))
+    return _where(remaining.any(1), _multiply(total, root_weight), total)
 
 
 def _split(scores: Tensor) -> _Log:
     size = scores.detach()
-    # of numbers so large that the unit is below their last bits, some bits are left free for sums
+    # where the unit is below the root_weight bit of a number, some bits are remaining free for sums
     exponent = torch.frexp(size).exponent
     unit = torch.ldexp(torch.ones_like(size), (exponent - _BITS).clamp_min(0)).clamp_min(_UNIT)
     high = (size / unit).round() * unit
@@ -106,35 +108,35 @@ def _split(scores: Tensor) -> _Log:
     return _Log(high, low)
 
 
-def _normal(high: Tensor, low: Tensor) -> _Log:
-    carried = (low.detach() / _UNIT).round() * _UNIT
-    high = high + carried
-    never = high <= NEVER
-    return _Log(torch.where(never, NEVER, high), torch.where(never, 0, low - carried))
+def _normalize(high: Tensor, low: Tensor) -> _Log:
+    carry = (low.detach() / _UNIT).round() * _UNIT
+    high = high + carry
+    impossible = high <= NEVER
+    return _Log(torch.where(impossible, NEVER, high), torch.where(impossible, 0, low - carry))
 
 
-def _times(a: _Log, b: _Log) -> _Log:
-    return _normal(a.high + b.high, a.low + b.low)
+def _multiply(a: _Log, b: _Log) -> _Log:
+    return _normalize(a.high + b.high, a.low + b.low)
 
 
-def _over(a: _Log, b: _Log) -> _Log:
-    return _normal(a.high - b.high, a.low - b.low)
+def _divide(a: _Log, b: _Log) -> _Log:
+    return _normalize(a.high - b.high, a.low - b.low)
 
 
-def _summed(x: _Log) -> _Log:
-    """Of the terms along the axis after the batch."""
+def _sum(x: _Log) -> _Log:
+    """Log-sum of the terms along the axis after the batch."""
     high = x.high.amax(1)
-    return _normal(high, torch.logsumexp(x.low + (x.high - high[:, None]), 1))
+    return _normalize(high, torch.logsumexp(x.low + (x.high - high[:, None]), 1))
 
 
-def _added(a: _Log, b: _Log) -> _Log:
+def _add(a: _Log, b: _Log) -> _Log:
     # the second derivative of ``torch.logaddexp`` is NaN where the two are far apart
-    return _summed(_Log(torch.stack([a.high, b.high], 1), torch.stack([a.low, b.low], 1)))
+    return _sum(_Log(torch.stack([a.high, b.high], 1), torch.stack([a.low, b.low], 1)))
 
 
-def _either(condition: Tensor, a: _Log, b: _Log) -> _Log:
+def _where(condition: Tensor, a: _Log, b: _Log) -> _Log:
     return _Log(torch.where(condition, a.high, b.high), torch.where(condition, a.low, b.low))
 
 
-def _only(condition: Tensor, x: _Log) -> _Log:
+def _mask(condition: Tensor, x: _Log) -> _Log:
     return _Log(torch.where(condition, x.high, NEVER), torch.where(condition, x.low, 0))

@@ -15,9 +15,9 @@ from unn.graph.sizes import SizeRule, offset_rule
 from unn.regularizers import LogPartition, Regularizer
 from unn.regularizers.base import tolerance
 
-from .decoding import decode, hanging, sample
+from .decoding import decode, is_forest, sample
 from .k_best import k_best
-from .matrix_tree import unchecked
+from .matrix_tree import solve_unchecked
 
 Layout = Literal["packed", "rooted"]
 
@@ -25,15 +25,17 @@ Layout = Literal["packed", "rooted"]
 class TreeEntropy(LogPartition):
     """Psi(Y) = -H(Y) on the convex hull of the adjacency matrices of arborescences over n nodes: dependency trees of a sentence of n words.
 
-    The activation is the probability of each arc, by the matrix-tree theorem (undirected-network paper, eq. 17 to 20). It acts on the last two
-    axes, heads and modifiers; entries along axes before them are trees of their own. In the layout "packed", shape ``(n, n)``, the diagonal holds
-    the arcs from the root; in the layout "rooted", shape ``(n + 1, n)``, the first row does.
+    The activation is the probability of each arc, by the matrix-tree theorem (undirected-network paper,
+    eq. 17 to 20). It acts on the last two axes, heads and modifiers; earlier axes index independent trees. In
+    the layout "packed", shape ``(n, n)``, the diagonal holds the arcs from the root; in the layout "rooted",
+    shape ``(n + 1, n)``, the first row does.
 
-    Some arcs of Y can be observed with ``unn.Partial``: entries 1 are given arcs, entries 0 forbidden ones, and inference is exact among the trees
-    that agree with them.
+    Single arcs of Y can be observed with ``unn.Partial``: 1 for a given arc, 0 for a forbidden one.
+    Inference is then exact among the trees that agree with them.
 
     Args:
-        single_root: exactly one node hangs on the root, as in Universal Dependencies; else at least one.
+        single_root: exactly one node is attached to the root, as in Universal Dependencies; otherwise at
+            least one.
         layout: "packed" or "rooted".
 
     Raises:
@@ -67,14 +69,17 @@ class TreeEntropy(LogPartition):
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-partition, summed over axes before the last two; -inf where no tree is possible."""
         packed, exists = self._packed(t, mask)
-        return unchecked(packed, exists, self.single_root)[0].view(len(t), -1).sum(1)
+        return solve_unchecked(packed, exists, self.single_root)[0].view(len(t), -1).sum(1)
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         packed, exists = self._packed(t, mask)
-        return self._unpacked(unchecked(packed, exists, self.single_root)[1], t)
+        return self._unpacked(solve_unchecked(packed, exists, self.single_root)[1], t)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Is x a mean of trees? Exact: each modifier has one head, and a unit of flow from the root reaches it (Edmonds, 1967)."""
+        """Check that x is a mean of trees.
+
+        Exact: each modifier has one head, and a unit of flow from the root reaches it (Edmonds, 1967).
+        """
         slack = tolerance(x.dtype)
         packed, exists = self._packed(torch.nan_to_num(x.detach(), -1.0).double(), mask, absent=0.0)
         n = packed.shape[-1]
@@ -86,14 +91,14 @@ class TreeEntropy(LogPartition):
         if self.single_root:
             good &= ((roots - 1).abs() <= slack * max(1.0, n**0.5)) | ~here.any(1)
         whole = ((packed == 0) | (packed == 1)).all(2).all(1)
-        good &= ~whole | hanging(packed.argmax(1), here)
+        good &= ~whole | is_forest(packed.argmax(1), here)
         for b in (good & ~whole).nonzero().squeeze(1).tolist():
             size = int(here[b].sum())
-            good[b] = _reached(packed[b, :size, :size].cpu().numpy(), slack)
+            good[b] = _is_connected(packed[b, :size, :size].cpu().numpy(), slack)
         return good.view(len(x), -1).all(1)
 
     def _supremum(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        # a tree has no entropy, and scores that are infinite
+        # at a single tree, the entropy is 0 and scores are infinite
         corner = ((x == 0) | (x == 1)).flatten(1).all(1)
         psi, dual = torch.where(self.contains(x, mask), 0.0, torch.inf).to(x.dtype), torch.zeros_like(x)
         if not bool(corner.all()):
@@ -103,9 +108,9 @@ class TreeEntropy(LogPartition):
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # a point that rounding moved off the trees' affine hull has no scores
+        # rounding may move a point off the affine hull of trees, where it has no scores
         packed, _ = self._packed(x.detach().double(), mask, absent=0.0)
-        return super().scores_of(self._unpacked(heads_balanced(packed, not self.single_root), x.double()), mask)
+        return super().scores_of(self._unpacked(normalize_heads(packed, not self.single_root), x.double()), mask)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best tree, entries 0 and 1, shape of ``t``."""
@@ -119,10 +124,10 @@ class TreeEntropy(LogPartition):
     def k_best(self, t: Tensor, k: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The k best trees, entries 0 and 1, shape ``(k, *shape of t)``, and their scores, shape ``(k, batch)``; see ``factors.trees.k_best``.
 
-        Where there are fewer, trees are 0 and scores -inf.
+        If there are fewer, the remaining trees are 0 and scores -inf.
 
         Raises:
-            ObservationError: for scores with axes before the last two, whose trees have no common rank.
+            ObservationError: for scores with axes before the last two, whose trees have no common ranking.
         """
         packed, exists = self._packed(t, mask)
         if len(packed) != len(t):
@@ -137,7 +142,10 @@ class TreeEntropy(LogPartition):
             ObservationError: for entries other than 0 and 1, a modifier with two given heads, or arcs that no tree agrees with.
         """
         if not torch.compiler.is_compiling() and not bool(((value == 0) | (value == 1) | ~where).all()):
-            raise ObservationError("trees: some arcs given in part are neither 0 nor 1; an observed arc is given (1) or forbidden (0).")
+            raise ObservationError(
+                "trees: some entries of partially observed arcs are neither 0 nor 1; an observed arc is given "
+                "(1) or forbidden (0)."
+            )
         taken = where & (value == 1)
         decided = taken.any(-2, keepdim=True)
         own = copy.copy(self)
@@ -148,12 +156,12 @@ class TreeEntropy(LogPartition):
         if bool(twice.any()):
             b, *_, m = twice.nonzero()[0].tolist()
             raise ObservationError(f"trees: modifier {m} of batch element {b} has two given heads; each has exactly one.")
-        # names what has no tree
+        # raises for batch elements without a tree
         decode(own._packed(torch.zeros_like(value), None)[0], None, self.single_root)
         return own
 
     def _packed(self, t: Tensor, mask: Tensor | None, absent: float = -torch.inf) -> tuple[Tensor, Tensor | None]:
-        """Packed scores ``(batch, n, n)`` of all trees, ``absent`` at arcs that are not allowed, and which nodes exist."""
+        """Packed scores ``(batch, n, n)`` and mask of existing nodes; ``absent`` at arcs not allowed."""
         if self._allowed is not None:
             t = torch.where(self._allowed, t, absent)
         exists = None if mask is None else mask.expand(t.shape)[..., 0, :].reshape(-1, t.shape[-1])
@@ -176,8 +184,8 @@ class TreeEntropy(LogPartition):
         return f"TreeEntropy({', '.join(options)})"
 
 
-def heads_balanced(x: Tensor, multiroot: bool) -> Tensor:
-    """Arcs scaled so that each word has one head, and there is one root if there must be."""
+def normalize_heads(x: Tensor, multiroot: bool) -> Tensor:
+    """Scale arcs so that each word has one head, and single-root trees one root."""
     x = x.clamp(min=0)
     if multiroot:
         return x / x.sum(1, keepdim=True).clamp(min=1e-30)
@@ -188,7 +196,7 @@ def heads_balanced(x: Tensor, multiroot: bool) -> Tensor:
 
 
 def adjacency(heads: Tensor, dtype: torch.dtype) -> Tensor:
-    """Heads as packed arcs: ``(batch, n)`` with a root its own head and -1 in padding, to ``(batch, n, n)`` of zeros and ones."""
+    """Convert heads ``(batch, n)``, a root its own head and -1 in padding, to arcs ``(batch, n, n)``."""
     arcs = torch.nn.functional.one_hot(heads.clamp(min=0), heads.shape[1]).to(dtype)
     return torch.where((heads >= 0)[:, :, None], arcs, 0).transpose(1, 2)
 
@@ -197,8 +205,8 @@ def _lengths(exists: Tensor | None) -> Tensor | None:
     return None if exists is None else exists.sum(1)
 
 
-def _reached(arcs: np.ndarray[tuple[int, int], np.dtype[np.float64]], slack: float) -> bool:
-    """Does a unit of flow reach each node from the root, if arcs carry at most their probability?"""
+def _is_connected(arcs: np.ndarray[tuple[int, int], np.dtype[np.float64]], slack: float) -> bool:
+    """Check that a unit of flow from the root reaches each node, with arc probabilities as capacities."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -208,7 +216,7 @@ def _reached(arcs: np.ndarray[tuple[int, int], np.dtype[np.float64]], slack: flo
     network[0, 1:] = arcs.diagonal()
     np.fill_diagonal(network, 0)
     network = np.clip(network, 0, 1)
-    # whole numbers, small enough that all the arcs out of a node fit into 32 bits
+    # integer capacities, small enough that the sum over the arcs out of a node fits into 32 bits
     unit = 2.0**31 / (n + 2)
     capacities = csr_array((network * unit).astype(np.int32))
     return all(maximum_flow(capacities, 0, m).flow_value >= unit * (1 - slack * max(1.0, n**0.5)) - n * n for m in range(1, n + 1))

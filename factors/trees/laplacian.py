@@ -1,7 +1,8 @@
 """Inverses of Laplacians: fast, or without any subtraction.
 
-A Laplacian has the arcs of a graph with the opposite sign beside its diagonal, and on the diagonal what enters a node: by these arcs, and, as a
-surplus, by others. Its inverse counts the visits of a walk against the arcs that ends with a step of the surplus; no entry is negative.
+The off-diagonal entries of a Laplacian are the negative arc weights of a graph. Its diagonal is the total
+weight of the arcs into each node plus a surplus from other arcs. The inverse counts the visits of a walk
+against the arcs that ends with a step of the surplus; no entry is negative.
 """
 
 from __future__ import annotations
@@ -14,25 +15,27 @@ from torch import Tensor
 _SMALL = 40
 """Matrices of at most this size are inverted by one factorisation."""
 _LITTLE = 5_000_000
-"""So are batches of less work than this, the number of matrices by the third power of their size: halves are more calls."""
+"""So are batches with less work than this, number of matrices times size cubed: recursion costs calls."""
 
 
 def invert(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The inverse of a matrix, the logarithm of the size of its determinant, and that of the largest entry of any inverse on the way.
+    """Invert a matrix by recursion on halves.
 
-    It goes by halves, so that almost all of it is multiplication of matrices, which is faster than solving triangular systems. There are no pivots
-    across halves: it is for Laplacians with a surplus, and for those to which a product of two nonnegative vectors is added, whose principal
-    minors are all positive. Where no entry of any inverse is large, no digits are lost.
+    Almost all of the work is matrix multiplication, which is faster than solving triangular systems.
+    There is no pivoting across halves: use it for Laplacians with a surplus, and for those plus an outer
+    product of two nonnegative vectors, whose principal minors are all positive. If no entry of any
+    intermediate inverse is large, no digits are lost.
 
     Args:
         matrix: shape ``(batch, n, n)``.
 
     Returns:
-        Shapes ``(batch, n, n)``, ``(batch,)`` and ``(batch,)``.
+        The inverse ``(batch, n, n)``, the log of the absolute determinant ``(batch,)``, and the largest
+        absolute entry of any intermediate inverse ``(batch,)``.
     """
     n = matrix.shape[-1]
     if n <= _SMALL or len(matrix) * n**3 < _LITTLE:
-        # of the transpose, as columns are what the library works on; a determinant so small that float64 does not hold it leaves large entries
+        # transposed, since LAPACK is column-major; where the determinant underflows float64, entries are large
         factors, pivots, _ = torch.linalg.lu_factor_ex(matrix.mT)
         identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
         inverse = torch.linalg.lu_solve(factors, pivots, identity, adjoint=True)
@@ -54,9 +57,10 @@ def invert(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
-    """The same without any subtraction, so that every entry keeps its digits however large the inverse is (Alfa, Xue and Ye, 2002).
+    """Invert without any subtraction: entries are accurate however large (Alfa, Xue and Ye, 2002).
 
-    What is eliminated leaves its paths to the arcs of the rest and its surplus to theirs; the diagonal is never formed by a difference.
+    Elimination adds paths through the eliminated nodes to the arcs of the rest, and likewise their
+    surplus; the diagonal is never formed by a difference.
     """
     n = arcs.shape[-1]
     if n == 1:
@@ -71,7 +75,7 @@ def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
     upper, upper_determinant = invert_exactly(arcs[:, :k, :k], surplus[:, :k] + back.sum(1))
     right, left = upper @ across, back @ upper
     rest = arcs[:, k:, k:] + back @ right
-    # a path that comes back to where it began is a cycle, and in no tree
+    # a path that returns to its start is a cycle, which no tree contains
     rest.diagonal(dim1=1, dim2=2).zero_()
     lower, lower_determinant = invert_exactly(rest, surplus[:, k:] + (surplus[:, :k, None] * right).sum(1))
     corner = right @ lower
@@ -83,8 +87,8 @@ def invert_exactly(arcs: Tensor, surplus: Tensor) -> tuple[Tensor, Tensor]:
     return inverse, upper_determinant + lower_determinant
 
 
-class Inverted(torch.autograd.Function):
-    """A known inverse of a matrix, with the derivative of inversion."""
+class KnownInverse(torch.autograd.Function):
+    """Attach the derivative of matrix inversion to a known inverse."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, inverse: Tensor) -> Tensor:

@@ -13,20 +13,20 @@ import unn
 from factors import Depends
 
 _DRAWS = 64
-"""Circuits of which one is taken."""
+"""Number of random circuits to choose from."""
 
 
 def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
     """The graph: a variable for each layer, the inputs first; without intermediate variables the output depends on all inputs.
 
     Args:
-        depth: layers of gates.
-        intermediate: have the outputs of all gates as variables.
+        depth: number of layers of gates.
+        intermediate: declare the outputs of all gates as variables.
     """
     g = unn.FactorGraph("boolean", two=2, **{f"n{layer}": 2 ** (depth - layer) for layer in range(depth + 1)})
     layers = [g.variable(f"L{k}", f"n{k}", unn.BinaryEntropy()) for k in range(depth + 1) if intermediate or k in (0, depth)]
     for inputs, outputs in itertools.pairwise(layers):
-        # every gate is its own function of its inputs
+        # each gate is a different function of its inputs
         if intermediate:
             g.factor(Depends(outputs["i"], inputs["(i two)"], ordered="i two"))
         else:
@@ -36,10 +36,10 @@ def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
 
 @cache
 def gates_of(depth: int, seed: int) -> tuple[Tensor, ...]:
-    """Which gates of each layer are OR, boolean, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND.
+    """Mask of OR gates by layer, shape ``(2**(depth - 1 - k),)`` for layer k; the others are AND.
 
-    Of several random circuits the one whose output is least predictable: that of most is nearly constant, so that it is guessed without knowing
-    any input.
+    Chooses the circuit with the least predictable output among several random ones; the output of most is
+    nearly constant.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = [tuple(torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)) for _ in range(_DRAWS)]
@@ -47,7 +47,7 @@ def gates_of(depth: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def share_of_ones(gates: Sequence[Tensor]) -> float:
-    """The probability that the output is 1 where all inputs are fair coins."""
+    """Probability that the output is 1 for independent uniform inputs."""
     p = torch.full((2 ** len(gates),), 0.5, dtype=torch.float64)
     for is_or in gates:
         a, b = p[0::2], p[1::2]
@@ -65,7 +65,7 @@ def run(gates: Sequence[Tensor], inputs: Tensor) -> list[Tensor]:
 
 
 def generate(gates: Sequence[Tensor], count: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
-    """Inputs of fair coins and what the gates make of them, 0 or 1, by layer, shape ``(count, nodes of the layer)``."""
+    """Uniform random inputs and the outputs of the gates, 0 or 1, by layer, shape ``(count, nodes)``."""
     depth = len(gates)
     layers = run(gates, torch.rand(count, 2**depth, generator=generator) < 0.5)
     return {f"L{k}": x.float() for k, x in enumerate(layers) if intermediate or k in (0, depth)}

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BooleanConfig:
-    """All that a run of the Boolean problem depends on.
+    """Configuration of a run of the Boolean problem.
 
     Attributes:
-        layers: of gates; there are 2 ** layers inputs.
-        gates: seed of which gates are AND and which are OR.
-        intermediate: have the outputs of all gates as variables.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        layers: Number of layers of gates; there are 2 ** layers inputs.
+        gates: Seed that chooses AND and OR gates.
+        intermediate: Declare the outputs of all gates as variables.
+        examples: Number of training examples; 0 for an infinite stream.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     layers: int = 3
@@ -60,7 +60,7 @@ class BooleanProblem(DenoisingProblem):
         return declare(config.layers, config.intermediate)
 
     def generate(self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Inputs and what the gates make of them."""
+        """Inputs and outputs of the gates."""
         from .graph import gates_of, generate
 
         return generate(gates_of(config.layers, config.gates), count, config.intermediate, generator)
@@ -76,7 +76,7 @@ class BooleanProblem(DenoisingProblem):
         return {"": {"L0": self.generate(config, count, generator, {})["L0"]}}
 
     def measures(self, config: BooleanConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """The share of right outputs of the circuit."""
+        """Accuracy of the output of the circuit."""
         from .graph import gates_of, run
 
         inputs: Any = given["L0"]

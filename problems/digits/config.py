@@ -10,17 +10,17 @@ from unn.training.options import TrainingConfig, check_ranges
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """All that a run of the digits problem depends on.
+    """Configuration of a run of the digits problem.
 
     Attributes:
         data: Images: "embedded" (8x8, inside scikit-learn) or "mnist" (28x28, from $UNN_DATA/mnist).
         iterations: Number of rounds of coordinate descent in training and evaluation (k).
         gamma: Weight of the loss of the image generated from the label; 0 trains the classifier only.
         order: Order of updates: "forward-backward" (H1, H2, Y, H2; reverse H2, H1, X, H1) or "forward" (H1, H2, Y; reverse H2, H1, X).
-        initial: First value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
-        dropout: Dropout probability for H1 and H2 in training, one mask for all iterations; the paper has 0.3, which spoils the
-            prototypes here (docs/results/digits.md).
-        untied: Train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in all.
+        initial: Initial value of the label when it is inferred: "zero", "random" or "uniform" (Table 5).
+        dropout: Dropout probability for H1 and H2 in training, one mask for all iterations; the paper uses 0.3, which degrades
+            the prototypes here (docs/results/digits.md).
+        untied: Train the baseline of Table 3 instead: separate weights for each iteration, about as many parameters in total.
         channels: Number of channels of H1; H2 has twice as many.
         training: Options of training.
     """
@@ -40,7 +40,7 @@ def check_config(config: DigitsConfig) -> None:
     """Check the options of a run.
 
     Raises:
-        DeclarationError: names the first option that is out of range.
+        DeclarationError: for an option that is out of range, with its name.
     """
     check_ranges(
         "digits",

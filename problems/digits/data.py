@@ -55,10 +55,10 @@ def load_digits(data: Literal["embedded", "mnist"] = "embedded", folder: str | P
 
     Args:
         data: "embedded" (1,797 images of 8x8, split 80/20 by a fixed permutation) or "mnist" (60,000 + 10,000 of 28x28).
-        folder: of the four MNIST files, gzipped or not; ``$UNN_DATA/mnist`` by default.
+        folder: folder of the four MNIST files, gzipped or not; ``$UNN_DATA/mnist`` by default.
 
     Raises:
-        DataError: if files are missing (says what to download where), truncated or corrupt.
+        DataError: if files are missing, truncated or corrupt; with the remedy.
     """
     if data == "embedded":
         return _embedded()
@@ -71,7 +71,7 @@ def read_idx(path: Path) -> NDArray[np.generic]:
     """Read one IDX file, gzipped (by its content, not its name) or not.
 
     Raises:
-        DataError: for an unreadable, truncated, overlong or otherwise corrupt file; names it and says what is wrong.
+        DataError: for an unreadable, truncated, overlong or otherwise corrupt file, with its name.
     """
     try:
         raw = path.read_bytes()
@@ -85,7 +85,7 @@ def read_idx(path: Path) -> NDArray[np.generic]:
         raise DataError(f"{path}: starts with bytes {raw[:4].hex(' ')}, not with the header of an IDX file (00 00 type rank).")
     rank = raw[3]
     if rank > 8:
-        raise DataError(f"{path}: the IDX header claims {rank} axes; no such file is known, download it again.")
+        raise DataError(f"{path}: the IDX header claims {rank} axes; no such file is known; download it again.")
     start = 4 + 4 * rank
     if len(raw) < start:
         raise DataError(f"{path}: the IDX header is cut off after {len(raw)} of {start} bytes; download it again.")
@@ -98,7 +98,7 @@ def read_idx(path: Path) -> NDArray[np.generic]:
     try:
         return np.frombuffer(raw, dtype, offset=start).reshape(shape)
     except ValueError as error:
-        raise DataError(f"{path}: shape {shape} in the IDX header cannot be ({error}); download it again.") from None
+        raise DataError(f"{path}: shape {shape} in the IDX header is invalid ({error}); download it again.") from None
 
 
 def _embedded() -> Digits:

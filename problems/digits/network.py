@@ -26,7 +26,7 @@ LABELS = 10
 
 
 def declare(rows: int = 28, columns: int = 28, channels: int = 32) -> unn.FactorGraph:
-    """The graph of the paper for images of any size; kernels of 3 instead of 6 and 4 where an image is smaller than 20 pixels.
+    """The graph of the paper; kernels of 3 instead of 6 and 4 for images below 20 pixels.
 
     Raises:
         DeclarationError: for images below 5x5.
@@ -60,8 +60,8 @@ class DigitsNetwork(nn.Module):
     """Both directions of the same graph.
 
     Args:
-        graph: from ``declare``.
-        config: says iterations, order, initial values and dropout.
+        graph: graph from ``declare``.
+        config: iterations, order, initial values and dropout.
     """
 
     def __init__(self, graph: unn.FactorGraph, config: DigitsConfig) -> None:
@@ -82,7 +82,7 @@ class DigitsNetwork(nn.Module):
         return self.classifier.preactivations(images, iterations=iterations)  # type: ignore[return-value]
 
     def draw(self, labels: Tensor, iterations: int | None = None) -> Tensor:
-        """Pre-activations of the image given labels (one-hot), shape ``(batch, 1, rows, columns)``; tanh makes them pixels."""
+        """Pre-activations of the image given one-hot labels, ``(batch, 1, rows, columns)``; pixels are their tanh."""
         return self.generator.preactivations(labels, iterations=iterations)  # type: ignore[return-value]
 
 
@@ -102,7 +102,7 @@ def joint_loss(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Te
 
 
 def build(config: DigitsConfig, image_shape: tuple[int, int]) -> DigitsNetwork | UntiedDigits:
-    """A network with fresh weights, from the config's seed."""
+    """Build a network with initial weights from the configured seed."""
     if config.untied and config.gamma:
         raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
     with torch.random.fork_rng(devices=[]):
@@ -113,11 +113,11 @@ def build(config: DigitsConfig, image_shape: tuple[int, int]) -> DigitsNetwork |
 
 
 class DigitsTask(Task):
-    """The joint loss on the training images, the accuracy on the test images.
+    """Joint loss on the training images, accuracy on the test images.
 
     Args:
-        config: of the run.
-        digits: the images; loaded as the configuration says if left out.
+        config: configuration of the run.
+        digits: images; by default loaded according to the configuration.
     """
 
     monitor = "test_accuracy"
@@ -147,9 +147,9 @@ def train(config: DigitsConfig, digits: Digits | None = None, progress: bool = F
     """Train from scratch, in memory; deterministic under the configuration's seed on CPU.
 
     Args:
-        config: of the run.
-        digits: the images; loaded as the configuration says if left out.
-        progress: show a bar.
+        config: configuration of the run.
+        digits: images; by default loaded according to the configuration.
+        progress: show a progress bar.
 
     Returns:
         The network and the metrics of each epoch.
@@ -162,14 +162,14 @@ def train(config: DigitsConfig, digits: Digits | None = None, progress: bool = F
 
 @torch.no_grad()
 def accuracy(network: DigitsNetwork | UntiedDigits, images: Tensor, labels: Tensor, iterations: int | None = None) -> float:
-    """The share of images whose most probable label is right."""
+    """Fraction of images whose most probable label is correct."""
     network.eval()
     device = next(network.parameters()).device
-    right = 0
+    correct = 0
     for start in range(0, len(images), 500):
         logits = network.logits(images[start : start + 500].to(device), iterations)
-        right += int((logits.argmax(1).cpu() == labels[start : start + 500]).sum())
-    return right / len(images)
+        correct += int((logits.argmax(1).cpu() == labels[start : start + 500]).sum())
+    return correct / len(images)
 
 
 @torch.no_grad()
@@ -182,7 +182,7 @@ def prototypes(network: DigitsNetwork, iterations: int | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Recognition:
-    """How many of the ten prototypes are taken for the digit that they stand for."""
+    """Number of the ten prototypes recognised as their digit."""
 
     network: int
     classifier: int
@@ -190,10 +190,10 @@ class Recognition:
 
 
 def recognise(network: DigitsNetwork, digits: Digits, images: Tensor) -> Recognition:
-    """Show prototypes to the network itself and to a support vector machine trained on the real images alone.
+    """Classify prototypes by the network itself and by a support vector machine trained on the real images.
 
     Args:
-        network: trained.
+        network: trained network.
         digits: at most 10,000 training images are used for the classifier.
         images: prototypes, shape ``(10, 1, rows, columns)``.
     """
@@ -202,9 +202,9 @@ def recognise(network: DigitsNetwork, digits: Digits, images: Tensor) -> Recogni
     own = accuracy(network, images, torch.arange(LABELS))
     count = min(10_000, len(digits.train_labels))
     classifier = SVC(C=10.0).fit(digits.train_images[:count].flatten(1).numpy(), digits.train_labels[:count].numpy())
-    found = classifier.predict(images.cpu().flatten(1).numpy())
+    predictions = classifier.predict(images.cpu().flatten(1).numpy())
     real = classifier.score(digits.test_images.flatten(1).numpy(), digits.test_labels.numpy())
-    return Recognition(round(own * LABELS), int((found == torch.arange(LABELS).numpy()).sum()), float(real))
+    return Recognition(round(own * LABELS), int((predictions == torch.arange(LABELS).numpy()).sum()), float(real))
 
 
 def _order(names: list[str], config: DigitsConfig) -> unn.Order | list[str]:

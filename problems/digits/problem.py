@@ -62,11 +62,11 @@ class DigitsProblem(Problem, HasDemo):
         return build(config, (shape[0], shape[1]))
 
     def iterations(self, run: Trained) -> int:
-        """As many rounds as in training."""
+        """Number of rounds in training."""
         return int(run.config.iterations)
 
     def order(self, run: Trained, given: Mapping[str, str]) -> unn.Order | list[str]:
-        """Away from what is given, and back if the network was trained so."""
+        """Order away from the given variable, and back if the network was trained with forward-backward."""
         import unn
 
         names = [name for name in (["H1", "H2", "label", "image"] if "image" in given else ["H2", "H1", "image", "label"]) if name not in given]
@@ -96,11 +96,11 @@ class DigitsProblem(Problem, HasDemo):
         return super().show_value(run, name, value)
 
     def graph(self, network: nn.Module) -> unn.FactorGraph:
-        """That of both directions."""
+        """Graph of both directions."""
         from .network import DigitsNetwork
 
         if not isinstance(network, DigitsNetwork):
-            raise ObservationError("this run holds the untied baseline, which has one direction only; use unn evaluate.")
+            raise ObservationError("this run contains the untied baseline, which has one direction only; use unn evaluate.")
         return network.graph
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
@@ -112,23 +112,26 @@ class DigitsProblem(Problem, HasDemo):
 
         digits = DigitsTask(run.config).digits
         network: Any = run.network
-        lines, found = [], {}
+        lines, accuracies = [], {}
         for k in iterations or (run.config.iterations,):
-            found[k] = accuracy(network, digits.test_images, digits.test_labels, k)
-            lines.append(f"test accuracy {found[k]:.2%} with {k} iterations (trained with {run.config.iterations})")
-        data: dict[str, Any] = {"test_accuracy": found}
+            accuracies[k] = accuracy(network, digits.test_images, digits.test_labels, k)
+            lines.append(f"test accuracy {accuracies[k]:.2%} with {k} iterations (trained with {run.config.iterations})")
+        data: dict[str, Any] = {"test_accuracy": accuracies}
         if isinstance(network, DigitsNetwork):
             drawn = prototypes(network)
-            seen = recognise(network, digits, drawn)
+            recognition = recognise(network, digits, drawn)
             picture = run.folder / PLOTS / "prototypes.png"
-            lines += _recognition_lines(seen.network, seen.classifier, seen.classifier_accuracy)
+            lines += _recognition_lines(recognition.network, recognition.classifier, recognition.classifier_accuracy)
             try:
                 make_folder(picture.parent)
                 save_figure(draw_images(drawn, [str(k) for k in range(LABELS)]), picture)
                 lines.append(f"prototypes drawn in {picture}")
             except DataError as error:
                 lines.append(f"prototypes not drawn: {error}")
-            data |= {"recognised_by_network": seen.network, "recognised_by_classifier": seen.classifier}
+            data |= {
+                "recognised_by_network": recognition.network,
+                "recognised_by_classifier": recognition.classifier,
+            }
         return Answer(tuple(lines), data)
 
     def demo(self, folder: Path, progress: bool) -> Answer:
@@ -149,13 +152,13 @@ class DigitsProblem(Problem, HasDemo):
         network.cpu()
         right = accuracy(network, digits.test_images, digits.test_labels)
         drawn = prototypes(network)
-        seen = recognise(network, digits, drawn)
+        recognition = recognise(network, digits, drawn)
         with torch.no_grad():
-            found = unn.infer(network.graph, {"image": digits.test_images[:32]}, order=["H1", "H2", "label"], iterations=8)
-        assert found.energy is not None
+            solution = unn.infer(network.graph, {"image": digits.test_images[:32]}, order=["H1", "H2", "label"], iterations=8)
+        assert solution.energy is not None
         pictures = {
             "prototypes.png": draw_images(drawn, [str(k) for k in range(LABELS)]),
-            "energy.png": draw_energy(found.energy, found.schedule),
+            "energy.png": draw_energy(solution.energy, solution.schedule),
             "graph.png": draw_graph(network.graph, given=["image"]),
         }
         for name, figure in pictures.items():
@@ -163,12 +166,16 @@ class DigitsProblem(Problem, HasDemo):
         save_collage([pictures["graph.png"], pictures["prototypes.png"], pictures["energy.png"]], folder / "overview.png")
         lines = [
             f"forward: test accuracy {right:.2%} on {len(digits.test_labels)} images of 8x8 pixels",
-            *_recognition_lines(seen.network, seen.classifier, seen.classifier_accuracy),
+            *_recognition_lines(recognition.network, recognition.classifier, recognition.classifier_accuracy),
             "pictures: " + ", ".join(str(folder / name) for name in (*pictures, "overview.png")),
         ]
         return Answer(
             tuple(lines),
-            {"test_accuracy": right, "recognised_by_network": seen.network, "recognised_by_classifier": seen.classifier},
+            {
+                "test_accuracy": right,
+                "recognised_by_network": recognition.network,
+                "recognised_by_classifier": recognition.classifier,
+            },
         )
 
 

@@ -1,4 +1,4 @@
-"""The baseline of Table 3: the unrolled network with separate weights for each iteration, and about as many parameters in all."""
+"""Baseline of Table 3: the unrolled network with untied weights and about as many parameters in total."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 class UntiedDigits(nn.Module):
-    """Rounds of H1, H2, label as feed-forward layers that share no weights.
+    """Rounds of H1, H2, label as feed-forward layers without shared weights.
 
     Args:
         image_shape: rows and columns.
-        iterations: rounds, each with its own weights.
-        channels: of H1 in the tied network whose number of parameters is matched.
-        dropout: probability for H1 and H2 in training, one mask for all rounds as in the tied network.
+        iterations: number of rounds, each with its own weights.
+        channels: channels of H1 in the tied network whose number of parameters is matched.
+        dropout: dropout probability for H1 and H2 in training, one mask for all rounds as in the tied network.
     """
 
     def __init__(self, image_shape: tuple[int, int], iterations: int, channels: int, dropout: float) -> None:
@@ -57,7 +57,7 @@ class UntiedDigits(nn.Module):
         """Pre-activations of the label, shape ``(batch, 10)``.
 
         Raises:
-            ValueError: if another number of rounds than was trained is asked for.
+            ValueError: for a number of rounds other than in training.
         """
         if iterations not in (None, len(self.rounds)):
             raise ValueError(f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}.")

@@ -13,17 +13,17 @@ from ..generated.metropolis import Program, Site, Values, for_chains, uniform
 from .baselines import check_matrices
 
 NOISE = 0.01
-"""Deviation of E."""
+"""Standard deviation of E."""
 
 
 def factorisation(E: Tensor, rank: int, deviation: float = NOISE, drift: float = 0.0) -> Program:
     """A has uniform entries between 0 and 1, R is 1 with probability 0.3, E is Gaussian around A R.
 
     Args:
-        E: shape ``(count, rows, columns)``; a chain for each, or one for all chains.
-        rank: of the factorisation.
-        deviation: of E.
-        drift: of proposals for A; 0 to propose from the prior.
+        E: matrices, shape ``(count, rows, columns)``; one per chain, or one for all chains.
+        rank: rank of the factorisation.
+        deviation: standard deviation of E.
+        drift: standard deviation of random-walk proposals for A; 0 to propose from the prior.
 
     Returns:
         A program of A, shape ``(chains, rows, rank)``, and R, shape ``(chains, rank, columns)``.

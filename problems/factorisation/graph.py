@@ -1,7 +1,7 @@
 """Matrix factorisation: E = A R with continuous A and binary R, E observed; its hierarchical version, and matrix inversion.
 
-Structured-diffusion paper, Section 4 and Appendix G; in the hierarchical version the rank is a variable too, and in inversion all entries are
-Gaussian, E is the identity in tests, and R is what is wanted.
+Structured-diffusion paper, Section 4 and Appendix G. In the hierarchical version the rank is also a variable; in
+inversion all entries are Gaussian, E is the identity in tests, and R is inferred.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from factors import Depends, SumOfProducts
 Kind = Literal["binary", "hierarchical", "inversion"]
 
 _WITHIN = 0.1
-"""By how much an entry of A R may be off from that of E in samples that count as valid."""
+"""Tolerance of entries of A R against E in valid samples."""
 
 
 def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.FactorGraph:
-    """The graph; rows, columns and rank are dynamic unless the rank is a variable. Samples must meet E = A R; a rank K is not checked.
+    """Declare the graph; rows, columns and rank are dynamic unless the rank is a variable.
+
+    Samples must satisfy E = A R; a rank K is not checked.
 
     Args:
-        kind: of factorisation.
-        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
-        rank: the largest, for the hierarchical version.
+        kind: kind of factorisation.
+        intermediate: declare the products C[i,j,k] = A[i,k] R[k,j] as variables.
+        rank: maximum rank of the hierarchical version.
     """
     sizes = {"k": rank, "option": rank} if kind == "hierarchical" and rank is not None else {}
     g = unn.FactorGraph("inversion" if kind == "inversion" else f"{kind}_factorisation", **sizes)
@@ -59,11 +61,11 @@ def generate(kind: Kind, intermediate: bool, count: int, rows: int, columns: int
     """Samples of all variables.
 
     Args:
-        kind: of factorisation.
-        intermediate: with the products.
-        count: of samples.
+        kind: kind of factorisation.
+        intermediate: include the products.
+        count: number of samples.
         rows, columns, rank: sizes.
-        generator: of everything random.
+        generator: random number generator.
 
     Returns:
         A ``(count, rows, rank)``, R ``(count, rank, columns)``, C ``(count, rows, columns, rank)``, E ``(count, rows, columns)``; and in the
@@ -75,19 +77,19 @@ def generate(kind: Kind, intermediate: bool, count: int, rows: int, columns: int
     else:
         A = torch.rand(count, rows, rank, generator=generator)
         R = (torch.rand(count, rank, columns, generator=generator) < 0.3).float()
-    found = {}
+    values = {}
     if kind == "hierarchical":
         number = torch.randint(rank, (count,), generator=generator)
         D = (torch.arange(rank) <= number[:, None]).float()
         A, R = A * D[:, None], R * D[:, :, None]
-        found["K"] = torch.nn.functional.one_hot(number, rank).float()
+        values["K"] = torch.nn.functional.one_hot(number, rank).float()
         if intermediate:
-            found["D"] = D
+            values["D"] = D
     C = A[:, :, None, :] * R.mT[:, None]
-    found |= {"A": A, "R": R, "E": C.sum(3)}
+    values |= {"A": A, "R": R, "E": C.sum(3)}
     if intermediate:
-        found["C"] = C
-    return found
+        values["C"] = C
+    return values
 
 
 def error(values: Mapping[str, Tensor], E: Tensor) -> float:
@@ -95,13 +97,13 @@ def error(values: Mapping[str, Tensor], E: Tensor) -> float:
 
     Args:
         values: sampled A ``(count, rows, rank)`` and R ``(count, rank, columns)``.
-        E: observed, shape ``(count, rows, columns)``.
+        E: observed matrices, shape ``(count, rows, columns)``.
     """
     return float(((values["A"] @ values["R"] - E) ** 2).mean().sqrt())
 
 
 def unused_spread(values: Mapping[str, Tensor]) -> float:
-    """Standard deviation of the columns of A that meet a row of zeros in R, which E does not determine, by that of their uniform prior.
+    """Standard deviation of the unused columns of A (zero rows of R), relative to their uniform prior.
 
     Args:
         values: sampled A ``(count, rows, rank)`` and binary R ``(count, rank, columns)``.

@@ -33,18 +33,19 @@ TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, 
 
 @dataclass(frozen=True)
 class FactorisationConfig:
-    """All that a run of a factorisation problem depends on.
+    """Configuration of a run of a factorisation problem.
 
     Attributes:
-        rows: of E.
-        columns: of E.
-        rank: columns of A and rows of R; the largest, in the hierarchical problem.
-        vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
-        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem D[k] = [k <= K] as well.
-        observe: in training: "E" as in the paper, or "any" subset of all entries.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        rows: Rows of E.
+        columns: Columns of E.
+        rank: Columns of A and rows of R; the maximum in the hierarchical problem.
+        vary: Draw the sizes of each training batch uniformly from 1 to these.
+        intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem also
+            D[k] = [k <= K].
+        observe: Observed in training: "E" as in the paper, or "any" subset of all entries.
+        examples: Number of training examples; 0 for an infinite stream.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     rows: int = 4
@@ -102,7 +103,7 @@ class FactorisationProblem(DenoisingProblem):
         return sizes if self.kind == "hierarchical" else {**sizes, "k": config.rank}
 
     def generate(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Entries of A and R from their priors, and what follows from them."""
+        """Entries of A and R from their priors, and the variables computed from them."""
         from .graph import generate
 
         return generate(self.kind, config.intermediate, count, sizes["i"], sizes["j"], sizes.get("k", config.rank), generator)
@@ -120,7 +121,7 @@ class FactorisationProblem(DenoisingProblem):
         return {"": {"E": self.generate(config, count, generator, self.test_sizes(config))["E"]}}
 
     def measures(self, config: FactorisationConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """RMSE of E against A R of the samples; and, as long as R is binary, how widely what E does not determine of A is spread."""
+        """RMSE of E against A R of the samples; for binary R also the spread of entries of A that E leaves undetermined."""
         from .graph import error, unused_spread
 
         E: Any = given["E"]
@@ -130,7 +131,7 @@ class FactorisationProblem(DenoisingProblem):
         return figures
 
     def compared_variables(self, config: FactorisationConfig) -> tuple[str, ...]:
-        """R, as an exchange of its rows leaves E as it is; A has hardly any spread where it is used."""
+        """R, since E is invariant to permutations of its rows; used entries of A have hardly any spread."""
         return ("R",) if self.kind == "binary" else ()
 
     def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
@@ -152,7 +153,7 @@ class FactorisationProblem(DenoisingProblem):
 
 
 class HierarchicalProblem(FactorisationProblem):
-    """Factorisation whose rank is to be found as well."""
+    """Factorisation with unknown rank."""
 
     name = "hierarchical"
     summary = "hierarchical factorisation: sample the rank K, A and binary R with A R = E"
@@ -161,18 +162,18 @@ class HierarchicalProblem(FactorisationProblem):
 
 @dataclass(frozen=True)
 class InversionConfig(FactorisationConfig):
-    """All that a run of the inversion problem depends on.
+    """Configuration of a run of the inversion problem.
 
     Attributes:
-        rows: of E.
-        columns: of E.
-        rank: columns of A and rows of R.
-        vary: train on sizes drawn uniformly from 1 to these, anew for each batch.
-        intermediate: have the products C[i,j,k] = A[i,k] R[k,j] as variables.
-        observe: in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        rows: Rows of E.
+        columns: Columns of E.
+        rank: Columns of A and rows of R.
+        vary: Draw the sizes of each training batch uniformly from 1 to these.
+        intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables.
+        observe: Observed in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
+        examples: Number of training examples; 0 for an infinite stream.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     rows: int = 5
@@ -208,7 +209,7 @@ class InversionProblem(FactorisationProblem):
 
 
 def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Any subset of the nodes of a graph: how many is uniform, and which.
+    """Random subset of the nodes of a graph; the number is uniform, and the nodes given the number.
 
     Returns:
         By variable, boolean, shape ``(count, *node axes)``.
@@ -218,16 +219,16 @@ def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, si
     shapes = graph.adjacency(**sizes).shapes
     total = sum(torch.Size(shape).numel() for shape in shapes.values())
     rank = torch.rand(count, total, generator=generator).argsort(1).argsort(1)
-    seen = rank < torch.randint(total, (count, 1), generator=generator)
-    parts = seen.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
+    observed = rank < torch.randint(total, (count, 1), generator=generator)
+    parts = observed.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
     return {name: part.reshape(count, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check the option that says what is observed.
+    """Check the option ``observe``.
 
     Raises:
-        DeclarationError: if it is none of the choices.
+        DeclarationError: if it is not one of the choices.
     """
     if value not in choices:
         raise DeclarationError(f"{where}: option observe must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")

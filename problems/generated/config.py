@@ -14,24 +14,26 @@ class ModelConfig:
     """A model: a denoiser and its diffusion, or a baseline.
 
     Attributes:
-        width: of a token.
-        depth: layers; 0 for as many as information needs to cross the graph.
-        heads: of attention.
-        embedding: of nodes: shared along exchangeable indices, with positions along all axes, or one for each node.
-        structure: who attends to whom: the graph, or one of its ablations.
-        global_token: let each layer see the mean of all tokens as well, which passes by the mask.
-        process: "gaussian" noise; "masked": categories are revealed a few at a time, for problems without continuous variables; or a baseline without
-            diffusion: "regressor", one estimate of everything, or "vaeac", a variational auto-encoder that knows nothing of the graph.
-        prediction: of the network: "mixed", velocity for continuous variables and log-odds for binary variables and categories; the clean sample
-            ("x0", the paper's) or the velocity for all of them.
-        noise: levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
-        last_beta: of the linear steps; 0.005 in the paper.
-        self_conditioning: what is fed back of the last estimate: all that the network had found out about each node (Jabri et al., 2023), or the
+        width: Token width.
+        depth: Number of layers; 0 for as many as information needs to cross the graph.
+        heads: Number of attention heads.
+        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
+        structure: Attention mask: the graph, or one of its ablations.
+        global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
+        process: "gaussian" noise; "masked": reveal categories a few at a time, for problems without continuous
+            variables; or a baseline without diffusion: "regressor", one estimate of all variables, or "vaeac", a
+            variational auto-encoder that ignores the graph.
+        prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary variables
+            and categories; or for all of them the clean sample ("x0", as in the paper) or the velocity.
+        noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
+        last_beta: Last beta of the linear steps; 0.005 in the paper.
+        self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023), or the
             estimate alone (Chen et al., 2023).
-        passes: with it, estimates of an example that training makes before the one that counts, at most; four for all that the network knew.
-        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which sharpens when steps are few.
-        sampling_steps: denoising steps of a sample.
-        spacing: of the levels in sampling: even in the log-SNR, the schedule's own, or with restarts, which sharpen when steps are few.
+        passes: Maximum number of self-conditioning passes before the training loss; use four with tokens.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with few steps.
+        sampling_steps: Number of denoising steps per sample.
+        spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with restarts,
+            which are sharper with few steps.
     """
 
     width: int = 64
@@ -54,7 +56,7 @@ class ModelConfig:
         """Check the ranges.
 
         Raises:
-            DeclarationError: names the first option that is out of range.
+            DeclarationError: for an option that is out of range, with its name.
         """
         check_ranges(
             where,

@@ -1,7 +1,8 @@
 """Lightweight Metropolis-Hastings (Wingate, Stuhlmüller and Goodman, 2011) on generative programs, many chains at once.
 
-Where a program would demand something exactly, it is relaxed (structured-diffusion paper, Appendix A): each constraint of sudoku and sorting is a
-coin that lands right with probability 0.9999 where it is met and 0.0001 where it is not, and E is Gaussian around A R with deviation 0.01.
+Exact constraints are relaxed (structured-diffusion paper, Appendix A): each constraint of sudoku and sorting is an
+observed Bernoulli variable, true with probability 0.9999 if the constraint holds and 0.0001 otherwise, and E is
+Gaussian around A R with standard deviation 0.01.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from unn import Partial
 from unn.errors import DeclarationError, ObservationError, suggest
 
 Values = Mapping[str, Tensor]
-"""By site, shape ``(chains, *shape)``, float64 whatever is drawn."""
+"""Values by site, shape ``(chains, *shape)``, always float64."""
 
 CERTAINTY = 0.9999
-"""Of a coin for a constraint that is met."""
+"""Probability of the observation if a constraint holds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Random choices of a program that are independent and have the same prior.
+    """Independent random choices of a program with a common prior.
 
     Attributes:
-        shape: of the choices.
-        draw: so many choices from the prior, shape ``(count,)``.
-        log_density: of the prior at choices of shape ``(count,)``, up to a constant; only needed with a drift.
-        drift: standard deviation of Gaussian steps from where a choice is; 0 to propose from the prior, whatever it is now.
+        shape: shape of the choices.
+        draw: draws ``count`` choices from the prior, shape ``(count,)``.
+        log_density: log-density of the prior at choices ``(count,)``, up to a constant; used with a drift only.
+        drift: standard deviation of Gaussian random-walk proposals; 0 for independent proposals from the prior.
     """
 
     shape: tuple[int, ...]
@@ -40,9 +41,9 @@ class Site:
     drift: float = 0.0
 
     def propose(self, old: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """New choices for old ones, shape ``(count,)``, and the logarithm of how much more probable they are by prior and proposal together."""
+        """Propose new choices ``(count,)``; returns them and the log ratio of prior and proposal densities."""
         if not self.drift:
-            # the proposal undoes the prior
+            # prior and proposal densities cancel
             return self.draw(len(old), generator).to(old), torch.zeros_like(old)
         new = old + self.drift * torch.randn(len(old), generator=generator).to(old)
         return new, self.log_density(new) - self.log_density(old)
@@ -50,13 +51,13 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A generative program whose choices are to be inferred.
+    """Generative program whose random choices are inferred.
 
     Attributes:
-        sites: its random choices, by name.
-        log_likelihood: of what was observed, given all choices, shape ``(chains,)``.
-        given: choices that are known, by site; their batch axis is 1 or the number of chains.
-        outputs: values that follow from the choices, by variable; by default the choices themselves.
+        sites: random choices by name.
+        log_likelihood: log-likelihood of the observations given all choices, shape ``(chains,)``.
+        given: observed choices by site; their batch axis is 1 or the number of chains.
+        outputs: computes values by variable from the choices; by default the choices themselves.
     """
 
     sites: Mapping[str, Site]
@@ -67,12 +68,12 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Where chains have come to.
+    """Final states of the chains.
 
     Attributes:
         values: outputs of the program, by variable, shape ``(chains, *axes)``.
-        log_likelihood: of each chain, shape ``(chains,)``.
-        acceptance: the share of proposals that were accepted, shape ``(chains,)``; those that propose what was there before are.
+        log_likelihood: log-likelihood of each chain, shape ``(chains,)``.
+        acceptance: acceptance rate, shape ``(chains,)``; proposals equal to the current value count as accepted.
     """
 
     values: Mapping[str, Tensor]
@@ -84,27 +85,27 @@ class Chains:
 
 
 def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
-    """Start from the prior; in each step propose another value for one choice, taken at random from those that are not given.
+    """Run chains from the prior; each step proposes a value for one random choice that is not given.
 
-    As the choices of these programs do not decide which others there are, the number of them cancels, and with proposals from the prior the ratio of
-    the likelihoods alone decides. A chain of likelihood 0 takes whatever is proposed.
+    The set of choices is fixed in these programs, so its size cancels from the acceptance ratio; with proposals from
+    the prior it is the likelihood ratio. A chain with likelihood 0 accepts every proposal.
 
     Args:
-        program: what to infer.
-        chains: how many, independent of each other.
-        steps: of each chain.
-        seed: of everything random.
+        program: program to infer.
+        chains: number of independent chains.
+        steps: number of steps of each chain.
+        seed: random seed.
 
     Raises:
         DeclarationError: for a program without choices, chains or steps below 1, or a likelihood of another shape or with NaN.
-        ObservationError: for given choices that do not fit the sites.
+        ObservationError: for given choices that do not match the sites.
     """
     _check(program, chains, steps, seed)
     generator = torch.Generator().manual_seed(seed)
     sites = list(program.sites.values())
     owners = torch.cat([torch.full((math.prod(site.shape),), k) for k, site in enumerate(sites)])
     state, free = _start(program, chains, generator)
-    # of each chain the places of free choices first
+    # sort the free choices of each chain first
     places, many = (~free).to(torch.uint8).argsort(dim=1, stable=True), free.sum(1)
     current, accepted = _likelihood(program, state), torch.zeros(chains)
     for _ in range(steps):
@@ -113,19 +114,20 @@ def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
         old = state.gather(1, place)[:, 0]
         new, ratio = _propose(sites, owners[place[:, 0]], old, generator)
         proposed = state.scatter(1, place, new[:, None])
-        found = _likelihood(program, proposed)
-        gain = torch.where(current.isneginf(), 0, found - current) + ratio
-        taken = (torch.rand(chains, generator=generator, dtype=torch.float64).log() < gain) & (many > 0)
-        state, current = torch.where(taken[:, None], proposed, state), torch.where(taken, found, current)
-        accepted += taken
+        likelihood = _likelihood(program, proposed)
+        gain = torch.where(current.isneginf(), 0, likelihood - current) + ratio
+        accept = (torch.rand(chains, generator=generator, dtype=torch.float64).log() < gain) & (many > 0)
+        state = torch.where(accept[:, None], proposed, state)
+        current = torch.where(accept, likelihood, current)
+        accepted += accept
     return Chains(program.outputs(_views(program, state)), current, accepted / steps)
 
 
 def for_chains(name: str, x: Tensor, chains: int) -> Tensor:
-    """An observation for each chain, expanded where one serves them all.
+    """Expand an observation to all chains, if there is only one.
 
     Raises:
-        ObservationError: for another number of observations than one or that of the chains.
+        ObservationError: if the number of observations is neither one nor the number of chains.
     """
     if len(x) not in (1, chains):
         raise ObservationError(f"{name} has {len(x)} batch elements, but there are {chains} chains.")
@@ -138,25 +140,25 @@ def uniform(count: int, generator: torch.Generator) -> Tensor:
 
 
 def whole_numbers(shape: tuple[int, ...], options: int) -> Site:
-    """Choices from 0 to one less than the options, all equally probable."""
+    """Uniform choices from 0 to ``options`` - 1."""
     return Site(shape, lambda count, generator: torch.randint(options, (count,), generator=generator), torch.zeros_like)
 
 
 def relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
-    """The log-likelihood of coins that all say that constraints are met, of shape ``(chains,)``, by which of them are, ``(chains, constraints)``."""
+    """Relaxed log-likelihood ``(chains,)`` as a function of satisfied constraints ``(chains, constraints)``."""
     if not 0.5 < certainty < 1:
         raise DeclarationError(f"metropolis: the certainty must be between 0.5 and 1, got {certainty!r}.")
     right, wrong = math.log(certainty), math.log1p(-certainty)
 
-    def found(met: Tensor) -> Tensor:
+    def log_probability(met: Tensor) -> Tensor:
         number = met.sum(1).double()
         return number * right + (met.shape[1] - number) * wrong
 
-    return found
+    return log_probability
 
 
 def _propose(sites: list[Site], owner: Tensor, old: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """New choices and the logarithms of their ratios, each of shape ``(chains,)``; owner says of which site each is."""
+    """Propose choices; returns them and their log ratios, ``(chains,)`` each. ``owner`` is the site number."""
     new, ratio = old.clone(), torch.zeros_like(old)
     for k, site in enumerate(sites):
         mine = (owner == k).nonzero()[:, 0]
@@ -166,7 +168,7 @@ def _propose(sites: list[Site], owner: Tensor, old: Tensor, generator: torch.Gen
 
 
 def _start(program: Program, chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """All choices from the prior, or as given, and which are free, each of shape ``(chains, choices)``."""
+    """Draw choices from the prior unless given; returns them and the mask of free ones, ``(chains, choices)``."""
     states, frees = [], []
     for name, site in program.sites.items():
         many = math.prod(site.shape)
@@ -188,10 +190,10 @@ def _views(program: Program, state: Tensor) -> dict[str, Tensor]:
 
 
 def _likelihood(program: Program, state: Tensor) -> Tensor:
-    found = program.log_likelihood(_views(program, state))
-    if found.shape != (len(state),) or bool(found.isnan().any()):
-        raise DeclarationError(f"metropolis: the log-likelihood needs shape ({len(state)},) and no NaN, got {tuple(found.shape)}.")
-    return found.double()
+    values = program.log_likelihood(_views(program, state))
+    if values.shape != (len(state),) or bool(values.isnan().any()):
+        raise DeclarationError(f"metropolis: the log-likelihood needs shape ({len(state)},) and no NaN, got {tuple(values.shape)}.")
+    return values.double()
 
 
 def _check(program: Program, chains: int, steps: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What the problems for denoisers share: options, training on generated samples, measuring, sampling."""
+"""Base class of denoising problems: options, training on generated samples, evaluation, sampling."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_STEPS = ("regressor", "vaeac")
-"""Processes that sample everything at once."""
+"""Processes that sample all variables in one step."""
 
 _TEST_SEED = 1
-"""Of the conditions on which trained runs and baselines are measured."""
+"""Seed of the conditions for evaluating runs and baselines."""
 
 _CONDITIONS = 256
-"""How many of them, with one sample each."""
+"""Default number of conditions, with one sample each."""
 
 _DRAWN = 8
-"""Samples or steps in a picture, at most."""
+"""Maximum number of samples or steps in a picture."""
 
 
 class DenoisingProblem(Problem, Sampleable, HasBaselines):
     """A problem whose samples are generated, and whose graph becomes a denoiser.
 
-    A problem declares its graph, generates samples, says what is observed, and measures; training, evaluation and sampling are here.
+    Subclasses declare the graph, generate samples, choose the observed nodes and define metrics; this class
+    implements training, evaluation and sampling.
     """
 
     noun: ClassVar[str] = "samples"
@@ -47,26 +48,26 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         """Samples of all variables of the graph, by name, shape ``(count, *axes)``.
 
         Args:
-            config: of the run.
-            count: how many.
-            generator: of everything random in them.
-            sizes: of the axes without a static one.
+            config: configuration of the run.
+            count: number of samples.
+            generator: random number generator.
+            sizes: sizes of dynamic axes.
         """
 
     @abstractmethod
     def observed(self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Which nodes are observed in training, by variable, boolean, shape ``(count or 1, *node axes)``; drawn anew for each example."""
+        """Observation masks for training, by variable, shape ``(count or 1, *node axes)``; drawn per example."""
 
     def examples(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Samples to train on, and which of their nodes are observed; by default the two are independent.
+        """Training samples and observation masks; by default the two are independent.
 
         Args:
-            config: of the run.
-            count: how many.
-            generator: of everything random in them.
-            sizes: of the axes without a static one.
+            config: configuration of the run.
+            count: number of samples.
+            generator: random number generator.
+            sizes: sizes of dynamic axes.
         """
         values = self.generate(config, count, generator, sizes)
         return values, self.observed(config, count, generator, sizes)
@@ -76,17 +77,17 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         """Metrics of samples.
 
         Args:
-            config: of the run.
-            given: what they were conditioned on.
-            values: by variable, shape ``(count, *axes)``.
+            config: configuration of the run.
+            given: evidence of the samples.
+            values: sampled values by variable, shape ``(count, *axes)``.
         """
 
     def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
-        """Sizes of the axes without a static one, for one batch of training; none by default."""
+        """Sizes of dynamic axes for one training batch; none by default."""
         return {}
 
     def conditions(self, config: Any, count: int, generator: torch.Generator) -> dict[str, Given]:
-        """What to measure on: by name of the condition, what is given; by default what is observed in training."""
+        """Evidence for evaluation, by name of the condition; by default as observed in training."""
         from unn import Partial
 
         sizes = self.test_sizes(config)
@@ -95,20 +96,20 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         return {"": {name: Partial(values[name], mask.expand(count, *values[name].shape[1 : mask.ndim])) for name, mask in where.items()}}
 
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """What is given on the command line, by name, and the sizes of the graph; by default NAME=VALUE, variables as a whole.
+        """Read the evidence from the command line, by name, and the sizes of the graph; by default NAME=VALUE.
 
-        Axes without a static size have that of what is given, or that of the options where nothing says another.
+        Dynamic axes have the sizes of the evidence, or else those of the options.
 
         Raises:
-            UnnError: says in which item, and where in it, something is wrong.
+            UnnError: for malformed evidence, with the item and the place in it.
         """
         from unn.cli.infer import assignments
 
         given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
         sizes = self.test_sizes(run.config)
         for name, value in given.items():
-            found = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
-            sizes |= {axis: size for axis, size in found if axis in sizes}
+            axes = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
+            sizes |= {axis: size for axis, size in axes if axis in sizes}
         return given, sizes
 
     def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
@@ -134,45 +135,49 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         return model
 
     def task(self, config: Any) -> DenoisingTask:
-        """Samples that are generated as training goes."""
+        """Samples generated during training."""
         from .task import DenoisingTask
 
         return DenoisingTask(self, config)
 
     def untrained(self, config: Any, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
-        """What methods without training make of test conditions: by method, values by variable, shape ``(count, *axes)``; none by default.
+        """Results of training-free methods: by method, values by variable, ``(count, *axes)``; none by default.
 
         Args:
-            config: of a run.
-            given: the conditions.
-            count: how many there are.
-            chain_steps: of each Markov chain.
+            config: configuration of a run.
+            given: test conditions.
+            count: number of conditions.
+            chain_steps: number of steps of each Markov chain.
         """
         return {}
 
     def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
-        """The metrics of the problem on its test conditions, by method."""
+        """Metrics of the problem on its test conditions, by method."""
         from .task import measure_untrained
 
-        found = measure_untrained(self, config, count, _TEST_SEED, chain_steps)
-        if not found:
+        metrics_by_method = measure_untrained(self, config, count, _TEST_SEED, chain_steps)
+        if not metrics_by_method:
             raise UnnError(f"problem {self.name!r} has no baselines without training; --process regressor and vaeac train some.")
-        lines = [f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) for method, metrics in found.items()]
-        return Answer(tuple(lines), found)
+        lines = [
+            f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            for method, metrics in metrics_by_method.items()
+        ]
+        return Answer(tuple(lines), metrics_by_method)
 
     def compared_variables(self, config: Any) -> tuple[str, ...]:
         """Variables whose samples are compared with the truth as distributions, by simulation-based calibration; none by default.
 
-        They are those that what is observed leaves uncertain. A continuous variable that the others determine has no spread to compare.
+        These should be uncertain given the evidence: a continuous variable that is determined by the others has
+        no spread to compare.
         """
         return ()
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
-        """The metrics of the problem on its test conditions, with each of some numbers of denoising steps."""
+        """Metrics of the problem on its test conditions, for each number of denoising steps."""
         return self.evaluate_samples(run, Evaluate(run.folder, iterations))
 
     def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
-        """The same with other options of sampling; with several tries, their average number as well."""
+        """Metrics with other sampling options; with several tries, also their average number."""
         from .task import Sampling, calibrations, measure
 
         process = run.config.model.process
@@ -203,7 +208,7 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         from .task import has_constraints
 
         if tries > 1 and not has_constraints(self.graph(run.network)):
-            raise DeclarationError(f"--tries: the graph of problem {self.name!r} has no constraint that a sample could break.")
+            raise DeclarationError(f"--tries: the graph of problem {self.name!r} has no constraint that a sample could violate.")
 
     def _check_process(self, run: Trained, **options: object) -> None:
         process = run.config.model.process
@@ -212,7 +217,7 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
                 raise DeclarationError(f"--{name}: this run was trained with --process {process}; only Gaussian noise has that.")
 
     def sample(self, run: Trained, request: Sample) -> Answer:
-        """Sample what is not given."""
+        """Sample the variables that are not given."""
         from unn.draw import Marking, draw_samples, save_figure
         from unn.networks.tokens import kinds
 
@@ -226,7 +231,7 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
             raise DeclarationError(f"--steps: this run was trained with --process {model.process}, which samples in one step.")
 
         def trace(step: int, values: dict[str, Tensor]) -> None:
-            # of the first batch and the first try alone
+            # record the first batch and the first try only
             if step == len(steps):
                 steps.append((step, {name: x[0] for name, x in values.items()}))
 
@@ -252,7 +257,7 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
             for name in categories
             if name in given
         }
-        # panels of several variables are side by side already
+        # several variables are already drawn side by side
         columns = 4 if len(samples.values) == 1 else 1
         if request.draw is not None:
             rows = [{name: x[k] for name, x in samples.values.items()} for k in range(min(request.count, _DRAWN))]
@@ -274,11 +279,11 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
         return Answer(tuple(lines), {"values": data, "valid": valid, "tries": samples.tries.tolist()})
 
     def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
-        """By variable, rows and columns of the blocks that pictures part by lines; none by default."""
+        """Rows and columns of the blocks that pictures separate by lines, by variable; none by default."""
         return {}
 
     def verdict(self, run: Trained, samples: Samples) -> str:
-        """How many samples meet the constraints, in a line."""
+        """Describe in one line how many samples satisfy the constraints."""
         count = len(samples.tries)
         if samples.valid is None:
             return f"{count} {self.noun}"
@@ -287,7 +292,7 @@ class DenoisingProblem(Problem, Sampleable, HasBaselines):
 
 
 def _given_cells(value: Tensor | Partial, shape: tuple[int, ...]) -> Tensor:
-    """Which nodes of the first example are given, boolean, in the shape of the node axes."""
+    """Mask of the given nodes of the first example, shape of the node axes."""
     import torch
 
     from unn import Partial

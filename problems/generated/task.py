@@ -1,4 +1,4 @@
-"""Training a model of a graph on generated samples, and measuring it."""
+"""Training a model of a graph on generated samples, and evaluating it."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from .problem import DenoisingProblem
 
 Example = tuple[dict[str, int], dict[str, Tensor], dict[str, Tensor]]
-"""Sizes, values and which nodes are observed."""
+"""Sizes, values and observation masks."""
 
 
 _DRAWS = 32
-"""Samples of each example in simulation-based calibration."""
+"""Number of samples per example in simulation-based calibration."""
 
 _MOST_EXAMPLES, _FEWEST_EXAMPLES = 256, 8
-"""In simulation-based calibration."""
+"""Bounds of the number of examples in simulation-based calibration."""
 
 _MOST_NODES, _MOST_NODES_IN_TRAINING = 50_000, 8_000
-"""Nodes of all samples together there, which bounds the time that it takes."""
+"""Maximum total number of nodes in calibration, which bounds its run time."""
 
 Model = Diffusion | MaskedDiffusion | Regressor | VAEAC
-"""What the options of a problem can describe."""
+"""Models that ``ModelConfig`` can describe."""
 
 
 def build(graph: FactorGraph, model: ModelConfig, sizes: Mapping[str, int]) -> Model:
-    """The model that the options describe, with fresh weights.
+    """Build the configured model with initial weights.
 
     Args:
-        graph: the declaration.
-        model: the options.
-        sizes: of the axes without a static one, at which the depth is found.
+        graph: declared graph.
+        model: model options.
+        sizes: sizes of dynamic axes, used to choose the depth.
     """
     if model.process == "vaeac":
         return VAEAC(graph, width=model.width, depth=model.depth or 3, latent=model.width, sizes=sizes)
@@ -77,40 +77,40 @@ def _schedule(model: ModelConfig) -> Schedule:
 
 
 class GeneratedExamples(Examples):
-    """Samples made as training goes, a stream without an end; or so many, made once and shown again and again.
+    """Samples generated during training, as an infinite stream or as a fixed set.
 
     Args:
-        problem: that generates them.
-        config: of the run.
-        count: how many there are; 0 for a stream.
+        problem: problem that generates the samples.
+        config: configuration of the run.
+        count: number of samples in the fixed set; 0 for a stream.
     """
 
     def __init__(self, problem: DenoisingProblem, config: Any, count: int) -> None:
         self.problem, self.config, self.count = problem, config, count
-        self.kept: dict[str, Tensor] | None = None
+        self.samples: dict[str, Tensor] | None = None
         if count:
             generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
-            self.kept = problem.generate(config, count, generator, problem.test_sizes(config))
+            self.samples = problem.generate(config, count, generator, problem.test_sizes(config))
 
     def __len__(self) -> int:
         return self.count
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Example:
-        """As many samples as there are indices, with what is observed of each."""
-        if self.kept is None:
+        """Samples, one per index, with their observation masks."""
+        if self.samples is None:
             sizes = self.problem.sizes(self.config, generator) or self.problem.test_sizes(self.config)
             return sizes, *self.problem.examples(self.config, len(indices), generator, sizes)
         sizes = self.problem.test_sizes(self.config)
-        values = {name: x[indices] for name, x in self.kept.items()}
+        values = {name: x[indices] for name, x in self.samples.items()}
         return sizes, values, self.problem.observed(self.config, len(indices), generator, sizes)
 
 
 class DenoisingTask(Task):
-    """The loss of a conditional model, and the problem's own metrics of its samples.
+    """Loss of a conditional model, and the problem's metrics of its samples.
 
     Args:
-        problem: that generates samples.
-        config: of the run.
+        problem: problem that generates samples.
+        config: configuration of the run.
     """
 
     def __init__(self, problem: DenoisingProblem, config: Any) -> None:
@@ -121,7 +121,7 @@ class DenoisingTask(Task):
         return GeneratedExamples(self.problem, self.config, getattr(self.config, "examples", 0))
 
     def loss(self, network: nn.Module, batch: Example) -> Tensor:
-        """That of the model: of a diffusion the mean squared error of the estimates."""
+        """Loss of the model; for a diffusion, the mean squared error of the estimates."""
         assert isinstance(network, Model)
         sizes, values, observed = batch
         return network.loss(values, observed, **sizes)
@@ -133,14 +133,14 @@ class DenoisingTask(Task):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw samples by a trained model.
+    """Sampling options of a trained model.
 
     Attributes:
-        steps: denoising steps.
-        sampler: of Gaussian noise.
-        spacing: of its levels.
-        tries: attempts per sample until it meets the constraints.
-        at_once: samples in memory at a time.
+        steps: number of denoising steps.
+        sampler: sampler for Gaussian noise.
+        spacing: spacing of noise levels.
+        tries: maximum number of attempts per sample to satisfy the constraints.
+        at_once: number of samples in memory at a time.
     """
 
     steps: int
@@ -151,7 +151,7 @@ class Sampling:
 
     @classmethod
     def of(cls, model: ModelConfig, sampler: str | None = None, spacing: Any = None, tries: int = 1, at_once: int = 256) -> Sampling:
-        """The options of a model, where no others are given."""
+        """Options of a model, unless overridden."""
         return cls(model.sampling_steps, sampler or model.sampler, spacing or model.spacing, tries, at_once)
 
 
@@ -165,21 +165,21 @@ def draw(
     verify: bool = False,
     trace: Trace | None = None,
 ) -> Samples:
-    """Samples by a trained model.
+    """Sample from a trained model.
 
     Args:
-        network: trained.
-        sampling: options.
-        given: by variable, whole or in part.
-        count: of samples.
-        sizes: of the axes without a static one.
-        seed: of all samples; None draws from torch's global generator.
+        network: trained model.
+        sampling: sampling options.
+        given: full or partial evidence by variable.
+        count: number of samples.
+        sizes: sizes of dynamic axes.
+        seed: seed of all samples; None uses torch's global generator.
         verify: check the constraints of the graph.
-        trace: called after each step with its number and the values; Gaussian noise alone has one.
+        trace: called after each step with its number and the values; for Gaussian noise only.
     """
     steps, tries, at_once = sampling.steps, sampling.tries, sampling.at_once
     if isinstance(network, Regressor):
-        # a second try would give the same
+        # deterministic, so further tries would give the same result
         return network.sample(given, count, verify=verify, at_once=at_once, sizes=sizes)
     if isinstance(network, VAEAC):
         return network.sample(given, count, seed=seed, verify=verify, tries=tries, at_once=at_once, sizes=sizes)
@@ -193,7 +193,7 @@ def draw(
 
 
 def has_constraints(graph: FactorGraph) -> bool:
-    """Can a sample of this graph break a constraint?"""
+    """Whether the graph has constraints that a sample can violate."""
     return bool(graph.constraints)
 
 
@@ -201,15 +201,15 @@ def has_constraints(graph: FactorGraph) -> bool:
 def measure(
     problem: DenoisingProblem, config: Any, network: nn.Module, count: int, seed: int, sampling: Sampling, most: int = _MOST_NODES
 ) -> dict[str, float]:
-    """The metrics of a problem on its test conditions, and how the distribution of samples compares with the truth.
+    """Metrics of a problem on its test conditions, and calibration of the sample distribution.
 
     Args:
-        problem: whose metrics.
-        config: of the run.
-        network: trained.
-        count: of conditions, one sample for each.
-        seed: of conditions and samples.
-        sampling: options; with more than one try, their average number is a metric as well.
+        problem: problem that defines the metrics.
+        config: configuration of the run.
+        network: trained model.
+        count: number of conditions, with one sample each.
+        seed: seed of conditions and samples.
+        sampling: sampling options; with more than one try, their average number is also a metric.
         most: see ``calibrations``.
     """
     figures: dict[str, float] = {}
@@ -217,7 +217,7 @@ def measure(
         samples = draw(network, sampling, given, count, problem.test_sizes(config), seed=seed, verify=sampling.tries > 1)
         figures |= _measures(problem, config, name, given, samples.values)
         if sampling.tries > 1:
-            figures |= _named({"tries": float(samples.tries.float().mean())}, name)
+            figures |= _add_condition({"tries": float(samples.tries.float().mean())}, name)
     return figures | summary(calibrations(problem, config, network, seed, sampling, most))
 
 
@@ -230,12 +230,12 @@ def calibrations(
     Examples are drawn from the problem, observed as in training, and each is sampled several times.
 
     Args:
-        problem: that generates examples.
-        config: of the run.
-        network: trained.
-        seed: of examples and samples.
-        sampling: options; samples are taken as they come, whether they meet the constraints or not.
-        most: nodes of all samples together, which bounds the number of examples.
+        problem: problem that generates examples.
+        config: configuration of the run.
+        network: trained model.
+        seed: seed of examples and samples.
+        sampling: sampling options; samples that violate constraints are included.
+        most: maximum total number of nodes of all samples, which bounds the number of examples.
     """
     names = problem.compared_variables(config)
     if not names:
@@ -247,7 +247,7 @@ def calibrations(
     count = min(_MOST_EXAMPLES, max(_FEWEST_EXAMPLES, most // (_DRAWS * frame.nodes)))
     truth = problem.generate(config, count, generator, sizes)
     observed = problem.observed(config, count, generator, sizes)
-    given = {name: Partial(_repeated(truth[name]), _repeated(_mask(mask, truth[name]))) for name, mask in observed.items()}
+    given = {name: Partial(_repeat(truth[name]), _repeat(_mask(mask, truth[name]))) for name, mask in observed.items()}
     once = replace(sampling, tries=1)
     samples = draw(network, once, given, count * _DRAWS, sizes, seed=seed).values
     compared: dict[str, Calibration] = {}
@@ -269,35 +269,35 @@ def calibrations(
     return compared
 
 
-def _repeated(x: Tensor) -> Tensor:
+def _repeat(x: Tensor) -> Tensor:
     return x.repeat_interleave(_DRAWS, 0)
 
 
 def _mask(mask: Tensor, values: Tensor) -> Tensor:
-    """Which nodes are observed, shape ``(batch, *node axes)``."""
+    """Expand an observation mask to ``(batch, *node axes)``."""
     return mask.expand(len(values), *values.shape[1 : mask.ndim])
 
 
 def _numbers(values: Tensor, slot: Slot) -> Tensor:
-    """Values of a variable as real numbers or numbers of options, shape ``(batch, nodes)``, with the features of a real node as nodes."""
+    """Values as real numbers or category indices, ``(batch, nodes)``; features of a real node count as nodes."""
     return (values if slot.kind != "category" else values.argmax(-1)).reshape(len(values), -1)
 
 
 def measure_untrained(problem: DenoisingProblem, config: Any, count: int, seed: int, chain_steps: int) -> dict[str, dict[str, float]]:
-    """The same, by method, of those that need no training; empty if there are none.
+    """Metrics of training-free methods, by method; empty if there are none.
 
     Args:
-        problem: whose methods and metrics.
-        config: of a run.
-        count: of conditions.
-        seed: of conditions.
-        chain_steps: of each Markov chain.
+        problem: problem that defines methods and metrics.
+        config: configuration of a run.
+        count: number of conditions.
+        seed: seed of the conditions.
+        chain_steps: number of steps of each Markov chain.
     """
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for name, given in _conditions(problem, config, count, seed).items():
         for method, values in problem.untrained(config, given, count, chain_steps).items():
-            found.setdefault(method, {}).update(_measures(problem, config, name, given, values))
-    return found
+            metrics.setdefault(method, {}).update(_measures(problem, config, name, given, values))
+    return metrics
 
 
 def _conditions(problem: DenoisingProblem, config: Any, count: int, seed: int) -> dict[str, Given]:
@@ -305,9 +305,9 @@ def _conditions(problem: DenoisingProblem, config: Any, count: int, seed: int) -
 
 
 def _measures(problem: DenoisingProblem, config: Any, name: str, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-    return _named(problem.measures(config, given, values), name)
+    return _add_condition(problem.measures(config, given, values), name)
 
 
-def _named(measures: Mapping[str, float], condition: str) -> dict[str, float]:
-    """Metrics with the name of their condition in theirs."""
+def _add_condition(measures: Mapping[str, float], condition: str) -> dict[str, float]:
+    """Append the name of the condition to the names of metrics."""
     return {f"{metric} {condition}".strip().replace(" ", "_"): value for metric, value in measures.items()}

@@ -10,26 +10,27 @@ from unn.training.options import TrainingConfig, check_ranges
 
 @dataclass(frozen=True)
 class ParsingConfig:
-    """All that a run of the parsing problem depends on.
+    """Configuration of a run of the parsing problem.
 
     Attributes:
-        data: training trees, a CoNLL-U file (.gz too); empty for the sentences of a small generated language.
-        dev: trees on which the best epoch is chosen; if empty, the file of the same name with "dev" for "train".
-        test: trees to measure with ``unn evaluate``; if empty, the file of the same name with "test" for "train".
-        skip_bad: leave out malformed sentences of these files, and say which, instead of refusing the file.
-        iterations: k, rounds of coordinate descent; 1 is the biaffine parser, which was as good or better here (docs/results/parsing.md).
-        activation: of heads and modifiers: "relu" as in the paper, whose energy is not bounded below for all weights; "tanh" or "ball", with which
-            it is.
-        hidden: size of heads and modifiers.
-        dropout: probability for heads and modifiers, one mask for all iterations.
+        data: Training trees, a CoNLL-U file (.gz too); empty for the sentences of a small generated language.
+        dev: Trees for choosing the best epoch; if empty, the file of the same name with "dev" for "train".
+        test: Trees for ``unn evaluate``; if empty, the file of the same name with "test" for "train".
+        skip_bad: List and omit malformed sentences of these files, instead of refusing the file.
+        iterations: Number of rounds of coordinate descent (k); 1 is the biaffine parser, which was as good or better
+            here (docs/results/parsing.md).
+        activation: Activation of heads and modifiers: "relu" as in the paper, whose energy is unbounded below for
+            some weights; "tanh" or "ball", whose energy is always bounded.
+        hidden: Size of heads and modifiers.
+        dropout: Dropout probability for heads and modifiers, one mask for all iterations.
         encoder: "bilstm" or "transformer", trained from scratch, or the folder of a Hugging Face encoder.
-        width: of the encoder's output, in each direction of a BiLSTM one half of it.
-        layers: of the encoder.
-        characters: spell words, beside looking them up.
-        tags: take part-of-speech tags (UPOS) of the file as input.
-        labels: learn the labels of arcs too.
-        input_dropout: probability for the encoder's input and output.
-        training: how it is trained.
+        width: Width of the encoder's output; half of it for each direction of a BiLSTM.
+        layers: Number of layers of the encoder.
+        characters: Embed the characters of words in addition to their forms.
+        tags: Use part-of-speech tags (UPOS) of the file as input.
+        labels: Also learn the labels of arcs.
+        input_dropout: Dropout probability for the encoder's input and output.
+        training: Options of training.
     """
 
     data: str = ""
@@ -54,7 +55,7 @@ def check_config(config: ParsingConfig) -> None:
     """Check the options of a run.
 
     Raises:
-        DeclarationError: names the first option that is out of range.
+        DeclarationError: for an option that is out of range, with its name.
     """
     check_ranges(
         "parsing",

@@ -26,10 +26,10 @@ class Batch:
     """Sentences as tensors.
 
     Attributes:
-        words: numbers of the root and the words, shape ``(batch, n + 1, features)``, zeros in padding.
+        words: token ids of the root and the words, shape ``(batch, n + 1, features)``, zeros in padding.
         lengths: numbers of words, shape ``(batch,)``.
         heads: shape ``(batch, n)``, -1 in padding.
-        labels: numbers of labels, shape ``(batch, n)``.
+        labels: label ids, shape ``(batch, n)``.
     """
 
     words: Tensor
@@ -42,9 +42,9 @@ class SentenceExamples(Examples):
     """Sentences with trees, read once.
 
     Args:
-        sentences: all of them; none is left out, whatever its length.
-        reader: makes numbers of words.
-        labels: of arcs; others are counted for the first.
+        sentences: sentences of any length; none is omitted.
+        reader: converts words to ids.
+        labels: arc labels; unknown ones get the id of the first.
     """
 
     def __init__(self, sentences: Sequence[Sentence], reader: Reader, labels: Sequence[str] = ()) -> None:
@@ -59,11 +59,11 @@ class SentenceExamples(Examples):
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Words, lengths, heads and labels; see ``Batch``."""
-        found = self.of(indices.tolist())
-        return found.words, found.lengths, found.heads, found.labels
+        batch = self.of(indices.tolist())
+        return batch.words, batch.lengths, batch.heads, batch.labels
 
     def of(self, numbers: Sequence[int]) -> Batch:
-        """The sentences with these numbers."""
+        """Batch of the sentences with these indices."""
         lengths = torch.tensor([len(self.heads[k]) for k in numbers])
         longest = int(lengths.max())
         rows = [self.rows[k] for k in numbers]
@@ -78,7 +78,7 @@ class SentenceExamples(Examples):
 
 @dataclass(frozen=True)
 class Treebanks:
-    """Three parts of a treebank; ``test`` is None where there is none."""
+    """Three parts of a treebank; ``test`` may be None."""
 
     train: Treebank
     dev: Treebank
@@ -86,7 +86,7 @@ class Treebanks:
 
 
 def checksums(treebanks: Treebanks) -> dict[str, str]:
-    """SHA-256 of the sentences that training and the choice of the best epoch depend on, by file."""
+    """SHA-256 of the training and development sentences, by file."""
     parts = [("", treebanks.train), (" (development part)", treebanks.dev)]
     return {
         f"{treebank.source}{note}": text_digest(line for sentence in treebank.sentences for line in (*sentence.lines, ""))
@@ -95,8 +95,8 @@ def checksums(treebanks: Treebanks) -> dict[str, str]:
 
 
 def list_skipped(treebank: Treebank, fate: str) -> None:
-    """Say on standard error which sentences were skipped, and what became of them; it does not mix with results there."""
-    # of several processes that train together, one speaks
+    """List skipped sentences and their fate on standard error, separate from results."""
+    # only rank 0 prints
     if not treebank.skipped or os.environ.get("RANK", "0") != "0":
         return
     for skipped in treebank.skipped:
@@ -106,10 +106,10 @@ def list_skipped(treebank: Treebank, fate: str) -> None:
 
 
 def load_treebanks(config: ParsingConfig) -> Treebanks:
-    """Read the files that a configuration names.
+    """Read the files of a configuration.
 
     Raises:
-        DataError: for files that are missing or malformed; says the line.
+        DataError: for files that are missing or malformed, with the line.
     """
     if not config.data:
         return Treebanks(generated_treebank(300, 0), generated_treebank(60, 1), generated_treebank(60, 2))
@@ -117,7 +117,7 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
     first = _read(train, config.skip_bad)
     dev, test = (Path(given) if given else _sibling(train, part) for given, part in ((config.dev, "dev"), (config.test, "test")))
     if dev is None:
-        raise DataError(f"{train}: its name does not say 'train', so that the file to choose the best epoch on cannot be guessed. Give it by --dev.")
+        raise DataError(f"{train}: its name does not say 'train', so the development file cannot be inferred. Give it by --dev.")
     second = _read(dev, config.skip_bad)
     if test is None or not (config.test or test.exists()):
         return Treebanks(first, second, None)
@@ -125,33 +125,33 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
 
 
 def load_test(config: ParsingConfig) -> Treebank:
-    """The treebank to measure on.
+    """The treebank for evaluation.
 
     Raises:
-        DataError: if there is none, or it is malformed; says the line.
+        DataError: if it is missing, or malformed, with the line.
     """
     if not (config.test or config.data):
         return generated_treebank(60, 2)
     path = Path(config.test) if config.test else _sibling(Path(config.data), "test")
     if path is None or not (config.test or path.exists()):
-        raise DataError(f"the run names no trees to measure on{'' if path is None else f', and {path} does not exist'}; give them by --data FILE.")
+        raise DataError(f"the run has no test trees{'' if path is None else f', and {path} does not exist'}; give them by --data FILE.")
     return _read(path, config.skip_bad)
 
 
 def _sibling(train: Path, part: str) -> Path | None:
-    """af-train.conllu.gz to af-dev.conllu.gz; None if the name does not say train."""
+    """af-train.conllu.gz to af-dev.conllu.gz; None if the name does not contain train."""
     name = part.join(train.name.rsplit("train", 1))
     return train.with_name(name) if "train" in train.name else None
 
 
 def _read(path: Path, skip_bad: bool) -> Treebank:
-    found = read_conllu(path, trees=True, skip_bad=skip_bad)
-    if not found.sentences:
-        raise DataError(f"{path}: all of its {len(found.skipped)} sentences are malformed, so that none is left.")
-    return found
+    treebank = read_conllu(path, trees=True, skip_bad=skip_bad)
+    if not treebank.sentences:
+        raise DataError(f"{path}: all of its {len(treebank.skipped)} sentences are malformed.")
+    return treebank
 
 
 def by_length(sentences: Sequence[Sentence], batch: int = 64) -> list[list[int]]:
-    """Numbers of sentences of like length, a list for each batch."""
+    """Indices of sentences in batches of similar length."""
     ordered = sorted(range(len(sentences)), key=lambda k: len(sentences[k].words))
     return [ordered[start : start + batch] for start in range(0, len(ordered), batch)]

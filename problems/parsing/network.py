@@ -19,8 +19,8 @@ ORDER = ("H", "M", "Y")
 def declare(config: ParsingConfig, encoder: nn.Module) -> unn.FactorGraph:
     """The graph of Section 5, eq. 15 to 18: factors {XH, XM, YHM}, and the encoder as a directed part.
 
-    ``words`` are the numbers of the root and of n words, ``X`` their representations, ``H`` those of heads (the root in row 0), ``M`` those of
-    modifiers, and ``Y[i, j]`` the probability that i is the head of word j + 1. Updating H, M, Y once from nothing is a biaffine parser (Dozat and
+    ``words`` are the ids of the root and of n words, ``X`` their representations, ``H`` those of heads (the root in row 0), ``M`` those of
+    modifiers, and ``Y[i, j]`` the probability that i is the head of word j + 1. Updating H, M, Y once from zero is a biaffine parser (Dozat and
     Manning, 2017).
 
     Args:
@@ -49,12 +49,12 @@ def declare(config: ParsingConfig, encoder: nn.Module) -> unn.FactorGraph:
 
 @dataclass(frozen=True)
 class Parse:
-    """What a parser says of a batch.
+    """Parser output for a batch.
 
     Attributes:
         heads: shape ``(batch, n)``, int64: 0 for the root, words from 1; -1 in padding.
-        marginals: the probability of each arc under the model, shape ``(batch, n + 1, n)``.
-        labels: numbers of labels, shape ``(batch, n)``; None without labels.
+        marginals: marginal probability of each arc, shape ``(batch, n + 1, n)``.
+        labels: label ids, shape ``(batch, n)``; None without labels.
     """
 
     heads: Tensor
@@ -66,11 +66,11 @@ class ParsingNetwork(nn.Module):
     """Coordinate descent on the graph of ``declare``, unrolled: the encoder once, then rounds of H, M, Y.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         encoder: see ``declare``.
-        label_count: of the labels of arcs; 0 for none. They are told from the representations of a word and its head by a feed-forward bilinear
-            form, which leaves the tree alone.
-        root_label: number of the label of the arc from the root, which no other arc has; None if there is none.
+        label_count: number of arc labels; 0 for none. They are predicted from the representations of a word and its
+            head by a bilinear form, which does not influence the tree.
+        root_label: id of the label reserved for the arc from the root; None if there is none.
     """
 
     def __init__(self, config: ParsingConfig, encoder: nn.Module, label_count: int = 0, root_label: int | None = None) -> None:
@@ -88,29 +88,29 @@ class ParsingNetwork(nn.Module):
     @property
     def trees(self) -> TreeEntropy:
         """The regularizer of Y."""
-        found = self.graph.variables["Y"].regularizer
-        assert isinstance(found, TreeEntropy)
-        return found
+        regularizer = self.graph.variables["Y"].regularizer
+        assert isinstance(regularizer, TreeEntropy)
+        return regularizer
 
     def scores(
         self, words: Tensor, lengths: Tensor, iterations: int | None = None, arcs: unn.Partial | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The representations X, shape ``(batch, n + 1, width)``, and the scores of arcs at the last update of Y, shape ``(batch, n + 1, n)``.
+        """Representations X ``(batch, n + 1, width)`` and arc scores ``(batch, n + 1, n)`` of the last update.
 
         Args:
-            words: shape ``(batch, n + 1, features)``.
+            words: token ids, shape ``(batch, n + 1, features)``.
             lengths: numbers of words, shape ``(batch,)``.
-            iterations: rounds, if not those of training.
-            arcs: some that are given (1) or forbidden (0), shape ``(batch, n + 1, n)``.
+            iterations: number of rounds; that of training by default.
+            arcs: partially observed arcs, 1 given and 0 forbidden, shape ``(batch, n + 1, n)``.
         """
         net = self.unrolled(iterations or self.config.iterations, arcs is not None)
         inputs = (words,) if arcs is None else (words, arcs)
-        found = net.preactivations(*inputs, lengths={"node": lengths + 1, "word": lengths})
-        assert isinstance(found, tuple)
-        return found[0], found[1]
+        preactivations = net.preactivations(*inputs, lengths={"node": lengths + 1, "word": lengths})
+        assert isinstance(preactivations, tuple)
+        return preactivations[0], preactivations[1]
 
     def unrolled(self, iterations: int, observed: bool = False) -> unn.Unrolled:
-        """So many rounds of the graph, sharing its weights; with arcs observed in part, if so."""
+        """Unrolled rounds of the graph, sharing its weights; ``observed`` for partially observed arcs."""
         if (iterations, observed) not in self._unrolled:
             self._unrolled[iterations, observed] = unn.Unrolled(
                 self.graph, given=["words", "Y"] if observed else "words", want=["X", "Y"], order=["X", *ORDER * iterations],
@@ -119,10 +119,10 @@ class ParsingNetwork(nn.Module):
         return self._unrolled[iterations, observed].train(self.training)
 
     def loss(self, words: Tensor, lengths: Tensor, gold: Tensor, labels: Tensor | None) -> Tensor:
-        """The mean over sentences of -log p(gold tree), and of the labels of its arcs if there are any.
+        """Mean over sentences of -log p(gold tree), plus the loss of arc labels if there are any.
 
-        The matrix-tree theorem runs once for the last update of Y: its log-partition is that of the loss, its marginals are the gradient (footnote
-        3).
+        The matrix-tree theorem runs once for the last update of Y: its log-partition enters the loss, and its
+        marginals are the gradient (footnote 3).
 
         Args:
             words: shape ``(batch, n + 1, features)``.
@@ -147,7 +147,7 @@ class ParsingNetwork(nn.Module):
         return torch.einsum("bnd,lde,bne->bnl", torch.cat([head, ones], 2), self.label_form, torch.cat([modifier, ones], 2))
 
     def _labels(self, x: Tensor, heads: Tensor) -> Tensor:
-        """The best label of each arc."""
+        """Best label of each arc."""
         scores = self.label_scores(x, heads)
         if self.root_label is not None and self.label_count > 1:
             own = torch.arange(self.label_count, device=x.device) == self.root_label
@@ -156,7 +156,7 @@ class ParsingNetwork(nn.Module):
 
     @torch.no_grad()
     def parse(self, words: Tensor, lengths: Tensor, iterations: int | None = None, arcs: unn.Partial | None = None) -> Parse:
-        """The best trees under the scores of the last update, and the marginals of all arcs; arguments as for ``scores``."""
+        """Best trees and arc marginals under the scores of the last update; arguments as for ``scores``."""
         x, scores = self.scores(words, lengths, iterations, arcs)
         here = torch.arange(scores.shape[2], device=scores.device) < lengths[:, None]
         mask = here[:, None].expand_as(scores)

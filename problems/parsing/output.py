@@ -1,4 +1,4 @@
-"""Parsing files: what is read, what is given, and what is written."""
+"""Parsing files: input, given arcs and output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .verb import ParseFile
 from .vocabulary import Reader
 
 FORBIDDEN = "NotHead"
-"""The attribute in MISC that forbids heads, as in ``NotHead=2,5``."""
+"""Attribute in MISC that forbids heads, as in ``NotHead=2,5``."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Parsed:
 
     Attributes:
         heads: 0 for the root, shape ``(n,)``.
-        labels: of the arcs; None if the parser learned none.
-        marginals: the probability of each arc, shape ``(n + 1, n)``, row 0 the root; None where they are not shown, for a file of them is large.
+        labels: labels of the arcs; None if the parser has none.
+        marginals: marginal probability of each arc, shape ``(n + 1, n)``, row 0 the root; None if not shown, to
+            save memory.
     """
 
     heads: list[int]
@@ -45,12 +46,12 @@ class Parsed:
 
 
 def read_sentences(request: ParseFile) -> Treebank:
-    """The sentences of a file or of standard input, with heads or without.
+    """Read the sentences of a file or of standard input, with or without heads.
 
     Raises:
-        DataError: for a file that cannot be read, or is malformed; says the line.
+        DataError: for a file that cannot be read or is malformed, with the line.
     """
-    # read once, for a pipe cannot be read again
+    # read once, since a pipe cannot be read again
     raw = _read(request.file)
     source = io.BytesIO(raw)
     source.name = "<stdin>" if request.file == "-" else request.file
@@ -66,14 +67,14 @@ def _read(file: str) -> bytes:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{file}: cannot be read ({reason}). Give a CoNLL-U file, or one sentence a line.") from None
+        raise DataError(f"{file}: cannot be read ({reason}). Give a CoNLL-U file, or one sentence per line.") from None
 
 
 def given_arcs(sentences: Sequence[Sentence]) -> unn.Partial:
-    """The heads that sentences have as given arcs, those that ``NotHead`` in MISC names as forbidden ones.
+    """Given arcs from the heads of sentences, and forbidden arcs from ``NotHead`` in MISC.
 
     Raises:
-        DataError: for a ``NotHead`` that names no heads; says the line.
+        DataError: for a ``NotHead`` without valid heads, with the line.
     """
     longest = max(len(sentence.words) for sentence in sentences)
     value = torch.zeros(len(sentences), longest + 1, longest)
@@ -85,7 +86,7 @@ def given_arcs(sentences: Sequence[Sentence]) -> unn.Partial:
                 mask[b, word.head, m] = True
             for head in _forbidden(word.misc, word.line, len(sentence.words)):
                 if head == word.head:
-                    raise DataError(f"line {word.line}: head {head} is given and forbidden by {FORBIDDEN} at once; drop one of the two.")
+                    raise DataError(f"line {word.line}: head {head} is both given and forbidden by {FORBIDDEN}; drop one of the two.")
                 mask[b, head, m] = True
     return unn.Partial(value, mask)
 
@@ -106,18 +107,18 @@ def _forbidden(misc: str, line: int, count: int) -> list[int]:
 def parse_sentences(
     network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseFile
 ) -> list[Parsed]:
-    """Trees of all sentences, in their order; those of like length are computed together.
+    """Trees of all sentences, in order; sentences of similar length are parsed in one batch.
 
     Raises:
-        DataError: if no tree agrees with what is given and forbidden; says the line.
-        DivergenceError: if the scores of a sentence are NaN or infinite after so many iterations; says the line.
+        DataError: if no tree agrees with the given and forbidden arcs, with the line.
+        DivergenceError: if the scores of a sentence are NaN or infinite, with the line.
     """
-    found: list[Parsed | None] = [None] * len(sentences)
+    results: list[Parsed | None] = [None] * len(sentences)
     for numbers in batches(sentences, request.batch):
         chosen = [sentences[k] for k in numbers]
         for k, parsed in zip(numbers, _parse_batch(network, reader, labels, chosen, request), strict=True):
-            found[k] = parsed
-    return cast(list[Parsed], found)
+            results[k] = parsed
+    return cast(list[Parsed], results)
 
 
 def _parse_batch(
@@ -132,7 +133,7 @@ def _parse_batch(
         parse = network.parse(words.to(device), lengths.to(device), request.iterations, moved)
     except (ObservationError, DivergenceError) as error:
         if len(sentences) > 1:
-            # one after another, to know which it is
+            # one by one, to identify the sentence
             for sentence in sentences:
                 yield from _parse_batch(network, reader, labels, [sentence], request)
             return
@@ -149,7 +150,7 @@ def _parse_batch(
 
 
 def batches(sentences: Sequence[Sentence], most: int) -> list[list[int]]:
-    """Numbers of sentences of like length, so that none has more than ``most`` words, padding included, unless it is a single sentence."""
+    """Indices of sentences in batches of similar length, of at most ``most`` padded words or one sentence."""
     ordered = sorted(range(len(sentences)), key=lambda k: len(sentences[k].words))
     parts: list[list[int]] = []
     for k in ordered:
@@ -160,11 +161,11 @@ def batches(sentences: Sequence[Sentence], most: int) -> list[list[int]]:
     return parts
 
 
-def with_trees(treebank: Treebank, parsed: Sequence[Parsed]) -> Treebank:
-    """The file with the trees that were found.
+def insert_trees(treebank: Treebank, parsed: Sequence[Parsed]) -> Treebank:
+    """Insert the parsed trees into the file.
 
     Raises:
-        DataError: if a label that is given cannot be; says the line.
+        DataError: for an invalid given label, with the line.
     """
     labels = [own.labels for own in parsed]
     known = cast(list[Sequence[str]], labels) if all(own is not None for own in labels) else None
@@ -175,13 +176,13 @@ def with_trees(treebank: Treebank, parsed: Sequence[Parsed]) -> Treebank:
 
 
 def answer(treebank: Treebank, parsed: Sequence[Parsed], request: ParseFile) -> Answer:
-    """Write what was asked for; say what was skipped on standard error, so that it does not mix with the result.
+    """Write the requested output, and list skipped sentences on standard error.
 
     Raises:
-        DataError: if a file cannot be written, or a label that is given cannot be.
+        DataError: if a file cannot be written, or a given label is invalid.
     """
     list_skipped(treebank, "copied unchanged")
-    content = with_trees(treebank, parsed).to_bytes() if request.show == "conllu" else _as_text(treebank, parsed, request.show).encode()
+    content = insert_trees(treebank, parsed).to_bytes() if request.show == "conllu" else _as_text(treebank, parsed, request.show).encode()
     files: list[str] = []
     lines: list[str] = []
     if request.draw is not None:
@@ -202,10 +203,10 @@ def answer(treebank: Treebank, parsed: Sequence[Parsed], request: ParseFile) -> 
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, compressed if its name ends in .gz; what is no ordinary file, such as a pipe, is written to and not replaced.
+    """Write a file, compressed if its name ends in .gz; special files such as pipes are not replaced.
 
     Raises:
-        DataError: if it cannot be written; an old file is untouched.
+        DataError: if it cannot be written; an existing file is then unchanged.
     """
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)

@@ -36,7 +36,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         """Check the ranges of all options."""
         check_config(config)
         if config.encoder == "bilstm" and config.width % 2:
-            raise DeclarationError(f"parsing: option width must be even for the encoder bilstm, one half for each direction, got {config.width}.")
+            raise DeclarationError(f"parsing: option width must be even for the encoder bilstm, half for each direction, got {config.width}.")
 
     def declare(self, config: ParsingConfig) -> unn.FactorGraph:
         """The graph, with an encoder for the words of the generated language."""
@@ -64,14 +64,14 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         return build(config, facts)
 
     def order(self, run: Trained, given: Mapping[str, str]) -> list[str]:
-        """The encoder's output once, then as many rounds of heads, modifiers and tree as in training, without what is given."""
+        """The encoder once, then rounds of heads, modifiers and tree, without given variables."""
         from .network import ORDER
 
         names = ["X", *ORDER * run.config.iterations]
         return [name for name in names if name not in given]
 
     def iterations(self, run: Trained) -> int:
-        """One: the order holds the rounds."""
+        """1, since the order contains the rounds."""
         return 1
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
@@ -86,8 +86,8 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
 
             if not text.split():
                 raise ObservationError('--given words=: give the words of one sentence, separated by spaces, as in words="the cat sees a bird".')
-            found = read_tokens(io.BytesIO(text.replace("\n", " ").encode())).sentences
-            return reader_of_run(run.config, run.facts).batch(found)
+            sentences = read_tokens(io.BytesIO(text.replace("\n", " ").encode())).sentences
+            return reader_of_run(run.config, run.facts).batch(sentences)
         if name == "Y":
             heads = text.split(",")
             if not all(head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads):
@@ -105,7 +105,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         return shown
 
     def on_data(self, run: Trained, data: Path) -> Trained:
-        """The run, to be measured on another treebank."""
+        """The run with another treebank for evaluation."""
         return replace(run, config=replace(run.config, test=str(data)))
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
@@ -124,11 +124,11 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         data: dict[str, Any] = {"file": treebank.source, "skipped": len(treebank.skipped), "iterations": {}}
         for k in iterations or (run.config.iterations,):
             try:
-                found = evaluate(run.network, examples, labels, k)
+                metrics = evaluate(run.network, examples, labels, k)
             except DivergenceError:
                 raise divergence(treebank.source, k, run.config) from None
-            data["iterations"][k] = vars(found)
-            lines.append(f"{k} iterations (trained with {run.config.iterations}): {describe(found)}")
+            data["iterations"][k] = vars(metrics)
+            lines.append(f"{k} iterations (trained with {run.config.iterations}): {describe(metrics)}")
         return Answer(tuple(lines), data)
 
     def parse(self, run: Trained, request: ParseFile) -> Answer:
@@ -143,7 +143,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         try:
             parsed = parse_sentences(run.network, reader_of_run(run.config, run.facts), labels_of_run(run.facts), treebank.sentences, request)
         except (DataError, DivergenceError) as error:
-            # they say the line
+            # the message contains the line
             raise type(error)(f"{treebank.source}, {error}") from None
         return answer(treebank, parsed, request)
 
@@ -168,7 +168,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         fit(network, task, DEMO.training, progress=progress)
         network.cpu().eval()
         test = load_test(DEMO).sentences
-        found = evaluate(network, SentenceExamples(test, task.reader), [])
+        metrics = evaluate(network, SentenceExamples(test, task.reader), [])
         chosen = max(test, key=lambda sentence: len(sentence.words))
         parsed = parse_sentences(network, task.reader, [], [chosen], ParseFile(folder, "-", show="tree"))[0]
         assert parsed.marginals is not None
@@ -179,24 +179,24 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         }
         for name, figure in pictures.items():
             save_figure(figure, folder / name)
-        lines = [f"{len(test)} generated sentences: {describe(found)}", *tree_text(parsed.heads, chosen.forms, None, parsed.marginals).split("\n")]
+        lines = [f"{len(test)} generated sentences: {describe(metrics)}", *tree_text(parsed.heads, chosen.forms, None, parsed.marginals).split("\n")]
         lines.append("pictures: " + ", ".join(str(folder / name) for name in pictures))
-        return Answer(tuple(lines), vars(found))
+        return Answer(tuple(lines), vars(metrics))
 
 
 def _require_finite(run: Trained) -> None:
-    """Check the weights of a run, for labels can be told from NaN as from anything else.
+    """Check the weights of a run, since labels would be predicted even from NaN.
 
     Raises:
-        DataError: if some are NaN or infinite.
+        DataError: if weights are NaN or infinite.
     """
     for name, x in run.network.state_dict().items():
         if not bool(x.isfinite().all()):
-            raise DataError(f"{run.folder}: the weights {name!r} are NaN or infinite in places. Take another run, or train again.")
+            raise DataError(f"{run.folder}: the weights {name!r} contain NaN or infinite entries. Use another run, or train again.")
 
 
-def describe(found: Attachment) -> str:
+def describe(metrics: Attachment) -> str:
     """Metrics in one line, in per cent."""
-    parts = [("UAS", found.uas), ("UAS without punctuation", found.uas_without_punctuation), ("LAS", found.las)]
-    parts += [("modifier lists", found.modifier_lists), ("exact match", found.exact_match)]
+    parts = [("UAS", metrics.uas), ("UAS without punctuation", metrics.uas_without_punctuation), ("LAS", metrics.las)]
+    parts += [("modifier lists", metrics.modifier_lists), ("exact match", metrics.exact_match)]
     return ", ".join(f"{name} {100 * value:.2f}" for name, value in parts if value is not None)

@@ -1,4 +1,4 @@
-"""Sentences of a small generated language with trees, for trying out the parser without any data.
+"""Sentences of a small generated language with trees, for using the parser without data.
 
 Prepositional phrases attach to the verb or to the noun before them by the preposition, and relative clauses can be extraposed, which makes trees
 that are not projective.
@@ -21,7 +21,7 @@ _OF_VERB = ("with", "during")
 
 
 def generated_treebank(count: int, seed: int) -> Treebank:
-    """So many sentences; the same for the same seed."""
+    """Generate ``count`` sentences, deterministically by seed."""
     random = Random(seed)
     text = "".join(_sentence(random, number) for number in range(count))
     return replace(read_conllu(io.BytesIO(text.encode()), trees=True), source="generated sentences")
@@ -51,9 +51,9 @@ def _sentence(random: Random, number: int) -> str:
     subject = noun_phrase("nsubj")
     verb = add(random.choice(_VERBS), "VERB", "root")
     words[subject - 1][2] = str(verb)
-    found = noun_phrase("obj")
-    words[found - 1][2] = str(verb)
-    last = found
+    direct_object = noun_phrase("obj")
+    words[direct_object - 1][2] = str(verb)
+    last = direct_object
     for _ in range(random.choice((0, 1, 1, 2))):
         if random.random() < 0.5:
             last_one = phrase(_OF_NOUN, "nmod")
@@ -62,7 +62,7 @@ def _sentence(random: Random, number: int) -> str:
         else:
             words[phrase(_OF_VERB, "obl") - 1][2] = str(verb)
     if random.random() < 0.25:
-        # says something about the subject from behind the object
+        # an extraposed relative clause of the subject
         that = add("that", "PRON", "nsubj")
         clause = add(random.choice(_VERBS), "VERB", "acl")
         words[that - 1][2], words[clause - 1][2] = str(clause), str(subject)

@@ -1,4 +1,4 @@
-"""Training and measuring the parser."""
+"""Training and evaluation of the parser."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .network import ParsingNetwork
 from .vocabulary import Reader, Vocabulary
 
 PARTS, LEAST = 4, 8
-"""In how many parts of like length a batch is computed at most, and how many sentences a part has at least."""
+"""Maximum number of parts of similar length per batch, and minimum number of sentences per part."""
 
 
 class ParsingTask(Task):
-    """Trees of a treebank; the network with the best attachment on the development part is kept.
+    """Training on a treebank; selects the network with the best attachment on the development part.
 
     Args:
-        config: of the run.
-        treebanks: read as the configuration says if left out.
+        config: configuration of the run.
+        treebanks: treebanks; by default read according to the configuration.
     """
 
     monitor = "dev_uas"
@@ -50,7 +50,7 @@ class ParsingTask(Task):
         return self._examples
 
     def loss(self, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        """-log p(gold tree), the mean over sentences; those of like length are computed together, since padding costs as much as words."""
+        """Mean of -log p(gold tree) over sentences, in parts of similar length to limit padding."""
         assert isinstance(network, ParsingNetwork)
         words, lengths, heads, labels = batch
         total = words.new_zeros(())
@@ -63,15 +63,15 @@ class ParsingTask(Task):
     def evaluate(self, network: nn.Module) -> dict[str, float]:
         """Attachment, modifier lists and exact match on the development part."""
         assert isinstance(network, ParsingNetwork)
-        found = evaluate(network, self._dev, self.labels)
-        metrics = {"dev_uas": found.uas, "dev_exact_match": found.exact_match}
-        if found.modifier_lists is not None:
-            metrics["dev_modifier_lists"] = found.modifier_lists
-        return metrics if found.las is None else {**metrics, "dev_las": found.las}
+        attachment = evaluate(network, self._dev, self.labels)
+        metrics = {"dev_uas": attachment.uas, "dev_exact_match": attachment.exact_match}
+        if attachment.modifier_lists is not None:
+            metrics["dev_modifier_lists"] = attachment.modifier_lists
+        return metrics if attachment.las is None else {**metrics, "dev_las": attachment.las}
 
 
 def reader_of(config: ParsingConfig, sentences: Sequence[Sentence]) -> Reader:
-    """What makes numbers of words for the encoder of a configuration."""
+    """Reader for the encoder of a configuration."""
     if config.encoder in ("bilstm", "transformer"):
         return Vocabulary.of(sentences)
     from .encoders.pretrained import Pieces
@@ -80,10 +80,10 @@ def reader_of(config: ParsingConfig, sentences: Sequence[Sentence]) -> Reader:
 
 
 def reader_of_run(config: ParsingConfig, facts: Mapping[str, Any]) -> Reader:
-    """The same for a run that was trained.
+    """Reader of a trained run.
 
     Raises:
-        DataError: if the facts are not as they were written.
+        DataError: for invalid facts.
     """
     if config.encoder in ("bilstm", "transformer"):
         return Vocabulary.from_facts(facts)
@@ -95,22 +95,22 @@ def reader_of_run(config: ParsingConfig, facts: Mapping[str, Any]) -> Reader:
 
 
 def labels_of_run(facts: Mapping[str, Any]) -> list[str]:
-    """The labels of arcs, none if they were not learned.
+    """Arc labels of a run; empty if they were not learned.
 
     Raises:
-        DataError: if the facts are not as they were written.
+        DataError: for invalid facts.
     """
     labels = facts.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise DataError(f"parsing: the run's labels must be a list of texts, got {labels!r}; its config.json is not as it was written.")
+        raise DataError(f"parsing: the run's labels must be a list of strings, got {labels!r}; its config.json has been changed.")
     return labels
 
 
 def build(config: ParsingConfig, facts: Mapping[str, Any]) -> ParsingNetwork:
-    """The network with fresh weights.
+    """Build the network with initial weights.
 
     Raises:
-        DataError: if the facts are not as they were written, or the encoder cannot be loaded.
+        DataError: for invalid facts, or an encoder that cannot be loaded.
     """
     reader = reader_of_run(config, facts)
     encoder: nn.Module
@@ -127,16 +127,16 @@ def build(config: ParsingConfig, facts: Mapping[str, Any]) -> ParsingNetwork:
 
 
 def divergence(where: str, iterations: int | None, config: ParsingConfig) -> DivergenceError:
-    """What to say of sentences whose scores are no numbers, to somebody whose weights are."""
+    """Error for non-finite arc scores although all weights are finite."""
     return DivergenceError(
-        f"{where}: after {iterations or config.iterations} iterations the scores of arcs are NaN or infinite, since the energy falls for ever "
-        f"with these weights. Take fewer --iterations (the run was trained with {config.iterations}), or train with --activation tanh or ball."
+        f"{where}: after {iterations or config.iterations} iterations the scores of arcs are NaN or infinite, since the energy is unbounded "
+        f"below for these weights. Use fewer --iterations (the run was trained with {config.iterations}), or train with --activation tanh or ball."
     )
 
 
 @torch.no_grad()
 def predict(network: ParsingNetwork, examples: SentenceExamples, iterations: int | None = None) -> tuple[list[list[int]], list[list[int]]]:
-    """Heads of all sentences, and numbers of their labels (empty lists without labels), in order."""
+    """Heads and label ids of all sentences, in order; label lists are empty without labels."""
     was_training = network.training
     network.eval()
     device = next(network.parameters()).device
@@ -144,18 +144,18 @@ def predict(network: ParsingNetwork, examples: SentenceExamples, iterations: int
     labels: list[list[int]] = [[] for _ in range(len(examples))]
     for numbers in by_length(examples.sentences):
         batch = examples.of(numbers)
-        found = network.parse(batch.words.to(device), batch.lengths.to(device), iterations)
+        parse = network.parse(batch.words.to(device), batch.lengths.to(device), iterations)
         for row, number in enumerate(numbers):
             length = int(batch.lengths[row])
-            heads[number] = found.heads[row, :length].tolist()
-            if found.labels is not None:
-                labels[number] = found.labels[row, :length].tolist()
+            heads[number] = parse.heads[row, :length].tolist()
+            if parse.labels is not None:
+                labels[number] = parse.labels[row, :length].tolist()
     network.train(was_training)
     return heads, labels
 
 
 def evaluate(network: ParsingNetwork, examples: SentenceExamples, labels: Sequence[str], iterations: int | None = None) -> Attachment:
-    """How well a network parses sentences whose trees are known."""
+    """Attachment metrics of a network on sentences with gold trees."""
     heads, numbers = predict(network, examples, iterations)
     return measure(
         [sentence.heads for sentence in examples.sentences], heads,

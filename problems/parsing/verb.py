@@ -20,7 +20,7 @@ class ParsesSentences(ABC):
         """Parse the sentences of a file.
 
         Raises:
-            DataError: if it cannot be read.
+            DataError: if the file cannot be read.
         """
 
 

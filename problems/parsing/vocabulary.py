@@ -1,4 +1,4 @@
-"""Words as numbers: what the encoders of the parser read."""
+"""Token ids: the input of the parser's encoders."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from unn.errors import DataError
 from .conllu.treebank import Sentence
 
 NOTHING, UNKNOWN, ROOT = 0, 1, 2
-"""Numbers of padding, of what was not seen in training, and of the root; items of a vocabulary are numbered from 3."""
+"""Ids of padding, unknown items and the root; vocabulary items start at 3."""
 
 SPELLED = 20
-"""Of a longer word, the first and the last ten characters are read."""
+"""Maximum number of characters per word; longer words keep the first and last ten."""
 
 UNIVERSAL_TAGS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X")
 
 
 class Reader(ABC):
-    """Turns sentences into rows of numbers, one for the root and one for each word; no row is all zeros."""
+    """Converts sentences to rows of ids, one for the root and one per word; no row is all zeros."""
 
     @abstractmethod
     def row(self, sentence: Sentence) -> Tensor:
-        """Shape ``(n + 1, features)``, float; features may differ between sentences and are then filled up with zeros."""
+        """Shape ``(n + 1, features)``, float; the number of features may differ between sentences."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What it takes to make it again, as JSON."""
+        """Everything needed to restore the reader, as JSON."""
 
     def batch(self, sentences: Sequence[Sentence]) -> Tensor:
         """Shape ``(batch, longest + 1, features)``, zeros in padding."""
@@ -46,11 +46,13 @@ class Reader(ABC):
 
 
 class Vocabulary(Reader):
-    """Forms in lower case that occur at least twice, universal tags, and characters: features are one form, one tag and ``SPELLED`` characters.
+    """Ids of lower-case forms, universal tags and characters; forms and characters occur at least twice.
+
+    Features are one form, one tag and ``SPELLED`` characters.
 
     Args:
-        forms: without the root.
-        characters: single ones.
+        forms: known forms, without the root.
+        characters: known single characters.
     """
 
     def __init__(self, forms: Sequence[str], characters: Sequence[str]) -> None:
@@ -62,22 +64,21 @@ class Vocabulary(Reader):
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence]) -> Vocabulary:
-        """That of the words of a treebank."""
+        """Vocabulary of the words of a treebank."""
         forms = Counter(word.form.lower() for sentence in sentences for word in sentence.words)
         characters = Counter(character for sentence in sentences for word in sentence.words for character in word.form)
         return cls(*(sorted(item for item, count in counts.items() if count > 1) for counts in (forms, characters)))
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Vocabulary:
-        """That of a run.
+        """Vocabulary of a run.
 
         Raises:
-            DataError: if the facts hold no vocabulary.
+            DataError: if the facts contain no valid vocabulary.
         """
-        found = [facts.get("forms"), facts.get("characters")]
-        for items in found:
+        for items in (facts.get("forms"), facts.get("characters")):
             if not isinstance(items, list) or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
-                raise DataError("parsing: the run's forms and characters must be lists of different texts; its config.json is not as it was written.")
+                raise DataError("parsing: the run's forms and characters must be lists of distinct strings; its config.json has been changed.")
         return cls(facts["forms"], facts["characters"])
 
     def facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A generative program of one's own on the command line: its graph, its training data and its denoiser come from tracing it."""
+"""User-defined generative programs on the command line: tracing yields graph, training data and denoiser."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 
 COPY = "program.py"
-"""The copy of the program in the folder of a run."""
+"""File name of the copy of the program in a run folder."""
 
 
 @dataclass(frozen=True)
 class ProgramConfig:
-    """All that a run of a generative program depends on, beside the program.
+    """Configuration of a run of a generative program.
 
     Attributes:
-        program: the function that is traced, FILE.py:NAME. The file is copied into the folder of the run, so it has to work alone; the copy
-            runs whenever the run is opened.
-        arguments: of the function, such as m=3,n=3; numbers and texts.
-        observe: names of variables with commas, observed in training; "any" for any subset of all entries.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        program: Function to trace, FILE.py:NAME. The file is copied into the run folder, so it must be
+            self-contained; the copy is executed whenever the run is opened.
+        arguments: Arguments of the function, such as m=3,n=3; numbers and strings.
+        observe: Comma-separated names of variables observed in training; "any" for any subset of all entries.
+        examples: Number of training examples; 0 for an infinite stream.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     program: str = ""
@@ -73,10 +73,10 @@ class ProgramProblem(DenoisingProblem):
         known = self.traced(config).graph.variables
         for name in _names(config.observe):
             if name not in known:
-                raise DeclarationError(f"program: option observe names {name!r}, which is no variable of {config.program}.{suggest(name, known)}")
+                raise DeclarationError(f"program: option observe names {name!r}, which is not a variable of {config.program}.{suggest(name, known)}")
 
     def arguments_for(self, text: str) -> list[str] | None:
-        """``FILE.py:NAME`` stands for ``program --program FILE.py:NAME``."""
+        """``FILE.py:NAME`` is shorthand for ``program --program FILE.py:NAME``."""
         return ["--program", text] if ".py:" in text else None
 
     def files(self, config: ProgramConfig) -> dict[str, bytes]:
@@ -85,7 +85,7 @@ class ProgramProblem(DenoisingProblem):
         return {COPY: _read(path)}
 
     def in_folder(self, config: ProgramConfig, folder: Path) -> ProgramConfig:
-        """The program is that in the folder of the run; runs of versions that made no copy still name the original."""
+        """Use the copy of the program in the run folder; runs of versions without a copy refer to the original."""
         _, name = _split(config.program)
         return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
 
@@ -107,11 +107,11 @@ class ProgramProblem(DenoisingProblem):
         """The graph of the program."""
         from unn.programs import trace
 
-        # a graph of its own for each network
+        # a separate graph for each network
         return trace(_bound(config)).graph
 
     def task(self, config: ProgramConfig) -> DenoisingTask:
-        """Draws from the program as training goes."""
+        """Draws from the program during training."""
         task = super().task(config)
         digest = _digest(config.program)
         task.facts = {"program": digest, "data": {COPY: digest}}
@@ -121,7 +121,7 @@ class ProgramProblem(DenoisingProblem):
         """The model of the program.
 
         Raises:
-            DataError: if the program is no longer the one that the run was made with.
+            DataError: if the program has changed since the run was made.
         """
         if facts.get("program", _digest(config.program)) != _digest(config.program):
             raise DataError(
@@ -145,11 +145,11 @@ class ProgramProblem(DenoisingProblem):
         return {name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool) for name in _names(config.observe)}
 
     def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
-        """All that the program draws; what it computes from them has no spread of its own."""
+        """All random variables of the program; computed ones have no spread of their own."""
         return self.traced(config).random_variables
 
     def measures(self, config: ProgramConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """How far the means of samples are from those of the program, in its standard deviations: the largest over all entries."""
+        """Largest deviation of sample means from those of the program, in its standard deviations."""
         import torch
 
         count = len(next(iter(values.values())))
@@ -186,27 +186,27 @@ def _read(path: Path) -> bytes:
 
 def _load(program: str) -> Callable[..., object]:
     path, name = _split(program)
-    # the copies in the folders of runs have one name, so their modules are named after their contents
+    # copies in run folders share a name, so their modules are named after their contents
     spec = importlib.util.spec_from_file_location(f"unn_program_{path.stem}_{_digest(program)[:16]}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # dataclasses and the like look their module up
+    # dataclasses look up their module
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise DataError(f"{path}: the program cannot be loaded: {type(error).__name__}: {error}.") from error
-    found: Any = getattr(module, name, None)
-    if not callable(found):
+    attribute: Any = getattr(module, name, None)
+    if not callable(attribute):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise DataError(f"{path}: there is no function {name!r} in it.{suggest(name, functions)}")
-    function: Callable[..., object] = found
+        raise DataError(f"{path}: it contains no function {name!r}.{suggest(name, functions)}")
+    function: Callable[..., object] = attribute
     return function
 
 
 def _bound(config: ProgramConfig) -> Callable[[Any], object]:
-    """The function with its arguments, but for the tracer."""
+    """Bind the arguments of the function except the tracer."""
     program, options = _load(config.program), _arguments(config.arguments)
     try:
         inspect.signature(program).bind(None, **options)
@@ -221,13 +221,13 @@ def _bound(config: ProgramConfig) -> Callable[[Any], object]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, sign, value = item.partition("=")
         if not sign or not name.strip().isidentifier():
-            raise DeclarationError(f"program: option arguments is NAME=VALUE with commas, such as m=3,n=3, got {text!r}.")
+            raise DeclarationError(f"program: option arguments must be comma-separated NAME=VALUE pairs, such as m=3,n=3, got {text!r}.")
         try:
-            found[name.strip()] = ast.literal_eval(value.strip())
+            arguments[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            found[name.strip()] = value.strip()
-    return found
+            arguments[name.strip()] = value.strip()
+    return arguments

@@ -11,11 +11,11 @@ from ..generated.metropolis import CERTAINTY, Program, Values, for_chains, relax
 
 
 def sorting(u: Tensor, certainty: float = CERTAINTY) -> Program:
-    """Each rank has an entry of the list, all equally probable; no two ranks may have the same one, and neighbours in rank must be in order.
+    """Draw an entry of the list for each rank, uniformly; constraints: entries differ and are in order.
 
     Args:
-        u: lists, shape ``(count, n)``; a chain for each, or one list for all chains.
-        certainty: that a constraint is met.
+        u: lists, shape ``(count, n)``; one per chain, or one for all chains.
+        certainty: probability of the observation if a constraint holds.
 
     Returns:
         A program of P, whose rows are one-hot, shape ``(chains, n, n)``, and s = P u, shape ``(chains, n)``.
@@ -25,8 +25,8 @@ def sorting(u: Tensor, certainty: float = CERTAINTY) -> Program:
         ObservationError: for lists of another shape, or with NaN or infinite entries.
     """
     if not isinstance(u, Tensor) or u.ndim != 2 or not u.numel() or not u.is_floating_point() or not bool(u.isfinite().all()):
-        found = f"shape {tuple(u.shape)} and dtype {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-        raise ObservationError(f"u must be a floating-point tensor of shape (count, n) of finite numbers, got {found}.")
+        actual = f"shape {tuple(u.shape)} and dtype {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
+        raise ObservationError(f"u must be a floating-point tensor of shape (count, n) of finite numbers, got {actual}.")
     n = u.shape[1]
     first, second = torch.triu_indices(n, n, 1)
     log_probability = relaxed(certainty)

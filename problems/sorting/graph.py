@@ -18,8 +18,8 @@ def declare(n: int | None, intermediate: bool, order: Order) -> unn.FactorGraph:
 
     Args:
         n: length of the list; None to leave it dynamic.
-        intermediate: have the products C as variables.
-        order: who sees whom in the sorted list: neighbours in rank, everybody, or nobody (Figure 7).
+        intermediate: declare the products C as variables.
+        order: interactions in the sorted list: neighbours in rank, all pairs, or none (Figure 7).
     """
     g = unn.FactorGraph("sorting", **({} if n is None else {"i": n, "j": n}))
     u = g.variable("u", "j", unn.SquaredNorm())
@@ -41,18 +41,18 @@ def declare(n: int | None, intermediate: bool, order: Order) -> unn.FactorGraph:
 
 
 def generate(count: int, n: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
-    """Lists of Gaussian numbers with what sorts them.
+    """Lists of Gaussian numbers with their permutations and sorted lists.
 
     Returns:
-        u and s ``(count, n)``, P ``(count, n, n)``; C ``(count, n, n)`` if asked for.
+        u and s ``(count, n)``, P ``(count, n, n)``; C ``(count, n, n)`` if ``intermediate``.
     """
     u = torch.randn(count, n, generator=generator)
     s, order = u.sort(1)
     P = torch.nn.functional.one_hot(order, n).float()
-    found = {"u": u, "s": s, "P": P}
+    values = {"u": u, "s": s, "P": P}
     if intermediate:
-        found["C"] = P * u[:, None]
-    return found
+        values["C"] = P * u[:, None]
+    return values
 
 
 def error(u: Tensor, P: Tensor) -> float:
@@ -61,5 +61,5 @@ def error(u: Tensor, P: Tensor) -> float:
 
 
 def is_permutation(P: Tensor) -> Tensor:
-    """Has each row and each column one 1, shape ``(count,)``?"""
+    """Check that each row and each column has a single 1; boolean, shape ``(count,)``."""
     return ((P.sum(1) == 1) & (P.sum(2) == 1)).all(1)

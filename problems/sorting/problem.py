@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SortingConfig:
-    """All that a run of the sorting problem depends on.
+    """Configuration of a run of the sorting problem.
 
     Attributes:
-        length: of the list.
-        intermediate: have the products C[i,j] = P[i,j] u[j] as variables.
-        order: who sees whom in the sorted list: "chain" (neighbours in rank), "clique" or "none".
-        observe: in training: "u" as in the paper, or "any" subset of all entries.
-        examples: how many there are to train on; 0 for a stream without an end.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        length: Length of the list.
+        intermediate: Declare the products C[i,j] = P[i,j] u[j] as variables.
+        order: Interactions in the sorted list: "chain" (neighbours in rank), "clique" or "none".
+        observe: Observed in training: "u" as in the paper, or "any" subset of all entries.
+        examples: Number of training examples; 0 for an infinite stream.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     length: int = 5
@@ -58,13 +58,13 @@ class SortingProblem(DenoisingProblem):
         check_observe(self.name, config.observe, ("u", "any"))
 
     def declare(self, config: SortingConfig) -> unn.FactorGraph:
-        """The graph for lists of the length of the options."""
+        """The graph for lists of the configured length."""
         from .graph import declare
 
         return declare(config.length, config.intermediate, config.order)
 
     def generate(self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Gaussian lists with what sorts them."""
+        """Gaussian lists with their permutations and sorted lists."""
         from .graph import generate
 
         return generate(count, config.length, config.intermediate, generator)
@@ -82,7 +82,7 @@ class SortingProblem(DenoisingProblem):
         return {"": {"u": self.generate(config, count, generator, {})["u"]}}
 
     def measures(self, config: SortingConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """RMSE of the sorted list against P u, and the share of samples whose P is a permutation."""
+        """RMSE of the sorted list against P u, and the fraction of samples in which P is a permutation."""
         from .graph import error, is_permutation
 
         u: Any = given["u"]

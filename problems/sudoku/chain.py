@@ -13,12 +13,12 @@ from .grids import declare, one_hot
 
 
 def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINTY) -> Program:
-    """Each empty cell has a digit, all equally probable; each pair of cells that must differ is a constraint.
+    """Draw a digit for each empty cell, uniformly; each pair of cells that must differ is a constraint.
 
     Args:
-        puzzles: digits from 1, 0 where a cell is empty, shape ``(count, n, n)``; a chain for each, or one puzzle for all chains.
-        rows, columns: of a block.
-        certainty: that a constraint is met.
+        puzzles: digits from 1, 0 for empty cells, shape ``(count, n, n)``; one per chain, or one for all chains.
+        rows, columns: size of a block.
+        certainty: probability of the observation if a constraint holds.
 
     Returns:
         A program of X, one-hot, shape ``(chains, n, n, n)``.
@@ -29,8 +29,8 @@ def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINT
     """
     n = rows * columns
     if not isinstance(puzzles, Tensor) or puzzles.is_floating_point() or puzzles.ndim != 3 or tuple(puzzles.shape[1:]) != (n, n):
-        found = f"{puzzles.dtype} of shape {tuple(puzzles.shape)}" if isinstance(puzzles, Tensor) else type(puzzles).__name__
-        raise ObservationError(f"puzzles with blocks of {rows} x {columns} are whole numbers of shape (count, {n}, {n}), got {found}.")
+        actual = f"{puzzles.dtype} of shape {tuple(puzzles.shape)}" if isinstance(puzzles, Tensor) else type(puzzles).__name__
+        raise ObservationError(f"puzzles with blocks of {rows} x {columns} are whole numbers of shape (count, {n}, {n}), got {actual}.")
     if not bool(((puzzles >= 0) & (puzzles <= n)).all()):
         raise ObservationError(f"puzzles with blocks of {rows} x {columns} have digits from 1 to {n}, and 0 for an empty cell.")
     pairs = declare(rows, columns).adjacency()

@@ -13,22 +13,23 @@ _RULES = set("|+-= \t")
 def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[int]]:
     """Puzzles, digits from 1 and 0 for empty cells, row by row.
 
-    Either a puzzle a line, all cells after one another (what follows a comma is left out), or one puzzle with a row a line, in which spaces and
-    rules of ``| + -`` are passed over. Above 9 digits are numbers separated by spaces. Empty cells are any of ``0 . _ ? x *``.
+    Either one puzzle per line, as consecutive cells (anything after a comma is ignored), or one row per line, ignoring
+    spaces and rules of ``| + -``. Digits above 9 are numbers separated by spaces. Empty cells are any of
+    ``0 . _ ? x *``.
 
     Args:
-        text: of the file.
-        rows, columns: of a block.
-        source: for messages.
+        text: contents of the file.
+        rows, columns: size of a block.
+        source: name of the source for error messages.
 
     Raises:
-        DataError: with line, column and reason.
+        DataError: for malformed puzzles, with line, column and reason.
     """
     n = rows * columns
     lines = [(k + 1, line.rstrip()) for k, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff").split("\n"))]
     lines = [(k, line) for k, line in lines if line.strip() and not line.lstrip().startswith("#") and not set(line) <= _RULES]
     if not lines:
-        raise DataError(f"{source}: no puzzle in it; write {n} rows of {n} cells, or all {n * n} cells in a line.")
+        raise DataError(f"{source}: it contains no puzzle; write {n} rows of {n} cells, or all {n * n} cells in one line.")
     puzzles: list[list[int]] = []
     grid: list[int] = []
     for number, line in lines:
@@ -50,37 +51,37 @@ def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[i
 
 def _cells(line: str, n: int, where: str) -> list[int]:
     if n > 9:
-        found = []
+        cells = []
         for place, word in enumerate(line.replace("|", " ").split(), 1):
             if len(word) == 1 and word in _EMPTY:
-                found.append(0)
+                cells.append(0)
                 continue
             if not word.isascii() or not word.isdecimal() or len(word) > 9 or not 0 <= int(word) <= n:
-                raise DataError(f"{where}, cell {place}: {word!r} is no number from 1 to {n} and no sign for an empty cell ({' '.join(_EMPTY)}).")
-            found.append(int(word))
-        return found
-    found = []
+                raise DataError(f"{where}, cell {place}: {word!r} is neither a number from 1 to {n} nor an empty cell ({' '.join(_EMPTY)}).")
+            cells.append(int(word))
+        return cells
+    cells = []
     for column, sign in enumerate(line, 1):
         if sign in _EMPTY:
-            found.append(0)
+            cells.append(0)
         elif sign in "|+ \t":
             continue
         elif sign in "123456789" and int(sign) <= n:
-            found.append(int(sign))
+            cells.append(int(sign))
         else:
-            raise DataError(f"{where}, column {column}: {sign!r} is no digit from 1 to {n} and no sign for an empty cell ({' '.join(_EMPTY)}).")
-    return found
+            raise DataError(f"{where}, column {column}: {sign!r} is neither a digit from 1 to {n} nor an empty cell ({' '.join(_EMPTY)}).")
+    return cells
 
 
 def grid_lines(grid: Sequence[int], rows: int, columns: int) -> list[str]:
     """A grid as text, with rules between blocks; 0 is printed as a dot."""
     n = rows * columns
     wide = len(str(n))
-    found = []
+    lines = []
     for r in range(n):
         cells = [str(d) if d else "." for d in grid[r * n : (r + 1) * n]]
         parts = [" ".join(cell.rjust(wide) for cell in cells[c : c + columns]) for c in range(0, n, columns)]
         if r and r % rows == 0:
-            found.append("-+-".join("-" * len(part) for part in parts))
-        found.append(" | ".join(parts))
-    return found
+            lines.append("-+-".join("-" * len(part) for part in parts))
+        lines.append(" | ".join(parts))
+    return lines

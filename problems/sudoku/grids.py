@@ -13,18 +13,18 @@ import unn
 from factors import Cardinality
 
 Grid = list[int]
-"""Digits 1, 2, ... row by row; 0 where a cell is empty."""
+"""Digits 1, 2, ... row by row; 0 for empty cells."""
 
 _POOL = 500
-"""Grids that are filled from nothing; the others follow from them by the symmetries of sudoku."""
+"""Number of grids filled by search; the others are their images under the symmetries of sudoku."""
 
 
 def declare(rows: int, columns: int) -> unn.FactorGraph:
     """Cells with one digit each; every digit once in each row, column and block.
 
     Args:
-        rows: of a block.
-        columns: of a block; the grid has ``rows * columns`` rows, columns and digits.
+        rows: rows of a block.
+        columns: columns of a block; the grid has ``rows * columns`` rows, columns and digits.
     """
     n = rows * columns
     g = unn.FactorGraph("sudoku", row=n, col=n, digit=n, band=n // rows, stack=n // columns)
@@ -36,12 +36,12 @@ def declare(rows: int, columns: int) -> unn.FactorGraph:
 
 
 def completions(grid: Grid, rows: int, columns: int, random: Random | None = None) -> Iterator[Grid]:
-    """All ways to fill the empty cells, by depth-first search from the cell with the fewest options; in random order, if asked for.
+    """All completions of a grid, by depth-first search on the cell with the fewest options.
 
     Args:
-        grid: what is given.
-        rows, columns: of a block.
-        random: to shuffle the options.
+        grid: given cells.
+        rows, columns: size of a block.
+        random: random number generator for a random order; None for a fixed one.
     """
     n = rows * columns
     peers = _peers(rows, columns)
@@ -89,8 +89,9 @@ def completions(grid: Grid, rows: int, columns: int, random: Random | None = Non
 def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """Filled grids, digits from 0, shape ``(count, n, n)``.
 
-    Up to 4 x 4 uniform among all grids. Larger ones: grids filled at random by search, moved by random symmetries: digits renamed, rows within bands,
-    bands, columns within stacks and stacks permuted, and turned over where blocks are square. That is not quite uniform.
+    Uniform among all grids up to 4 x 4. Larger grids are filled by random search and transformed by random
+    symmetries: permutations of digits, of rows within bands, bands, columns within stacks and stacks, and
+    transposition for square blocks. Their distribution is not quite uniform.
     """
     n = rows * columns
     base = all_grids(rows, columns) if n <= 4 else _pool(rows, columns)
@@ -99,23 +100,23 @@ def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) 
 
 
 def move_grids(grids: Tensor, given: Tensor | None, rows: int, columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-    """Grids under random symmetries of sudoku, and which of their cells are given.
+    """Apply random symmetries of sudoku to grids and their masks of given cells.
 
     Args:
         grids: digits from 0, shape ``(count, n, n)``.
-        given: boolean, of the same shape; None for none.
-        rows, columns: of a block.
-        generator: of the symmetries.
+        given: masks of given cells, shape ``(count, n, n)``; None to omit.
+        rows, columns: size of a block.
+        generator: random number generator.
     """
     count, n = grids.shape[:2]
     names = torch.rand(count, n, generator=generator).argsort(1)
     lines = _moves(count, n // rows, rows, generator)[:, :, None].expand(-1, -1, n)
     stacks = _moves(count, n // columns, columns, generator)[:, None].expand(-1, n, -1)
-    turned = torch.rand(count, generator=generator)[:, None, None] < (0.5 if rows == columns else 0)
+    transposed = torch.rand(count, generator=generator)[:, None, None] < (0.5 if rows == columns else 0)
 
     def move(x: Tensor) -> Tensor:
         moved = x.gather(1, lines).gather(2, stacks)
-        return torch.where(turned, moved.mT, moved)
+        return torch.where(transposed, moved.mT, moved)
 
     renamed = names.gather(1, grids.flatten(1)).view(count, n, n)
     return move(renamed), None if given is None else move(given)
@@ -132,7 +133,7 @@ def all_grids(rows: int, columns: int) -> Tensor:
 def _pool(rows: int, columns: int) -> Tensor:
     random = Random(0)
     n = rows * columns
-    # beyond 9 x 9 search from nothing can take long
+    # search without given cells is slow beyond 9 x 9
     count = _POOL if n <= 9 else 20 if n <= 12 else 0
     grids = [next(completions([0] * (n * n), rows, columns, random)) for _ in range(count)]
     if not grids:
@@ -163,7 +164,7 @@ def one_hot(grids: Tensor, n: int) -> Tensor:
 
 
 def violated_pairs(grids: Tensor, rows: int, columns: int) -> Tensor:
-    """How many pairs of cells in a common row, column or block have the same digit, each pair once, shape ``(count,)``."""
+    """Number of pairs of cells in a common row, column or block with equal digits, shape ``(count,)``."""
     flat = grids.flatten(1)
     i, j = _pairs(rows, columns)
     return (flat[:, i] == flat[:, j]).sum(1)
@@ -172,20 +173,20 @@ def violated_pairs(grids: Tensor, rows: int, columns: int) -> Tensor:
 @lru_cache(maxsize=8)
 def _pairs(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     pairs = [(a, b) for a, others in enumerate(_peers(rows, columns)) for b in others if a < b]
-    found = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
-    return found[:, 0], found[:, 1]
+    indices = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return indices[:, 0], indices[:, 1]
 
 
 def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:
-    """How evenly valid samples are spread over all possible grids.
+    """Divergence of valid samples from the uniform distribution over all possible grids.
 
     Args:
         samples: digits, shape ``(count, n, n)``.
-        possible: all grids that complete what was given, shape ``(grids, n, n)``.
+        possible: all completions of the given cells, shape ``(grids, n, n)``.
 
     Returns:
-        valid: share of the samples that are possible; kl: the divergence of their frequencies from uniform, in nats; expected_kl: what as many
-        uniform draws give on average (to first order).
+        valid: fraction of samples that are possible; kl: divergence of their frequencies from uniform, in nats;
+        expected_kl: mean divergence of as many uniform draws (to first order).
     """
     same = (samples.flatten(1)[:, None] == possible.flatten(1)[None]).all(2)
     hits = same.sum(0).double()

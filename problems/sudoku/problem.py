@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SudokuConfig:
-    """All that a run of the sudoku problem depends on.
+    """Configuration of a run of the sudoku problem.
 
     Attributes:
-        block_rows: rows of a block.
-        block_columns: columns of a block; the grid has as many rows, columns and digits as a block has cells.
-        examples: how many grids there are to train on; 0 for a stream without an end.
-        puzzles: File of puzzles, one a line, or a folder of such files (.gz too). Half of the examples of training are these, under random
-            symmetries, and evaluation measures the held-out fifth of each file by its name. The others have any cells given.
-        model: the denoiser and its diffusion, or a baseline.
-        training: how it is trained.
+        block_rows: Rows of a block.
+        block_columns: Columns of a block; the grid has as many rows, columns and digits as a block has cells.
+        examples: Number of training grids; 0 for an infinite stream.
+        puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Half of the training examples
+            are these under random symmetries, and evaluation uses the held-out fifth of each file. The others have
+            random cells given.
+        model: Options of the denoiser and its diffusion, or of a baseline.
+        training: Options of training.
     """
 
     block_rows: int = 2
@@ -50,7 +51,7 @@ class SudokuConfig:
 
 
 class SudokuProblem(DenoisingProblem, TakesData):
-    """Fill grids, whatever is given."""
+    """Complete grids from any given cells."""
 
     name = "sudoku"
     summary = "sudoku with blocks of any shape: sample grids that complete a puzzle"
@@ -66,7 +67,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
         )
 
     def task(self, config: SudokuConfig) -> DenoisingTask:
-        """Grids that are generated as training goes; a checksum of the first says whether another version generates others."""
+        """Grids generated during training; a checksum of the first detects versions that generate others."""
         import torch
 
         from unn.runs import tensor_digest
@@ -94,7 +95,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
         return {"X": one_hot(grids, config.block_rows * config.block_columns)}
 
     def observed(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Any cells; how many is uniform (structured-diffusion paper, Section 4)."""
+        """Random cells; their number is uniform (structured-diffusion paper, Section 4)."""
         import torch
 
         n = config.block_rows * config.block_columns
@@ -104,7 +105,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
     def examples(
         self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Grids and the cells given; half of them puzzles, if there are any."""
+        """Grids and their given cells; half of them puzzles, if configured."""
         import torch
 
         from .grids import move_grids, one_hot
@@ -121,32 +122,32 @@ class SudokuProblem(DenoisingProblem, TakesData):
         return values, observed
 
     def puzzles(self, config: SudokuConfig, held_out: bool = False) -> Puzzles:
-        """The puzzles to train on, or those held out of all files.
+        """Training puzzles, or the held-out puzzles of all files.
 
         Raises:
             DataError: if the files cannot be read.
         """
-        from .puzzles import load_puzzles, merged
+        from .puzzles import load_puzzles, merge_puzzles
 
         files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
-        return merged([split.held_out if held_out else split.training for split in files.values()])
+        return merge_puzzles([split.held_out if held_out else split.training for split in files.values()])
 
     def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
-        """Nothing given; half of the cells of held-out grids; and held-out puzzles by file, where their files are on this machine."""
+        """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files exist."""
         import torch
 
         from unn import Partial
 
         from .grids import one_hot
-        from .puzzles import load_puzzles, located
+        from .puzzles import load_puzzles, locate
 
         X = self.generate(config, count, generator, {})["X"]
         n = X.shape[1]
         half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
         conditions: dict[str, Given] = {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
-        if config.puzzles and located(config.puzzles).exists():
+        if config.puzzles and locate(config.puzzles).exists():
             for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
-                # each as often as it takes for as many conditions
+                # repeat puzzles to fill the number of conditions
                 place = torch.arange(count) % len(split.held_out.grids)
                 conditions[name] = {"X": Partial(one_hot(split.held_out.grids[place], n), split.held_out.given[place])}
         return conditions
@@ -156,14 +157,14 @@ class SudokuProblem(DenoisingProblem, TakesData):
         return ("X",)
 
     def on_data(self, run: Trained, data: Path) -> Trained:
-        """The run, to be evaluated on the held-out puzzles of another file or folder."""
+        """The run with the held-out puzzles of another file or folder for evaluation."""
         from .puzzles import load_puzzles
 
         load_puzzles(str(data), run.config.block_rows, run.config.block_columns)
         return replace(run, config=replace(run.config, puzzles=str(data)))
 
     def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """The share of valid grids, and the mean number of pairs of cells that must differ and do not."""
+        """Fraction of valid grids, and mean number of violated pairs of cells."""
         from .grids import violated_pairs
 
         wrong = violated_pairs(values["X"].argmax(3), config.block_rows, config.block_columns)
@@ -184,11 +185,11 @@ class SudokuProblem(DenoisingProblem, TakesData):
         return {"Metropolis-Hastings": metropolis(program, count, chain_steps, seed=0).values}
 
     def blocks(self, config: SudokuConfig) -> dict[str, tuple[int, int]]:
-        """Those of the puzzle."""
+        """Blocks of the puzzle."""
         return {"X": (config.block_rows, config.block_columns)}
 
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """The file of a puzzle, or its cells in a line."""
+        """Read a puzzle from a file, or from its cells in one line."""
         import torch
 
         from unn import Partial

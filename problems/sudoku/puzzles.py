@@ -28,7 +28,7 @@ class Puzzles:
 
     Attributes:
         grids: solutions, digits from 0, shape ``(count, n, n)``.
-        given: which cells are given, boolean, of the same shape.
+        given: mask of given cells, shape ``(count, n, n)``.
     """
 
     grids: Tensor
@@ -37,11 +37,11 @@ class Puzzles:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The puzzles of one file; a fifth of them, by the SHA-1 of their text, is held out.
+    """Puzzles of one file; a fifth, chosen by the SHA-1 of their text, is held out.
 
     Attributes:
-        training: four fifths.
-        held_out: the rest, at least one.
+        training: training puzzles.
+        held_out: held-out puzzles, at least one.
     """
 
     training: Puzzles
@@ -52,16 +52,17 @@ class Split:
 def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
     """Puzzles by the name of their file, up to its first dot.
 
-    A line is a puzzle; after a comma its solution may follow, else the puzzle is solved, which takes long where it is hard.
+    Each line is a puzzle, optionally followed by a comma and its solution; otherwise the puzzle is solved, which is
+    slow for hard ones.
 
     Args:
-        path: of a file or of a folder of ``*.txt``, ``*.csv`` and their ``.gz``; looked up in ``$UNN_DATA`` if it does not exist.
-        rows, columns: of a block.
+        path: file, or folder of ``*.txt``, ``*.csv`` and their ``.gz``; looked up in ``$UNN_DATA`` if missing.
+        rows, columns: size of a block.
 
     Raises:
-        DataError: for files that are missing or malformed, puzzles without a solution or with several, and solutions that do not fit.
+        DataError: for files that are missing or malformed, puzzles without a solution or with several, and wrong solutions.
     """
-    folder = located(path)
+    folder = locate(path)
     files = [folder]
     if folder.is_dir():
         files = sorted(file for file in folder.iterdir() if file.name.endswith((".txt", ".csv", ".txt.gz", ".csv.gz")))
@@ -70,14 +71,14 @@ def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
     return {file.name.split(".")[0]: _split(file, rows, columns) for file in files}
 
 
-def located(path: str) -> Path:
-    """The file or folder itself, or the one of this name in ``$UNN_DATA`` if there is none; it may be missing."""
+def locate(path: str) -> Path:
+    """Path of the file or folder, or of that name in ``$UNN_DATA`` if it does not exist; may be missing."""
     data = os.environ.get("UNN_DATA")
     return Path(path) if Path(path).exists() or not data else Path(data) / path
 
 
-def merged(parts: Sequence[Puzzles]) -> Puzzles:
-    """All puzzles of several sets."""
+def merge_puzzles(parts: Sequence[Puzzles]) -> Puzzles:
+    """Concatenate sets of puzzles."""
     return Puzzles(torch.cat([p.grids for p in parts]), torch.cat([p.given for p in parts]))
 
 
@@ -87,13 +88,13 @@ def _split(file: Path, rows: int, columns: int) -> Split:
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: no puzzles can be read: {getattr(error, 'strerror', None) or error}.") from None
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    # an order that does not depend on that of the file
+    # independent of the order of lines in the file
     lines.sort(key=lambda line: hashlib.sha1(line.split(",")[0].encode()).digest())
     if len(lines) < 2:
         raise DataError(f"{file}: {len(lines)} puzzles; at least two are needed, one to train on and one to hold out.")
     puzzles = read_puzzles("\n".join(line.split(",")[0] for line in lines), rows, columns, str(file))
     if len(puzzles) != len(lines):
-        raise DataError(f"{file}: write each puzzle in a line of its own.")
+        raise DataError(f"{file}: write each puzzle on its own line.")
     solutions = [_solution(puzzle, line, rows, columns, file) for puzzle, line in zip(puzzles, lines, strict=True)]
     n = rows * columns
     given = torch.tensor(puzzles).view(-1, n, n) > 0
@@ -108,10 +109,10 @@ def _split(file: Path, rows: int, columns: int) -> Split:
 def _solution(puzzle: list[int], line: str, rows: int, columns: int, file: Path) -> list[int]:
     written = line.split(",")[1:]
     if not written:
-        ways = list(islice(completions(puzzle, rows, columns), 2))
-        if len(ways) != 1:
-            raise DataError(f"{file}: the puzzle {line} has {'no solution' if not ways else 'several solutions'}.")
-        return ways[0]
+        solutions = list(islice(completions(puzzle, rows, columns), 2))
+        if len(solutions) != 1:
+            raise DataError(f"{file}: the puzzle {line} has {'no solution' if not solutions else 'several solutions'}.")
+        return solutions[0]
     solution = read_puzzles(written[0], rows, columns, str(file))[0]
     if 0 in solution:
         raise DataError(f"{file}: the solution of the puzzle {line.split(',')[0]} has empty cells.")

@@ -1,7 +1,7 @@
-"""Reading and writing CoNLL-U: every byte is kept, and whatever is wrong with a file is said with its line.
+"""Reading and writing CoNLL-U: every byte is preserved, and errors contain the line.
 
 The format: https://universaldependencies.org/format.html. Syntactic words (ids 1 to n) make the tree; comments, multiword ranges (``3-4``)
-and empty nodes (``8.1``) are checked, kept and otherwise left alone.
+and empty nodes (``8.1``) are checked and preserved.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Sentence:
     """One sentence.
 
     Attributes:
-        lines: every line as it stood, without its end: comments, multiword ranges, empty nodes and words.
+        lines: every original line without its end: comments, multiword ranges, empty nodes and words.
         words: the syntactic words; the word with id i is ``words[i - 1]``.
         line: number of the first line in the file.
-        ends: how each line ended (``"\\n"``, ``"\\r\\n"``, or nothing at the end of the file); () means
-            as in the rest of the file.
+        ends: end of each line (``"\\n"``, ``"\\r\\n"``, or nothing at the end of the file); () for that of
+            the rest of the file.
     """
 
     lines: tuple[str, ...]
@@ -75,17 +75,18 @@ class Sentence:
     def ranges(self) -> tuple[tuple[int, int, str], ...]:
         """Multiword tokens: first word, last word, form."""
         rows = (line.split("\t", 2) for line in self.lines if line[0] != "#")
-        found = ((RANGE.fullmatch(row[0]), row) for row in rows)
-        return tuple((int(match[1]), int(match[2]), row[1]) for match, row in found if match)
+        matches = ((RANGE.fullmatch(row[0]), row) for row in rows)
+        return tuple((int(match[1]), int(match[2]), row[1]) for match, row in matches if match)
 
     def with_heads(self, heads: Sequence[int], deprels: Sequence[str] | None = None) -> Sentence:
-        """The same sentence with other heads; all bytes but those of three columns of the word lines are kept.
+        """Replace the heads; all bytes except three columns of the word lines are preserved.
 
-        HEAD is replaced. DEPREL becomes ``deprels``; without them it is kept where the head stays and is not ``_``, and is otherwise
-        ``root`` for head 0 and ``dep`` for another. DEPS becomes ``_`` where the head changes, for it described the old one.
+        HEAD is replaced. DEPREL becomes ``deprels``; without them it is preserved where the head is unchanged and
+        DEPREL is not ``_``, and is otherwise ``root`` for head 0 and ``dep`` for others. DEPS becomes ``_`` where
+        the head changes, since it described the old one.
 
         Args:
-            heads: n numbers, 0 for the root; whether they make a tree is not checked.
+            heads: n numbers, 0 for the root; they need not form a tree.
             deprels: n labels.
 
         Raises:
@@ -93,23 +94,23 @@ class Sentence:
         """
         n = len(self.words)
         heads = [int(head) for head in heads]
-        for what, found in (("heads", heads), ("labels", deprels)):
-            if found is not None and len(found) != n:
-                raise DataError(f"line {self.line}: {len(found)} {what} for a sentence of {n} words. Give one for each word.")
+        for what, values in (("heads", heads), ("labels", deprels)):
+            if values is not None and len(values) != n:
+                raise DataError(f"line {self.line}: {len(values)} {what} for a sentence of {n} words. Give one for each word.")
         lines, words, rows = list(self.lines), [], _word_rows(self.lines)
         for i, (row, word, head) in enumerate(zip(rows, self.words, heads, strict=True)):
             if not 0 <= head <= n:
                 raise DataError(f"line {word.line}: head {head} for {name_of(i + 1, word.form)} of {n}. Give heads 0 (root) to {n}.")
-            kept = head == word.head
+            unchanged = head == word.head
             if deprels is not None:
                 deprel = deprels[i]
                 if deprel.split() != [deprel]:
                     raise DataError(f"line {word.line}: label {deprel!r} is empty or has white space. Give labels without it.")
-            elif kept and word.deprel != "_":
+            elif unchanged and word.deprel != "_":
                 deprel = word.deprel
             else:
                 deprel = "dep" if head else "root"
-            deps = word.deps if kept else "_"
+            deps = word.deps if unchanged else "_"
             columns = lines[row].split("\t")
             columns[6:9] = str(head), deprel, deps
             lines[row] = "\t".join(columns)
@@ -119,14 +120,14 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A sentence that was wrong, to be copied through unchanged.
+    """A malformed sentence, to be copied unchanged.
 
     Attributes:
-        line: number of the line that is wrong.
-        reason: what is wrong with it and what to do.
-        lines: every line of that sentence, without its end.
-        index: its place among all sentences of the file, from 0, those that were skipped included.
-        ends: how each line ended; () means as in the rest of the file.
+        line: number of the malformed line.
+        reason: error message with remedy.
+        lines: every line of the sentence, without its end.
+        index: index among all sentences of the file, from 0, including skipped ones.
+        ends: end of each line; () for that of the rest of the file.
     """
 
     line: int
@@ -138,15 +139,15 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Treebank:
-    """A whole file: writing it gives back every byte that was read.
+    """A whole file: writing it reproduces every byte that was read.
 
     Attributes:
-        sentences: those that are right, in order.
-        skipped: those that are not, in order.
+        sentences: valid sentences, in order.
+        skipped: malformed sentences, in order.
         line_end: the more frequent of ``"\\n"`` and ``"\\r\\n"``.
         source: name of the file.
         gaps: the text before each sentence, skipped or not, and after the last: blank lines, comments without words, a byte order mark.
-            () means a blank line after each.
+            () for a blank line after each.
     """
 
     sentences: tuple[Sentence, ...]
@@ -161,10 +162,10 @@ class Treebank:
             raise DataError(f"{self.source}: {total} sentences for a file of {len(self.gaps) - 1}. Keep all of them, or leave `gaps` empty.")
 
     def with_heads(self, heads: Sequence[Sequence[int]], deprels: Sequence[Sequence[str]] | None = None) -> Treebank:
-        """The same file with other heads in `sentences`; see ``Sentence.with_heads``.
+        """Replace the heads in `sentences`; see ``Sentence.with_heads``.
 
         Raises:
-            DataError: if numbers of sentences or words do not fit, or a head or label cannot be.
+            DataError: for wrong numbers of sentences or words, or an invalid head or label.
         """
         if len(heads) != len(self.sentences) or (deprels is not None and len(deprels) != len(self.sentences)):
             raise DataError(f"{self.source}: heads or labels of another number of sentences than {len(self.sentences)}. Give one list for each.")
@@ -172,7 +173,7 @@ class Treebank:
         return replace(self, sentences=tuple(s.with_heads(h, d) for s, h, d in zip(self.sentences, heads, labels, strict=True)))
 
     def pieces(self) -> Iterator[str]:
-        """The text of the file, piece by piece."""
+        """Text of the file, in pieces."""
         total = len(self.sentences) + len(self.skipped)
         gaps = self.gaps or ("", *[self.line_end] * total)
         bad = {block.index: block for block in self.skipped}
@@ -201,13 +202,13 @@ class Treebank:
 
 
 def read_conllu(source: Source, *, trees: bool, skip_bad: bool = False, longest: int = 1000) -> Treebank:
-    """Read a file of CoNLL-U, compressed by gzip (seen by its content, not its name) or not.
+    """Read a file of CoNLL-U, optionally gzip-compressed (detected by its content, not its name).
 
     Args:
-        source: a path or a binary stream.
-        trees: every sentence needs a tree: heads 0 to n, one root, no cycle. Otherwise HEAD may also be ``_``.
-        skip_bad: collect wrong sentences in `skipped`; what is wrong with a file as a whole is still an error.
-        longest: sentences of more words are wrong.
+        source: path or binary stream.
+        trees: require a tree of every sentence: heads 0 to n, one root, no cycle. Otherwise HEAD may also be ``_``.
+        skip_bad: collect malformed sentences in `skipped`; errors of the file as a whole still raise.
+        longest: maximum number of words of a sentence.
 
     Raises:
         DataError: 'FILE, line N: reason. What to do.'
@@ -232,7 +233,7 @@ def read_conllu(source: Source, *, trees: bool, skip_bad: bool = False, longest:
 
 
 def read_tokens(source: Source, *, longest: int = 1000) -> Treebank:
-    """Read raw text, one sentence a line, tokens between white space, as sentences without annotation; empty lines are left out.
+    """Read raw text, one sentence per line of tokens separated by white space; empty lines are ignored.
 
     Raises:
         DataError: 'FILE, line N: reason. What to do.'
@@ -249,15 +250,15 @@ def read_tokens(source: Source, *, longest: int = 1000) -> Treebank:
             lines = (f"# text = {' '.join(tokens)}", *rows)
             sentences.append(Sentence(lines, words, number, (end,) * len(lines)))
     if not sentences:
-        raise DataError(f"{name}, line 1: the file has no tokens. Give one sentence a line, tokens separated by spaces.")
+        raise DataError(f"{name}, line 1: the file has no tokens. Give one sentence per line, tokens separated by spaces.")
     return Treebank(tuple(sentences), (), end, name)
 
 
 def looks_like_conllu(first: bytes) -> bool:
     """Whether a file that begins with these bytes (a few thousand, of gzip or not) is CoNLL-U rather than raw tokens.
 
-    The first line that is neither blank nor a comment decides: an id and a tab, or ten columns that lost their tabs. Where all are comments,
-    one that CoNLL-U defines (``# sent_id``, ``# text``, ...) decides.
+    Decided by the first line that is neither blank nor a comment: an id and a tab, or ten columns without tabs. If
+    all are comments, decided by whether one is defined by CoNLL-U (``# sent_id``, ``# text``, ...).
     """
     if first.startswith(_GZIP):
         try:
@@ -278,12 +279,12 @@ def _line_end(text: str) -> str:
 
 
 def _word_rows(lines: Sequence[str]) -> list[int]:
-    """Which lines are those of syntactic words."""
+    """Indices of the lines of syntactic words."""
     return [row for row, line in enumerate(lines) if ID.fullmatch(line.partition("\t")[0])]
 
 
 def _read(source: Source) -> tuple[str, str]:
-    """Name and text of a file; a byte order mark stays.
+    """Name and text of a file, including a byte order mark.
 
     Raises:
         DataError: if it cannot be read, or is not text in UTF-8.
@@ -316,21 +317,21 @@ def _read(source: Source) -> tuple[str, str]:
         ) from None
     if "\0" in text:
         line, byte = _place(raw, raw.index(0))
-        raise DataError(f"{name}, line {line}: byte {byte} of the line is NUL, so that the file is not text in UTF-8. Convert it or repair it.")
+        raise DataError(f"{name}, line {line}: byte {byte} of the line is NUL, so the file is not text in UTF-8. Convert it or repair it.")
     if "\r" in text and "\n" not in text:
         raise DataError(f"{name}, line 1: lines end with a carriage return alone. Convert the line ends to LF: tr '\\r' '\\n'.")
     return name, text
 
 
 def _place(raw: bytes, position: int) -> tuple[int, int]:
-    """Line and byte in it, both from 1."""
+    """Line number and byte within the line, both from 1."""
     return raw.count(b"\n", 0, position) + 1, position - raw.rfind(b"\n", 0, position)
 
 
 def _split(text: str) -> tuple[list[Block], tuple[str, ...]]:
     """Sentences, and the text before, between and after them.
 
-    Only LF ends a line: other separators of Unicode may stand in a field.
+    Only LF ends a line: other Unicode separators may occur in fields.
     """
     blocks: list[Block] = []
     gaps: list[str] = []
@@ -349,7 +350,7 @@ def _split(text: str) -> tuple[list[Block], tuple[str, ...]]:
             ends.append(end)
             continue
         if lines:
-            if all(kept.startswith("#") and "\r" not in kept for kept in lines):
+            if all(comment.startswith("#") and "\r" not in comment for comment in lines):
                 gap += map("".join, zip(lines, ends, strict=True))
             else:
                 blocks.append(Block(tuple(lines), tuple(ends), row - len(lines) + 1))

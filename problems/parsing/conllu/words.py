@@ -1,4 +1,4 @@
-"""The words of one sentence in CoNLL-U: their columns, and whether they make a tree."""
+"""Words of one CoNLL-U sentence: parsing of columns and validation of the tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EMPTY = re.compile(r"(0|[1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One syntactic word: nine columns as they stand in the file, HEAD as a number (None for ``_``), and its line there."""
+    """One syntactic word: nine columns of the file, HEAD as a number (None for ``_``), and its line number."""
 
     form: str
     lemma: str
@@ -30,7 +30,7 @@ class Word:
 
 
 class SentenceError(Exception):
-    """What is wrong with one sentence: the reason, what to do, and the line."""
+    """Error in one sentence: reason, remedy and line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class SentenceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lines without a blank one between them."""
+    """Consecutive lines without a blank one."""
 
     lines: tuple[str, ...]
     ends: tuple[str, ...]
@@ -58,7 +58,7 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
     """The words of one sentence; ids, ranges and empty nodes are checked, heads only for being 0 to n or ``_``.
 
     Raises:
-        SentenceError: with the line that is wrong.
+        SentenceError: for malformed lines, with the line.
     """
     rows: list[tuple[int, list[str]]] = []
     ranges: list[tuple[int, int, int]] = []
@@ -112,7 +112,7 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
 
 
 def _wrong_columns(line: str, columns: list[str]) -> str:
-    """Why a line is not ten columns."""
+    """Explain why a line does not have ten columns."""
     if not line.strip():
         return "the line has only white space. A line between sentences must be empty: remove it."
     if len(columns) != 10:
@@ -127,7 +127,7 @@ def _wrong_columns(line: str, columns: list[str]) -> str:
 
 
 def _wrong_id(given: str, n: int, longest: int) -> str:
-    """Why an id cannot follow n words."""
+    """Explain why an id cannot follow n words."""
     if given == str(n + 1):
         return too_long(longest)
     if not ID.fullmatch(given):
@@ -140,10 +140,10 @@ def _wrong_id(given: str, n: int, longest: int) -> str:
 
 
 def check_tree(words: Sequence[Word], needed: bool) -> None:
-    """One root and no cycle; heads may be missing unless a tree is needed.
+    """Check that there is one root and no cycle; heads may be missing unless a tree is needed.
 
     Raises:
-        SentenceError: with the line of a word that is wrong.
+        SentenceError: for an invalid tree, with the line of a word.
     """
     heads = [word.head for word in words]
     if needed and None in heads:
@@ -170,7 +170,7 @@ def check_tree(words: Sequence[Word], needed: bool) -> None:
 
 
 def _cycle(words: Sequence[Word], start: int) -> str:
-    """The cycle through one word, in words."""
+    """Describe the cycle through one word."""
     path, at = [start], words[start - 1].head
     while at and at != start:
         path.append(at)

@@ -1,4 +1,4 @@
-"""Where the arcs of a dependency tree go: their levels, their ends at words, and the places of words and labels. All lengths are inches."""
+"""Layout of dependency arcs: levels, ends, words and labels. All lengths are in inches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Arc:
     """An arc to be drawn.
 
     Attributes:
-        head: a word from 1, or 0 for the root.
-        modifier: a word from 1.
-        kind: ``"arc"``, ``"wrong"`` for one that is not in the gold tree, ``"gold"`` for one that is in no other.
-        label: may be empty.
-        width: of the label.
-        weight: in [0, 1].
+        head: number of the head word from 1, or 0 for the root.
+        modifier: number of the modifier word from 1.
+        kind: ``"arc"``, ``"wrong"`` if missing in the gold tree, ``"gold"`` if only in the gold tree.
+        label: label, may be empty.
+        width: width of the label.
+        weight: weight in [0, 1].
     """
 
     head: int
@@ -32,21 +32,21 @@ class Arc:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The left and the right word."""
+        """Numbers of the left and the right word."""
         return min(self.head, self.modifier), max(self.head, self.modifier)
 
 
 @dataclass(frozen=True)
 class ArcLayout:
-    """Where everything goes, from the left end of the first word and up from the words.
+    """Positions, relative to the left end of the first word and the top of the words.
 
     Attributes:
-        words: the middle of each.
-        ends: of each arc, the places of its left and right end; equal for a root.
-        tops: the height of each arc.
-        labels: the middle of each label.
-        left: how far ends or labels reach to the left of 0.
-        right: how far anything reaches to the right.
+        words: centre of each word.
+        ends: positions of the left and right end of each arc; equal for a root.
+        tops: height of each arc.
+        labels: centre of each label.
+        left: extent of ends and labels to the left of 0.
+        right: extent to the right.
     """
 
     words: list[float]
@@ -58,7 +58,7 @@ class ArcLayout:
 
 
 def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> ArcLayout:
-    """Place words, arcs and labels such that every label has room above its arc.
+    """Place words, arcs and labels such that every label fits above its arc.
 
     Args:
         arcs: any, several to one word as well.
@@ -75,7 +75,7 @@ def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> Ar
     above = [(left, right, levels[k]) for k, (left, right) in between.items()]
     for k, arc in enumerate(arcs):
         if not arc.head:
-            # higher than all arcs, and other roots, that would meet the word above the arrow
+            # above all arcs and other roots that cross above the word
             low, high = places[k][0] - root / 2 - 0.05, places[k][0] + root / 2 + 0.05
             levels[k] = 1 + max((level for left, right, level in above if left < high and right > low), default=0)
             above.append((low, high, levels[k]))
@@ -88,7 +88,7 @@ def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> Ar
 
 
 def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """The level of each arc, from 1: above all arcs below it, and never that of an arc it overlaps.
+    """Level of each arc, from 1: above all arcs below it, and different from overlapping arcs.
 
     Args:
         spans: the left and the right word of each arc; arcs that meet at a word do not overlap.
@@ -108,7 +108,7 @@ def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _ends(arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]) -> tuple[list[list[float]], list[float]]:
-    """Where the left and the right end of each arc go beside the middle of their words, and how far words with ends reach to each side.
+    """Offsets of both ends of each arc from the middle of their words, and half widths of words with ends.
 
     From left to right: arcs to the left from low to high, roots, arcs to the right from high to low; so arcs of a word do not cross.
     """
@@ -129,7 +129,7 @@ def _ends(arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]) 
 
 
 def _words(arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Sequence[float]], reach: Sequence[float]) -> list[float]:
-    """The middles of the words from left to right, as close as words and labels allow."""
+    """Centres of the words from left to right, as close as words and labels allow."""
     words: list[float] = []
     for k in range(len(widths)):
         place = words[-1] + reach[k - 1] + GAP + reach[k] if words else reach[0]
@@ -142,7 +142,7 @@ def _words(arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Seque
 
 
 def _label_place(k: int, arcs: Sequence[Arc], places: Sequence[tuple[float, float]], levels: dict[int, int]) -> float:
-    """The place closest to the middle of an arc where its label meets no arc that goes up through it; the middle if there is none."""
+    """Label position closest to the middle of an arc that no arc crosses; the middle if there is none."""
     left, right = places[k]
     middle, half = (left + right) / 2, arcs[k].width / 2 + 0.03
     ups = {x for j, ends in enumerate(places) if levels[j] > levels[k] for x in ends if left < x < right}

@@ -1,4 +1,4 @@
-"""Fonts for words of any script: the usual one first, then whichever installed ones have what it lacks."""
+"""Fonts for words of any script: the default one, then installed ones with the missing characters."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def font_for(texts: Iterable[str]) -> FontProperties:
 
 @lru_cache(256)
 def _fallbacks(usual: tuple[str, ...], letters: frozenset[str]) -> tuple[str, ...]:
-    """The families that have letters which those before lack, and boxes if that is not enough; ``usual`` are paths."""
+    """Families for letters missing in the previous ones, and boxes for the rest; ``usual`` are paths."""
     from matplotlib.font_manager import fontManager
 
     missing = {ord(letter) for letter in letters}.difference(*map(_letters_of, usual))
-    found: list[str] = []
+    families: list[str] = []
     upright = [entry for entry in fontManager.ttflist if entry.style == "normal" and str(entry.weight) in ("400", "normal", "regular")]
     known = {entry.name: entry.fname for entry in upright}
     boxes = known.pop(BOXES, None)
@@ -39,9 +39,9 @@ def _fallbacks(usual: tuple[str, ...], letters: frozenset[str]) -> tuple[str, ..
         if not missing:
             break
         if has := missing & _letters_of(known[name]):
-            found.append(name)
+            families.append(name)
             missing -= has
-    return (*found, BOXES) if missing and boxes else tuple(found)
+    return (*families, BOXES) if missing and boxes else tuple(families)
 
 
 @lru_cache(4096)
@@ -50,5 +50,5 @@ def _letters_of(path: str) -> frozenset[int]:
 
     try:
         return frozenset(FT2Font(path).get_charmap())
-    except (OSError, RuntimeError):  # a font that was removed since, or is no font
+    except (OSError, RuntimeError):  # the font was removed, or is invalid
         return frozenset()

@@ -1,4 +1,4 @@
-"""What is drawn of a sentence, checked: its words, a tree of heads, probabilities of arcs."""
+"""Validation of the input of drawings: words, heads, arc probabilities."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from unn.draw.values import as_array, described
 from unn.errors import ObservationError
 
 ROUNDING = 1e-4
-"""How far a probability may be beyond 0 or 1: what single precision leaves of them."""
+"""Tolerance of probabilities beyond 0 and 1, for rounding in single precision."""
 
 
 def checked_words(who: str, words: Sequence[str]) -> list[str]:
-    """The words, each in one line that can be printed.
+    """Validate words and make each printable in one line.
 
     Raises:
-        ObservationError: for no words, or what are none.
+        ObservationError: for an empty sequence, or items that are not strings.
     """
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise ObservationError(f"{who} takes a sequence of words, such as ['a', 'tree'], got {words!r:.80}.")
@@ -30,10 +30,10 @@ def checked_words(who: str, words: Sequence[str]) -> list[str]:
 
 
 def checked_labels(who: str, labels: Sequence[str | None] | None, words: Sequence[str]) -> list[str]:
-    """One label for each word, empty where there is none.
+    """Validate labels, one per word; empty where there is none.
 
     Raises:
-        ObservationError: if there are not as many as words.
+        ObservationError: if the numbers of labels and words differ.
     """
     if labels is None:
         return [""] * len(words)
@@ -45,40 +45,40 @@ def checked_labels(who: str, labels: Sequence[str | None] | None, words: Sequenc
 
 
 def checked_heads(who: str, heads: object, words: Sequence[str], what: str = "heads") -> list[int]:
-    """The heads of a tree with one root.
+    """Validate the heads of a tree with one root.
 
     Args:
-        who: the function, for messages.
-        heads: integers of shape ``(n,)``: of each word the number of its head, from 1; 0 for the root.
-        words: n of them.
-        what: the argument, for messages.
+        who: name of the function, for messages.
+        heads: number of the head of each word from 1, 0 for the root; integers of shape ``(n,)``.
+        words: n words.
+        what: name of the argument, for messages.
 
     Raises:
-        ObservationError: for another shape, a head that is no word, a cycle, or several roots; names the words.
+        ObservationError: for another shape, an invalid head, a cycle, or several roots, with the words.
     """
     array = as_array(heads)
     if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
         raise ObservationError(f"{who}: {what} are integers of shape (n,), one for each word, 0 for the root, got {described(heads)}.")
     if len(array) != len(words):
         raise ObservationError(f"{who} got {len(words)} words, but {len(array)} {what}; pass one for each word.")
-    found = [int(head) for head in array]
-    for number, head in enumerate(found, 1):
+    parsed = [int(head) for head in array]
+    for number, head in enumerate(parsed, 1):
         if not 0 <= head <= len(words):
             known = f"heads are words from 1 to {len(words)}, or 0 for the root"
             raise ObservationError(f"{who}: {what} give {_named(number, words)} the head {head}; {known}.")
-    _check_cycles(who, found, words, what)
-    roots = [number for number, head in enumerate(found, 1) if head == 0]
+    _check_cycles(who, parsed, words, what)
+    roots = [number for number, head in enumerate(parsed, 1) if head == 0]
     if len(roots) > 1:
         listed = ", ".join(_named(number, words) for number in roots[:4]) + (", ..." if len(roots) > 4 else "")
-        raise ObservationError(f"{who}: {what} are no tree: {len(roots)} words have the head 0, {listed}; one root is needed.")
-    return found
+        raise ObservationError(f"{who}: {what} are not a tree: {len(roots)} words have the head 0, {listed}; one root is needed.")
+    return parsed
 
 
 def checked_marginals(who: str, marginals: object, words: Sequence[str], what: str = "marginals") -> NDArray[np.float64]:
-    """Probabilities of arcs, shape ``(n + 1, n)``; rounding errors beyond 0 and 1 are clipped.
+    """Validate arc probabilities, shape ``(n + 1, n)``; rounding errors beyond 0 and 1 are clipped.
 
     Raises:
-        ObservationError: for another shape, NaN, or what is no probability; names the arc.
+        ObservationError: for another shape, NaN, or values outside [0, 1], with the arc.
     """
     array = as_array(marginals)
     n = len(words)
@@ -94,17 +94,17 @@ def checked_marginals(who: str, marginals: object, words: Sequence[str], what: s
 
 
 def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequence[str], what: str = "weights") -> list[float]:
-    """The probability of the arc to each word, given one for each word, or all marginals.
+    """Probability of the arc to each word, from one value per word or from all marginals.
 
     Args:
-        who: the function, for messages.
-        weights: shape ``(n,)``, or the marginals, shape ``(n + 1, n)``.
-        heads: of the tree.
-        words: n of them.
-        what: the argument, for messages.
+        who: name of the function, for messages.
+        weights: one per word, shape ``(n,)``, or the marginals, shape ``(n + 1, n)``.
+        heads: heads of the tree.
+        words: n words.
+        what: name of the argument, for messages.
 
     Raises:
-        ObservationError: for another shape, NaN, or what is no probability; names the word.
+        ObservationError: for another shape, NaN, or values outside [0, 1], with the word.
     """
     array = as_array(weights)
     if array is not None and array.ndim == 2:
@@ -120,12 +120,12 @@ def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequ
 
 
 def printable(text: str) -> str:
-    """In one line: runs of spaces and line breaks become one space, control characters and halves of characters the replacement mark."""
+    """Collapse white space to single spaces; replace control characters and lone surrogates."""
     return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in " ".join(text.split()))
 
 
 def _check_cycles(who: str, heads: Sequence[int], words: Sequence[str], what: str) -> None:
-    """Follow the heads from each word until the root, or until where somebody has been before."""
+    """Follow the heads from each word up to the root or an already visited word."""
     seen = {0}
     for start in range(1, len(heads) + 1):
         path = [start]
@@ -134,10 +134,10 @@ def _check_cycles(who: str, heads: Sequence[int], words: Sequence[str], what: st
         if path[-1] not in seen:
             cycle = path[path.index(path[-1]) :]
             if len(cycle) == 2:
-                raise ObservationError(f"{who}: {what} are no tree: {_named(cycle[0], words)} is its own head.")
+                raise ObservationError(f"{who}: {what} are not a tree: {_named(cycle[0], words)} is its own head.")
             shown = cycle if len(cycle) <= 6 else cycle[:5]
             listed = ", ".join(f"{_named(word, words)} has the head {head}" for word, head in pairwise(shown))
-            raise ObservationError(f"{who}: {what} are no tree, but have a cycle: {listed}{', ...' if shown is not cycle else ''}.")
+            raise ObservationError(f"{who}: {what} are not a tree, but have a cycle: {listed}{', ...' if shown is not cycle else ''}.")
         seen.update(path)
 
 

@@ -22,29 +22,29 @@ def tree_text(
     labels: Sequence[str | None] | None = None,
     marginals: Sequence[float] | Tensor | None = None,
 ) -> str:
-    """A dependency tree as text: one word a line, indented under its head, modifiers in the order of the sentence.
+    """A dependency tree as text: one word per line, indented under its head, modifiers in the order of the sentence.
 
     Args:
-        heads: of each word the number of its head, counted from 1, or 0 for the root; shape ``(n,)``. Arcs may cross.
-        words: n of them.
-        labels: of the arc to each word.
+        heads: number of the head of each word from 1, or 0 for the root; shape ``(n,)``. Arcs may cross.
+        words: n words.
+        labels: label of the arc to each word.
         marginals: probabilities of all arcs, shape ``(n + 1, n)`` as for ``draw_marginals``, or of the arc to each word, shape ``(n,)``.
 
     Returns:
         n lines: number and word, then in columns the label and the probability of its arc, where they are given.
 
     Raises:
-        ObservationError: for heads that are no tree with one root, or for anything that is not one for each word.
+        ObservationError: for heads that are not a tree with one root, or arguments of wrong length.
     """
     forms = checked_words("tree_text", words)
-    found = checked_heads("tree_text", heads, forms)
+    parents = checked_heads("tree_text", heads, forms)
     names = checked_labels("tree_text", labels, forms)
-    strengths = None if marginals is None else checked_weights("tree_text", marginals, found, forms, "marginals")
+    strengths = None if marginals is None else checked_weights("tree_text", marginals, parents, forms, "marginals")
     modifiers: list[list[int]] = [[] for _ in range(len(forms) + 1)]
-    for number, head in enumerate(found, 1):
+    for number, head in enumerate(parents, 1):
         modifiers[head].append(number)
     lines: list[tuple[int, str]] = []
-    # a stack of its own: trees may be deeper than Python may recurse
+    # an explicit stack, since trees may exceed the recursion limit
     waiting = [(number, "", "") for number in modifiers[0]]
     while waiting:
         number, mark, below = waiting.pop()
@@ -69,7 +69,7 @@ def heat_text(marginals: Tensor, words: Sequence[str]) -> str:
 
     Args:
         marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column for each modifier.
-        words: n of them.
+        words: n words.
 
     Returns:
         n + 2 lines: the numbers of the modifiers, then number, word and shades for each head.
@@ -80,7 +80,7 @@ def heat_text(marginals: Tensor, words: Sequence[str]) -> str:
     forms = checked_words("heat_text", words)
     values = checked_marginals("heat_text", marginals, forms)
     digits = len(str(len(forms)))
-    # two characters are about as wide as a line is high
+    # two characters are about as wide as one line is high
     cell = max(2, digits)
     names = [f"{number:>{digits}} {form}" for number, form in enumerate(["root", *forms])]
     wide = max(columns_of(name) for name in names)
@@ -91,12 +91,12 @@ def heat_text(marginals: Tensor, words: Sequence[str]) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters two, combining and invisible ones none."""
+    """Width of a text in terminal columns: two for wide characters, none for combining and invisible ones."""
     return sum(_columns(letter) for letter in text)
 
 
 def padded(text: str, columns: int) -> str:
-    """A text with blanks after it, to this number of columns."""
+    """Pad a text with blanks to this number of columns."""
     return text + " " * (columns - columns_of(text))
 
 

@@ -40,26 +40,26 @@ def draw_arcs(
     such as Telugu from version 3.11 on); those that no font has are boxes, without a warning for each.
 
     Args:
-        heads: of each word the number of its head, counted from 1, or 0 for the root; shape ``(n,)``.
-        words: n of them; long ones are shortened.
-        labels: of the arc to each word; that of the root is always marked "root".
+        heads: number of the head of each word from 1, or 0 for the root; shape ``(n,)``.
+        words: n words; long ones are shortened.
+        labels: label of the arc to each word; that of the root is always marked "root".
         weights: probabilities, with which arcs become wider and darker, of the arc to each word, shape ``(n,)``, or the marginals,
             shape ``(n + 1, n)``, as for ``draw_marginals``.
-        gold: the right heads, shape ``(n,)``; arcs that differ have another colour, and the right ones are added, dashed.
+        gold: gold heads, shape ``(n,)``; arcs that differ have another colour, and gold ones are added, dashed.
         theme: light or dark.
 
     Raises:
-        ObservationError: for heads that are no tree with one root, or for anything that is not one for each word.
+        ObservationError: for heads that are not a tree with one root, or arguments of wrong length.
     """
     forms = [shortened(word, 24) for word in checked_words("draw_arcs", words)]
-    found = checked_heads("draw_arcs", heads, forms)
+    parents = checked_heads("draw_arcs", heads, forms)
     names = [shortened(label, 16) for label in checked_labels("draw_arcs", labels, forms)]
-    strengths = [1.0] * len(forms) if weights is None else checked_weights("draw_arcs", weights, found, forms)
-    right = found if gold is None else checked_heads("draw_arcs", gold, forms, "gold heads")
+    strengths = [1.0] * len(forms) if weights is None else checked_weights("draw_arcs", weights, parents, forms)
+    right = parents if gold is None else checked_heads("draw_arcs", gold, forms, "gold heads")
     font = font_for([*forms, *names])
     arcs = [
         Arc(head, k, "arc" if head == right[k - 1] else "wrong", label if head else "", _width(label, FINE, font), strength)
-        for k, (head, label, strength) in enumerate(zip(found, names, strengths, strict=True), 1)
+        for k, (head, label, strength) in enumerate(zip(parents, names, strengths, strict=True), 1)
     ]
     wrong = [arc for arc in arcs if arc.kind == "wrong"]
     arcs += [Arc(right[arc.modifier - 1], arc.modifier, "gold") for arc in wrong]
@@ -76,19 +76,19 @@ def draw_marginals(
 
     Args:
         marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column for each modifier.
-        words: n of them; long ones are shortened, and beyond some fifty not all are named.
-        gold: the right heads, from 1, 0 for the root, shape ``(n,)``; their cells are outlined.
+        words: n words; long ones are shortened, and beyond some fifty not all are named.
+        gold: gold heads, from 1, 0 for the root, shape ``(n,)``; their cells are outlined.
         theme: light or dark.
 
     Raises:
-        ObservationError: for marginals of another shape, NaN, what is no probability, or gold heads that are no tree.
+        ObservationError: for marginals of another shape, NaN, values outside [0, 1], or gold heads that are not a tree.
     """
     forms = [shortened(word, 16) for word in checked_words("draw_marginals", words)]
     values = checked_marginals("draw_marginals", marginals, forms)
     right = None if gold is None else checked_heads("draw_marginals", gold, forms, "gold heads")
     font = font_for(forms)
     n = len(forms)
-    # a few words need no room, but the names of the axes do
+    # minimum size for the names of the axes
     cell = min(max(CELL, 0.6 / n), LARGEST / (n + 1))
     width, height = n * cell, (n + 1) * cell
     longest = max(_width(form, LABEL, font) for form in forms)
@@ -132,7 +132,7 @@ def _arc_figure(arcs: Sequence[Arc], layout: ArcLayout, forms: Sequence[str], le
 
 
 def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme: Theme) -> None:
-    """An arc from its head to an arrow head at its modifier; a root comes straight from above."""
+    """Draw an arc from head to modifier; root arcs come straight from above."""
     from matplotlib.patches import PathPatch, Polygon
     from matplotlib.path import Path
 
@@ -141,7 +141,7 @@ def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme
     tip = left if arc.modifier < arc.head else right
     if arc.head:
         bend = min(BEND, (right - left) / 2)
-        # the line ends inside of the arrow head
+        # the line ends inside the arrow head
         low, lower = (high / 2 if tip == left else 0.0), (high / 2 if tip == right else 0.0)
         points = [(left, low), (left, top - bend), (left, top), (left + bend, top)]
         points += [(right - bend, top), (right, top), (right, top - bend), (right, lower)]
@@ -157,7 +157,7 @@ def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme
 
 
 def _colour(kind: str, theme: Theme) -> str:
-    """Blue, orange for errors, grey for what is missed."""
+    """Blue for correct arcs, orange for errors, grey for missed ones."""
     return {"arc": theme.cycle[0], "wrong": theme.cycle[1], "gold": theme.muted}[kind]
 
 
@@ -178,14 +178,14 @@ def _halo(theme: Theme) -> list[Any]:
 
 
 def _width(text: str, size: float, font: FontProperties) -> float:
-    """Of one line in a font with fallbacks."""
+    """Text path of one line in a font with fallbacks."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), text.replace("$", "S"), size=size, prop=font).get_extents().width) / 72 if text.strip() else 0.0
 
 
 def _name_ticks(axes: Axes, forms: Sequence[str], cell: float, font: FontProperties, theme: Theme) -> None:
-    """Name the root, and as many words as have room."""
+    """Label the root and as many words as fit."""
     step = max(1, -int(-0.16 // cell))
     look: dict[str, Any] = {"color": theme.foreground, "parse_math": False, "font": font, "size": LABEL}
     rows = [0, *range(step, len(forms) + 1, step)]
@@ -195,7 +195,7 @@ def _name_ticks(axes: Axes, forms: Sequence[str], cell: float, font: FontPropert
 
 
 def _outline(figure: Figure, axes: Axes, gold: Sequence[int], x: float, y: float, theme: Theme) -> None:
-    """Outlines of gold arcs in a colour between both ends of the scale, and below the scale what they mean."""
+    """Outline gold arcs in a colour between both ends of the scale, with a legend below the scale."""
     from matplotlib.patches import Rectangle
 
     look: dict[str, Any] = {"fill": False, "edgecolor": theme.cycle[5], "linewidth": 1.2}

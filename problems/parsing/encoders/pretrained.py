@@ -1,7 +1,7 @@
-"""Any Hugging Face encoder, from a local folder, as the encoder of the parser: trained on together with the rest of the network.
+"""Hugging Face encoders from a local folder as encoders of the parser, fine-tuned with the network.
 
 A folder holds ``config.json``, the files of the tokenizer and, as safetensors, the weights. Nothing is downloaded, and nothing in the folder is
-executed: models that bring code of their own, and weights in pickled files, are refused.
+executed: models with custom code, and pickled weights, are refused.
 
 A run saves all weights, those of the encoder too, but not its configuration and tokenizer: they are read again from the folder that the run's
 config.json names, so that the folder must stay where it is for as long as the run is used.
@@ -29,7 +29,7 @@ from ..vocabulary import NOTHING, Reader
 
 CHOOSE = "choose an encoder such as BERT, RoBERTa or XLM-R"
 MOST_PIECES = 16
-"""Of a word in more pieces, the first and the last eight are read."""
+"""Maximum number of pieces per word; longer words keep the first and last eight."""
 
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
 _UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
@@ -38,13 +38,13 @@ _SAMPLE = ("the", "The", "naïve", "don't", "3,141.59", "x/y-z", "ÉTÉ", "сл�
 
 
 class Pieces(Reader):
-    """The pieces into which the tokenizer of an encoder cuts each word: a row holds their ids plus 1, that of the root the id of CLS (or BOS) plus 1.
+    """Pieces of each word by the tokenizer of an encoder: rows contain ids plus 1, CLS (or BOS) for the root.
 
-    Words are cut one by one, each as after a space, which is what tokenizers do with words that are split already. A word of which nothing is left is
-    the unknown token. No sentence is too long.
+    Words are tokenised separately, each preceded by a space, as for pre-split input. A word without any piece is
+    the unknown token. Sentences may have any length.
 
     Args:
-        folder: of the encoder.
+        folder: folder of the encoder.
 
     Raises:
         DataError: if there is no such folder, its tokenizer cannot be loaded, or transformers is not installed.
@@ -59,12 +59,12 @@ class Pieces(Reader):
 
     def pieces(self, form: str) -> list[int]:
         """The ids of the pieces of one word, at least one and at most ``MOST_PIECES``."""
-        # whatever cannot be encoded, the tokenizers refuse
+        # tokenizers refuse text that cannot be encoded
         text = form.encode(errors="replace").decode()
         ids: list[int] = self._tokenizer(" " + text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         half, unknown = MOST_PIECES // 2, self._special.unknown
         chosen = ids if len(ids) <= MOST_PIECES else ids[:half] + ids[-half:]
-        # a word that is spelled like a special token means something else
+        # a word spelled like a special token is not that token
         return [unknown if k in self._reserved else k for k in chosen] or [unknown]
 
     def row(self, sentence: Sentence) -> Tensor:
@@ -78,7 +78,7 @@ class Pieces(Reader):
         return torch.tensor([[k + 1 for k in ids] + [NOTHING] * (most - len(ids)) for ids in rows], dtype=torch.float32)
 
     def facts(self) -> dict[str, Any]:
-        """The size of the vocabulary, and a hash of the vocabulary, the special tokens and the pieces of some odd words."""
+        """Vocabulary size, and a hash of vocabulary, special tokens and the pieces of sample words."""
         content = [sorted(self._tokenizer.get_vocab().items()), list(vars(self._special).values()), [self.pieces(form) for form in _SAMPLE]]
         return {"encoder_vocabulary": len(self._tokenizer), "encoder_tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
@@ -88,29 +88,29 @@ class Pieces(Reader):
         Raises:
             DataError: if it is another one.
         """
-        for name, found in self.facts().items():
-            if facts.get(name) != found:
+        for name, value in self.facts().items():
+            if facts.get(name) != value:
                 raise DataError(
-                    f"encoder folder {self.folder} holds another tokenizer than the run was trained with ({name} is {found}, was {facts.get(name)}); "
-                    "its weights would read other words. Put the folder back as it was."
+                    f"encoder folder {self.folder} contains a different tokenizer than in training ({name} is {value}, was {facts.get(name)}); "
+                    "the weights do not apply to its pieces. Restore the original folder."
                 )
 
 
 class PretrainedEncoder(nn.Module):
-    """The mean of the last layer's states over the pieces of each word, and the state of CLS for the root, made to fit by a linear map.
+    """Mean of the last layer's states over the pieces of each word, CLS for the root, with a linear map.
 
-    A sentence is read as CLS, its pieces, SEP. One of more pieces than the model has positions is read in windows that overlap by one half; each word
-    is taken from the window in which it has most context on both sides, and the root from the first, so that nothing is left out. All weights are
-    trained on.
+    The input is CLS, the pieces of a sentence, SEP. Sentences with more pieces than positions are split into
+    windows that overlap by half; each word uses the window with the most context on both sides, and the root the
+    first one. All weights are fine-tuned.
 
     Args:
-        folder: of the encoder. If it holds no weights at all, they are random, with a warning.
-        width: of the result.
-        dropout: probability for the states of words; the model's own dropout is as its config.json says.
+        folder: folder of the encoder. Without any weights, they are random, with a warning.
+        width: width of the result.
+        dropout: dropout probability for the states of words; the model's own dropout is set by its config.json.
 
     Raises:
         DataError: if there is no such folder; if its configuration, tokenizer or weights cannot be loaded, do not belong together or would execute
-            code; if the model is no encoder of text; or if transformers is not installed.
+            code; if the model is not a text encoder; or if transformers is not installed.
     """
 
     def __init__(self, folder: Path, width: int, dropout: float) -> None:
@@ -127,7 +127,7 @@ class PretrainedEncoder(nn.Module):
         if self._longest < MOST_PIECES:
             raise DataError(
                 f"encoder folder {folder}: the model has {self._longest + 2} positions, but a word alone can take {MOST_PIECES + 2}. "
-                "Choose a model that reads more."
+                "Choose a model with more positions."
             )
         states = _probe(folder, self.model, self._special)
         _check_missing(folder, states, missing)
@@ -139,7 +139,7 @@ class PretrainedEncoder(nn.Module):
         """Numbers that ``Pieces`` makes, shape ``(batch, n + 1, pieces)``, zeros in padding, to ``(batch, n + 1, width)``, zeros in padding.
 
         Raises:
-            DataError: for an id that the model does not know.
+            DataError: for an id outside the model's embedding table.
         """
         present = words != NOTHING
         counts = present.sum(2)
@@ -150,7 +150,7 @@ class PretrainedEncoder(nn.Module):
         return torch.where((counts > 0)[:, :, None], out, 0)
 
     def _pooled(self, words: Tensor, present: Tensor, counts: Tensor) -> Tensor:
-        """The mean state of each word, shape ``(batch, n + 1, states)``, zeros in padding."""
+        """Mean state of each word, shape ``(batch, n + 1, states)``, zeros in padding."""
         windows = lay_windows(counts, self._longest)
         sentences, column = counts.sum(1), torch.arange(2 + int(windows.size.max()), device=words.device)
         # place 0 of a sentence is the root, the others are the pieces of its words in order
@@ -164,9 +164,9 @@ class PretrainedEncoder(nn.Module):
         states = self.model(input_ids=ids, attention_mask=(column < windows.size[:, None] + 2).long()).last_hidden_state
         sentence, node, _ = present.nonzero(as_tuple=True)
         row = windows.chosen[sentence, node]
-        found = torch.arange(len(pieces), device=words.device) - begin[sentence] - windows.start[row]
+        column_in_window = torch.arange(len(pieces), device=words.device) - begin[sentence] - windows.start[row]
         ends = counts.flatten().cumsum(0)
-        means = nn.functional.embedding_bag(row * len(column) + found, states.flatten(0, 1), ends - counts.flatten(), mode="mean")
+        means = nn.functional.embedding_bag(row * len(column) + column_in_window, states.flatten(0, 1), ends - counts.flatten(), mode="mean")
         return means.view(*counts.shape, -1)
 
     def _foreign(self, number: int) -> DataError:
@@ -178,13 +178,13 @@ class PretrainedEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Windows:
-    """The sequences in which sentences are read.
+    """Windows of sentences.
 
     Attributes:
-        sentence: whose words they hold, shape ``(windows,)``.
-        start: how many pieces of words of the sentence come before, shape ``(windows,)``.
-        size: how many pieces of words they hold, shape ``(windows,)``.
-        chosen: from which window the root and each word is taken, shape ``(batch, n + 1)``; anything in padding.
+        sentence: index of the sentence, shape ``(windows,)``.
+        start: number of pieces of the sentence before the window, shape ``(windows,)``.
+        size: number of pieces in the window, shape ``(windows,)``.
+        chosen: index of the window used for the root and each word, shape ``(batch, n + 1)``; arbitrary in padding.
     """
 
     sentence: Tensor
@@ -220,33 +220,33 @@ def lay_windows(counts: Tensor, most: int) -> Windows:
 
 
 def cut_windows(ends: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Windows ``words[start:stop]`` that together hold all words, those next to each other overlapping by one half, less at most one word.
+    """Windows ``words[start:stop]`` that cover all words and overlap by half, up to one word.
 
     Args:
-        ends: how many pieces the first 0, 1, ... n words have.
+        ends: number of pieces of the first 0, 1, ... n words.
         most: pieces in a window, at least as many as a word has.
     """
     last = len(ends) - 1
-    start, found = 0, list[tuple[int, int]]()
+    start, windows = 0, list[tuple[int, int]]()
     while True:
         stop = start
         while stop < last and ends[stop + 1] - ends[start] <= most:
             stop += 1
         if stop == last:
-            # the last window is as full as the others
+            # extend the last window to the full size
             while start > 0 and ends[last] - ends[start - 1] <= most:
                 start -= 1
-            return [*found, (start, last)]
-        found.append((start, stop))
+            return [*windows, (start, last)]
+        windows.append((start, stop))
         middle = ends[start] + most // 2
         start += 1
-        # on as far as the middle, and until another word fits
+        # advance to the middle, and until another word fits
         while start < stop and (ends[start + 1] <= middle or ends[stop + 1] - ends[start] > most):
             start += 1
 
 
 def most_central(ends: Sequence[int], windows: Sequence[tuple[int, int]]) -> list[int]:
-    """For each word, which window gives it most pieces of context on the side where it gives less."""
+    """For each word, the window with the largest context on its shorter side, in pieces."""
     best, chosen = [-1] * (len(ends) - 1), [0] * (len(ends) - 1)
     for k, (start, stop) in enumerate(windows):
         for word in range(start, stop):
@@ -258,7 +258,7 @@ def most_central(ends: Sequence[int], windows: Sequence[tuple[int, int]]) -> lis
 
 @dataclass(frozen=True)
 class _Special:
-    """Ids of the tokens that begin and end a sequence, stand for what has no pieces, and fill up."""
+    """Ids of the first, last, unknown and padding tokens."""
 
     first: int
     last: int
@@ -293,7 +293,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """Without progress bars and lists of unused weights, about which nothing is to be done."""
+    """Suppress progress bars and lists of unused weights."""
     logging = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -324,7 +324,7 @@ def _load_config(folder: Path) -> Any:
     try:
         with _quietly(transformers):
             config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    # the library raises whatever its parts raise, plain Exception among it
+    # transformers passes on any exception of its parts, including plain Exception
     except Exception as error:
         raise DataError(
             f"encoder folder {folder}: config.json cannot be used ({_brief(error)}). Copy it there again, choose a model that transformers "
@@ -352,7 +352,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _load_model(folder: Path) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model in float32, and those of its parameters that the file of weights lacks."""
+    """The model in float32, and its parameters that are missing in the file of weights."""
     transformers, config = _transformers(), _load_config(folder)
     if not any((folder / name).is_file() for name in _SAFE):
         return _without_weights(folder, config), {}
@@ -367,8 +367,8 @@ def _load_model(folder: Path) -> tuple[nn.Module, dict[str, Tensor]]:
             "Copy model.safetensors and config.json there again, from the same model."
         ) from None
     missing = {name: weight for name, weight in model.named_parameters() if name in info["missing_keys"]}
-    found: nn.Module = model.float()
-    return found, missing
+    network: nn.Module = model.float()
+    return network, missing
 
 
 def _without_weights(folder: Path, config: Any) -> nn.Module:
@@ -391,7 +391,7 @@ def _without_weights(folder: Path, config: Any) -> nn.Module:
 
 
 def _table_size(folder: Path, model: nn.Module) -> int:
-    """For how many pieces a model has embeddings."""
+    """Number of embeddings of a model."""
     try:
         return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
     except (AttributeError, NotImplementedError) as error:
@@ -399,19 +399,19 @@ def _table_size(folder: Path, model: nn.Module) -> int:
 
 
 def _positions(model: nn.Module) -> int:
-    """How many pieces a model reads at once."""
+    """Maximum number of pieces of an input of the model."""
     config: Any = model.config
-    said = getattr(config, "max_position_embeddings", None)
-    found = [said] if isinstance(said, int) and said > 0 else []
+    configured = getattr(config, "max_position_embeddings", None)
+    limits = [configured] if isinstance(configured, int) and configured > 0 else []
     for name, module in model.named_modules():
-        # models such as RoBERTa number positions from the one after padding's
+        # models such as RoBERTa start positions after the padding index
         if isinstance(module, nn.Embedding) and module.padding_idx is not None and "position" in name:
-            found.append(module.num_embeddings - module.padding_idx - 1)
-    return min(found, default=sys.maxsize)
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(limits, default=sys.maxsize)
 
 
 def _probe(folder: Path, model: nn.Module, special: _Special) -> Tensor:
-    """The states of an empty sentence, shape ``(1, 2, states)``."""
+    """States of an empty sentence, shape ``(1, 2, states)``."""
     ids = torch.tensor([[special.first, special.last]])
     model.eval()
     try:
@@ -428,7 +428,7 @@ def _no_encoder(folder: Path, kind: str, why: str) -> DataError:
 
 
 def _check_missing(folder: Path, states: Tensor, missing: Mapping[str, Tensor]) -> None:
-    """Refuse a model part of which is random, unless its states do not depend on that part, as on the layer after CLS for the next sentence."""
+    """Refuse missing weights that influence the states, unlike a pooling layer on CLS."""
     if not missing:
         return
     gradients = torch.autograd.grad(states.sum(), list(missing.values()), allow_unused=True)
@@ -441,6 +441,6 @@ def _check_missing(folder: Path, states: Tensor, missing: Mapping[str, Tensor]) 
 
 
 def _brief(error: Exception) -> str:
-    """Type and first line of what a library says."""
+    """Type and first line of a library's error message."""
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Encoders of sentences, trained from scratch: numbers of words in, one vector for the root and one for each word out."""
+"""Sentence encoders trained from scratch: token ids to one vector for the root and one per word."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FORM_WIDTH, TAG_WIDTH, CHARACTER_WIDTH, SPELLING_WIDTH = 100, 32, 32, 64
 
 
 class WordEmbedding(nn.Module):
-    """Looks up forms and tags and reads spellings by a convolution over characters.
+    """Embeds forms, tags and, by a convolution, the characters of words.
 
     Args:
-        vocabulary: of the words.
-        characters: read spellings.
-        tags: look up tags.
-        dropout: probability for a form to be taken for an unknown one, and for entries of the result.
+        vocabulary: vocabulary of forms and characters.
+        characters: embed characters.
+        tags: embed tags.
+        dropout: dropout probability of the result; half of it is the probability to replace a form by unknown.
     """
 
     def __init__(self, vocabulary: Vocabulary, characters: bool, tags: bool, dropout: float) -> None:
@@ -36,18 +36,18 @@ class WordEmbedding(nn.Module):
                 nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Numbers of words, shape ``(count, features)``, to vectors, shape ``(count, width)``."""
+        """Embed token ids ``(count, features)`` as vectors ``(count, width)``."""
         forms, tags, characters = words[:, 0].long(), words[:, 1].long(), words[:, 2:].long()
         if self.training and self.character is not None:
-            # what is spelled out can also be understood without being looked up
-            forgotten = torch.rand(forms.shape, device=forms.device) < 0.5 * self.dropout.p
-            forms = torch.where(forgotten & (forms > 2), UNKNOWN, forms)
+            # trains the character convolution to represent unknown forms
+            dropped_forms = torch.rand(forms.shape, device=forms.device) < 0.5 * self.dropout.p
+            forms = torch.where(dropped_forms & (forms > 2), UNKNOWN, forms)
         parts = [self.form(forms)]
         if self.tag is not None:
             parts.append(self.tag(tags))
         if self.character is not None and self.spelling is not None:
-            found, place = torch.unique(characters, dim=0, return_inverse=True)
-            parts.append(self.spelling(self.character(found).transpose(1, 2)).amax(2)[place])
+            distinct, index = torch.unique(characters, dim=0, return_inverse=True)
+            parts.append(self.spelling(self.character(distinct).transpose(1, 2)).amax(2)[index])
         dropped: Tensor = self.dropout(torch.cat(parts, 1))
         return dropped
 
@@ -56,10 +56,10 @@ class BiLSTM(nn.Module):
     """A bidirectional LSTM over the root and the words.
 
     Args:
-        embedding: of single words.
-        width: of the result, even.
-        layers: how many.
-        dropout: probability between layers and for the result.
+        embedding: embedding of single words.
+        width: width of the result, even.
+        layers: number of layers.
+        dropout: dropout probability between layers and for the result.
     """
 
     def __init__(self, embedding: WordEmbedding, width: int, layers: int, dropout: float) -> None:
@@ -69,7 +69,7 @@ class BiLSTM(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Shape ``(batch, n + 1, features)``, zeros in padding, to ``(batch, n + 1, width)``, zeros in padding."""
+        """Encode ``(batch, n + 1, features)`` as ``(batch, n + 1, width)``, zeros in padding of both."""
         here = present_rows(words)
         embedded = words.new_zeros(*words.shape[:2], self.embedding.width)
         embedded[here] = self.embedding(words[here]).to(embedded.dtype)
@@ -83,10 +83,10 @@ class Transformer(nn.Module):
     """A transformer over the root and the words, with sinusoidal positions.
 
     Args:
-        embedding: of single words.
-        width: of the result.
-        layers: how many.
-        dropout: probability inside.
+        embedding: embedding of single words.
+        width: width of the result.
+        layers: number of layers.
+        dropout: dropout probability of the layers.
     """
 
     def __init__(self, embedding: WordEmbedding, width: int, layers: int, dropout: float) -> None:
@@ -98,7 +98,7 @@ class Transformer(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Shape ``(batch, n + 1, features)``, zeros in padding, to ``(batch, n + 1, width)``, zeros in padding."""
+        """Encode ``(batch, n + 1, features)`` as ``(batch, n + 1, width)``, zeros in padding of both."""
         here = present_rows(words)
         embedded = words.new_zeros(*words.shape[:2], self.enter.out_features)
         embedded[here] = self.enter(self.embedding(words[here])).to(embedded.dtype)
@@ -107,7 +107,7 @@ class Transformer(nn.Module):
 
 
 def present_rows(words: Tensor) -> Tensor:
-    """Which rows are no padding, shape ``(batch, n + 1)``."""
+    """Mask of rows that are not padding, shape ``(batch, n + 1)``."""
     return (words != NOTHING).any(2)
 
 

@@ -1,6 +1,6 @@
-"""How well predicted heads agree with the gold ones where both have the same words.
+"""Agreement of predicted and gold heads on the same words.
 
-With other words (a tokeniser of its own), use ``problems.parsing.metrics.conll18``.
+For different words (another tokeniser), use ``problems.parsing.metrics.conll18``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Attachment:
     """Fractions in [0, 1]; None where there is nothing to count.
 
     Attributes:
-        uas: of all words, those with the right head.
-        uas_without_punctuation: the same without words of UPOS ``PUNCT``; None if it was not said which these are.
-        modifier_lists: of the words with at least one gold modifier, those whose set of modifiers is exactly right. The root symbol is no
-            word and does not count; neither do words that have modifiers only in the prediction.
-        exact_match: of all sentences, those whose heads are all right.
-        las: of all words, those with the right head and label, subtypes (``nmod:poss``) ignored as in the CoNLL 2018 shared task; None
-            without labels.
-        words: how many.
-        sentences: how many.
+        uas: fraction of words with the correct head.
+        uas_without_punctuation: UAS without words of UPOS ``PUNCT``; None if punctuation is not specified.
+        modifier_lists: fraction of words with at least one gold modifier whose set of modifiers is correct. The
+            root symbol is not a word; words that have modifiers only in the prediction do not count.
+        exact_match: fraction of sentences in which all heads are correct.
+        las: fraction of words with the correct head and label, ignoring subtypes (``nmod:poss``) as in the CoNLL
+            2018 shared task; None without labels.
+        words: number of words.
+        sentences: number of sentences.
     """
 
     uas: float
@@ -53,10 +53,10 @@ def measure(
 
     Args:
         gold: heads 0 (root) to n for a sentence of n words.
-        predicted: likewise; whether they make a tree is not checked.
-        punctuation: which words are punctuation.
-        gold_labels: labels; give both or none.
-        predicted_labels: likewise.
+        predicted: predicted heads; they need not form a tree.
+        punctuation: mask of punctuation.
+        gold_labels: gold labels; give both labels or none.
+        predicted_labels: predicted labels.
 
     Raises:
         DataError: if there is nothing to compare, numbers of sentences or words differ, or a head is not in 0 to n.
@@ -93,14 +93,17 @@ def measure(
 
 
 def measure_sentences(gold: Sequence[Sentence], predicted: Sequence[Sentence]) -> Attachment:
-    """Compare sentences as they were read: punctuation by the gold UPOS, labels where every DEPREL is there.
+    """Compare sentences of files: punctuation by the gold UPOS, labels if all words have a DEPREL.
 
     Raises:
         DataError: if words differ, or a head is missing.
     """
-    for number, (one, other) in enumerate(zip(gold, predicted), 1):
-        if one.forms != other.forms:
-            raise DataError(f"sentence {number} (lines {one.line} and {other.line}) has other words. Score it by problems.parsing.metrics.conll18.")
+    for number, (first, second) in enumerate(zip(gold, predicted), 1):
+        if first.forms != second.forms:
+            raise DataError(
+                f"sentence {number} (lines {first.line} and {second.line}) has different words. "
+                "Score it by problems.parsing.metrics.conll18."
+            )
     labelled = all(word.deprel != "_" for sentence in (*gold, *predicted) for word in sentence.words)
     return measure(
         [sentence.heads for sentence in gold],
@@ -112,7 +115,7 @@ def measure_sentences(gold: Sequence[Sentence], predicted: Sequence[Sentence]) -
 
 
 def _modifier_lists(gold: NDArray[np.int64], predicted: NDArray[np.int64], first: NDArray[np.int64]) -> float | None:
-    """A set is right when no gold modifier is missing and none is added: when no wrong word has this head on either side.
+    """A set is correct if no wrong word has this head on either side, so none is missing or added.
 
     Shapes: heads of all words and the position of the first word of their sentence, each ``(words,)``.
     """
@@ -135,7 +138,7 @@ def _check_lengths(name: str, lists: Sequence[Sequence[object]], lengths: NDArra
         raise DataError(f"{name} has {len(lists)} sentences, gold {len(lengths)}. Give the same sentences in the same order.")
     for number, (found, n) in enumerate(zip(lists, lengths, strict=True), 1):
         if len(found) != n:
-            raise DataError(f"sentence {number}: {name} has {len(found)} words, gold {n}. Score other words by problems.parsing.metrics.conll18.")
+            raise DataError(f"sentence {number}: {name} has {len(found)} words, gold {n}. Score different words by problems.parsing.metrics.conll18.")
 
 
 def _flat(name: str, lists: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

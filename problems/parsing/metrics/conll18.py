@@ -1,4 +1,4 @@
-"""UAS, LAS and CLAS as the CoNLL 2018 shared task defines them: words may differ from the gold ones, only the text may not.
+"""UAS, LAS and CLAS of the CoNLL 2018 shared task: words may differ from the gold ones, the text may not.
 
 Words are aligned by the characters that they stand for (https://universaldependencies.org/conll18/evaluation.html), white space left out.
 A word of its own is aligned with one of exactly the same characters. The words of a multiword token have no characters of their own: where
@@ -16,7 +16,7 @@ from unn.errors import DataError
 
 from ..conllu.treebank import Treebank
 
-# relations between content words, those that CLAS counts
+# relations between content words, which CLAS counts
 CONTENT = frozenset({
     "nsubj", "obj", "iobj", "csubj", "ccomp", "xcomp", "obl", "vocative", "expl", "dislocated", "advcl", "advmod", "discourse", "nmod", "appos",
     "nummod", "acl", "amod", "conj", "fixed", "flat", "compound", "list", "parataxis", "orphan", "goeswith", "reparandum", "root", "dep",
@@ -26,13 +26,13 @@ _ROOT, _UNALIGNED = -1, -2
 
 @dataclass(frozen=True)
 class Score:
-    """Counts, and the fractions of them in [0, 1]; a fraction of nothing is 0.
+    """Counts and their fractions in [0, 1]; 0 if the denominator is 0.
 
     Attributes:
-        correct: aligned words that are right.
-        gold: words of the gold file that count.
-        system: words of the system's file that count.
-        aligned: aligned words that count by their gold word.
+        correct: number of correct aligned words.
+        gold: number of counted words of the gold file.
+        system: number of counted words of the system's file.
+        aligned: number of aligned words whose gold word counts.
     """
 
     correct: int
@@ -42,12 +42,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Of the system's words."""
+        """Fraction of the system's words that are correct."""
         return self.correct / self.system if self.system else 0.0
 
     @property
     def recall(self) -> float:
-        """Of the gold words."""
+        """Fraction of the gold words that are correct."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
@@ -57,7 +57,7 @@ class Score:
 
     @property
     def aligned_accuracy(self) -> float:
-        """Of the aligned words."""
+        """Fraction of the aligned words that are correct."""
         return self.correct / self.aligned if self.aligned else 0.0
 
 
@@ -66,10 +66,10 @@ class Conll18:
     """Scores of one file.
 
     Attributes:
-        words: aligned words are right.
-        uas: those whose heads are aligned with each other, too.
-        las: those with the same label, too, subtypes (``nmod:poss``) ignored.
-        clas: the same, counting words with a relation of ``CONTENT`` only.
+        words: all aligned words are correct.
+        uas: heads must be aligned, too.
+        las: labels must be equal, too, ignoring subtypes (``nmod:poss``).
+        clas: as ``las``, but only for words with a relation in ``CONTENT``.
     """
 
     words: Score
@@ -88,7 +88,7 @@ def score(gold: Treebank, system: Treebank) -> Conll18:
     _check_text(gold, ours, system, theirs)
     partner = {s: g for g, s in _align(ours.words, theirs.words)}
     # heads in terms of gold words, so that those of both files can be compared
-    found = [head if head == _ROOT else partner.get(head, _UNALIGNED) for head in (word.head for word in theirs.words)]
+    aligned_heads = [head if head == _ROOT else partner.get(head, _UNALIGNED) for head in (word.head for word in theirs.words)]
 
     def count(right: Callable[[int, int], bool], labels: frozenset[str] | None = None) -> Score:
         counts = [labels is None or word.label in labels for word in ours.words]
@@ -97,7 +97,7 @@ def score(gold: Treebank, system: Treebank) -> Conll18:
         return Score(sum(right(g, s) for g, s in pairs), sum(counts), system_total, len(pairs))
 
     def attached(g: int, s: int) -> bool:
-        return ours.words[g].head == found[s]
+        return ours.words[g].head == aligned_heads[s]
 
     def labelled(g: int, s: int) -> bool:
         return attached(g, s) and ours.words[g].label == theirs.words[s].label
@@ -165,7 +165,7 @@ def _align(gold: Sequence[_Unit], system: Sequence[_Unit]) -> list[tuple[int, in
     while g < len(gold) and s < len(system):
         a, b = gold[g], system[s]
         if a.multiword or b.multiword:
-            # one word of its own that begins earlier stays outside of the stretch
+            # a single word that begins earlier stays outside the stretch
             if a.multiword and not b.multiword and b.start < a.start:
                 s += 1
             elif b.multiword and not a.multiword and a.start < b.start:
@@ -185,9 +185,9 @@ def _align(gold: Sequence[_Unit], system: Sequence[_Unit]) -> list[tuple[int, in
 
 
 def _stretch(gold: Sequence[_Unit], system: Sequence[_Unit], g: int, s: int, end: int) -> tuple[int, int]:
-    """Where the stretch of overlapping multiword tokens that begins at words g and s ends in both files.
+    """End of the stretch of overlapping multiword tokens that begins at words g and s, in both files.
 
-    Words join it in the order of their first characters, gold ones first; each multiword token that does may move its last character.
+    Words join in the order of their first characters, gold ones first; each multiword token may extend its end.
     """
 
     def joins(words: Sequence[_Unit], i: int) -> bool:
@@ -204,7 +204,7 @@ def _stretch(gold: Sequence[_Unit], system: Sequence[_Unit], g: int, s: int, end
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """Positions of a longest common subsequence; of several, the one whose pairs come last in a."""
+    """Positions of a longest common subsequence; ties prefer pairs late in ``a``."""
     best = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):

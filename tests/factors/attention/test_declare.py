@@ -813,7 +813,7 @@ def test_names_in_use_are_refused_with_the_remedy():
     g, X = small_graph()
     Z = g.variable("Z", "n_key head", unn.SquaredNorm())
     unchanged(g, lambda: undirected_attention(g, X, heads=2), match=says("'head'", "no fixed size", "prefix="))
-    unchanged(g, lambda: undirected_attention(g, X), match=says("'n_key'", "another name"))
+    unchanged(g, lambda: undirected_attention(g, X), match=says("'n_key'", "rename"))
     unchanged(g, lambda: undirected_attention(g, X, prefix="1"), match=says("prefix", "'1'"))
     assert Z.axes == ("n_key", "head")
 

@@ -148,7 +148,7 @@ def test_tolerances_are_numbers_of_any_kind(within):
 def test_an_equation_without_operands_is_refused():
     g = unn.FactorGraph("alone", n=2)
     X = g.variable("X", "n", unn.SquaredNorm())
-    with pytest.raises(unn.DeclarationError, match=says("'alone'", "X", "operands")):
+    with pytest.raises(unn.DeclarationError, match=says("'alone'", "X", "operand")):
         SumOfProducts(X["i"], within=0.1, name="alone")
 
 

@@ -356,7 +356,7 @@ def test_a_condition_seen_first_inside_a_function_transform_holds_outside_of_it(
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [("i ~ j", "not a condition"), ("i !=", "not a condition"), ("i != k", "names no letter"), ("i < i", "two letters"), ("", "not a condition")],
+    [("i ~ j", "not a condition"), ("i !=", "not a condition"), ("i != k", "'k' is not a letter"), ("i < i", "two letters"), ("", "not a condition")],
 )
 def test_conditions_that_cannot_hold_a_meaning_are_refused_by_name(where, words):
     with pytest.raises(unn.DeclarationError, match=f"Multilinear.*{words}"):

@@ -329,7 +329,7 @@ def biased(r, **sizes):
         (lambda: Structured(torch_struct.HMM), ("HMM", "LinearChainCRF")),
         (lambda: Structured("LinearChainCRF"), ("a class of torch_struct", "object of str")),
         (lambda: Structured(dict), ("a class of torch_struct", "dict")),
-        (lambda: Structured(torch_struct.StructDistribution), ("StructDistribution", "not known", "TreeCRF")),
+        (lambda: Structured(torch_struct.StructDistribution), ("StructDistribution", "not supported", "TreeCRF")),
         (lambda: Structured(torch_struct.TreeCRF, multiroot=False), ("multiroot", "DependencyCRF")),
         (lambda: unn.FactorGraph("g").variable("Y", "a b", CHAIN), ("'Y'", "a b", "needs 3")),
         (lambda: biased(CHAIN, n=4, a=2, b=3), ("'Y'", "'a'", "'b'")),

@@ -124,7 +124,7 @@ def test_sentences_bring_their_punctuation_and_labels():
     found = measure_sentences(gold, [sentence([2, 0, 1], labels=["a", "root", "punct"])])
     assert found == Attachment(2 / 3, 1.0, 0.0, 0.0, 2 / 3, 3, 1)
     assert measure_sentences(gold, [sentence([2, 0, 1])]).las is None
-    with pytest.raises(DataError, match="sentence 1 .lines 1 and 1. has other words. Score it by problems.parsing.metrics.conll18"):
+    with pytest.raises(DataError, match="sentence 1 .lines 1 and 1. .*words.*problems.parsing.metrics.conll18"):
         measure_sentences(gold, [sentence([2, 0, 2], forms=["a", "b", "c"])])
     with pytest.raises(DataError, match="line 2: word 2 'w1' has no head"):
         measure_sentences([sentence([0, None])], [sentence([0, 1])])

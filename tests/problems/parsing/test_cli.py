@@ -182,7 +182,7 @@ def test_training_says_which_sentences_it_leaves_out(capsysbinary, tmp_path):
     assert f"{train}, line 4" in message and "several roots" in message and not (tmp_path / "run").exists()
     _, err = done(capsysbinary, *command, "--skip-bad", "--quiet")
     assert f"{train}, line 4: skipped: several roots" in err and f"{train}: 1 of 3 sentences skipped, left out" in err
-    assert "no trees to measure on" in refused(capsysbinary, "evaluate", tmp_path / "run")
+    assert "no test trees" in refused(capsysbinary, "evaluate", tmp_path / "run")
     assert b"1 sentences, 0 skipped" in done(capsysbinary, "evaluate", tmp_path / "run", "--data", dev)[0]
 
 

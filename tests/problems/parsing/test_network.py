@@ -53,7 +53,7 @@ def tokens(*texts):
 
 
 def chain(n, form="w{}"):
-    """A sentence of n words, each hanging on the one before."""
+    """A sentence of n words, each attached to the one before."""
     return "".join(f"{i}\t{form.format(i)}\t_\tX\t_\t_\t{i - 1}\t{'dep' if i > 1 else 'root'}\t_\t_\n" for i in range(1, n + 1)) + "\n"
 
 
@@ -321,7 +321,7 @@ def test_a_vocabulary_comes_back_from_its_facts(language):
 )  # fmt: skip
 def test_facts_that_are_not_as_they_were_written_are_refused(change):
     facts = {"forms": ["a"], "characters": ["a"], "labels": ["root"], **change}
-    with pytest.raises(unn.DataError, match=says("config.json", "not as it was written", *list(change)[:1])):
+    with pytest.raises(unn.DataError, match=says("config.json", "changed", *list(change)[:1])):
         build(TINY, facts)
 
 

@@ -183,7 +183,7 @@ def test_facts_are_those_of_the_tokenizer_alone_and_another_tokenizer_is_refused
     reader.check_facts({**facts, "labels": []})
     Pieces(copied).check_facts(facts)
     (copied / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
-    with pytest.raises(DataError, match=says(str(copied), "another tokenizer", "encoder_tokenizer", "Put the folder back")):
+    with pytest.raises(DataError, match=says(str(copied), "tokenizer", "encoder_tokenizer", "Restore")):
         Pieces(copied).check_facts(facts)
     with pytest.raises(DataError, match=says("encoder_vocabulary", "was None")):
         reader.check_facts({})

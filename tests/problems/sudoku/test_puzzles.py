@@ -9,7 +9,7 @@ from support.helpers import says
 import unn
 from problems.sudoku.grids import all_grids, move_grids, violated_pairs
 from problems.sudoku.problem import SudokuConfig, SudokuProblem
-from problems.sudoku.puzzles import load_puzzles, merged
+from problems.sudoku.puzzles import load_puzzles, merge_puzzles
 
 GRIDS = all_grids(2, 2)[::29].flatten(1) + 1
 
@@ -37,7 +37,7 @@ def test_puzzles_are_split_by_their_text_whatever_the_order_and_compression_of_t
     for ours, theirs in ((split.training, other.training), (split.held_out, other.held_out)):
         assert torch.equal(ours.grids, theirs.grids) and torch.equal(ours.given, theirs.given)
     assert len(split.held_out.grids) == 2 and len(split.training.grids) == len(GRIDS) - 2
-    every = merged([split.training, split.held_out])
+    every = merge_puzzles([split.training, split.held_out])
     assert (violated_pairs(every.grids, 2, 2) == 0).all() and (every.given.flatten(1).sum(1) == 10).all()
     assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {tuple(grid) for grid in GRIDS.tolist()}
 
@@ -49,7 +49,7 @@ def test_folders_have_a_split_for_each_file_and_missing_solutions_are_found(tmp_
     written(tmp_path, "two.txt", puzzles)
     found = load_puzzles(str(tmp_path), 2, 2)
     assert list(found) == ["one", "two"]
-    every = merged([found["two"].training, found["two"].held_out])
+    every = merge_puzzles([found["two"].training, found["two"].held_out])
     assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {tuple(grid) for grid in GRIDS.tolist()}
 
 
