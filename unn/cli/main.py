@@ -1,4 +1,5 @@
-"""The command line: arguments are parsed before torch is imported, and each command imports its dependencies when it runs."""
+"""The command line: arguments are parsed before torch is imported, and each command imports its
+dependencies when it runs."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0 for success; 1 if a check failed; 2 for a user error, with one line on standard error;
-        130 after Ctrl-C.
+        The exit code: 0 for success; 1 if a check failed; 2 for a user error, with one line on
+        standard error; 130 after Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     import_own_packages_first()

@@ -32,7 +32,8 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
 
 
 def open_trained(folder: Path) -> tuple[Problem, Trained]:
-    """Open a run with its network: the final weights, or those of the newest checkpoint if it has not finished.
+    """Open a run with its network: the final weights, or those of the newest checkpoint if it has
+    not finished.
 
     The name of a problem selects its pretrained run, unless there is a folder with that name.
 

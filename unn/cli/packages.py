@@ -37,7 +37,8 @@ def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
     """Find files in the given folders that shadow an installed package.
 
     Args:
-        folders: folders as in ``sys.path``; "" is the current one. The folder of the installed packages is skipped.
+        folders: folders as in ``sys.path``; "" is the current one. The folder of the installed
+            packages is skipped.
     """
     own = home()
     shadowing: dict[Path, Shadow] = {}

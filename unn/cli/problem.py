@@ -1,4 +1,5 @@
-"""The interface between a problem and the command line; problems are entry points of the group ``unn.problems``.
+"""The interface between a problem and the command line; problems are entry points of the group
+``unn.problems``.
 
 Importing a problem should not import torch, because the command line parses its options first.
 """
@@ -89,7 +90,8 @@ class Problem(ABC):
         """
 
     def check(self, config: Any) -> None:
-        """Check constraints on options beyond the types of the fields; by default those of the training options.
+        """Check constraints on options beyond the types of the fields; by default those of the
+        training options.
 
         Raises:
             DeclarationError: names the first option that is out of range.
@@ -97,7 +99,8 @@ class Problem(ABC):
         config.training.check()
 
     def files(self, config: Any) -> Mapping[str, bytes]:
-        """Contents, by name, of further files that a run needs; they are copied into its new folder. None by default.
+        """Contents, by name, of further files that a run needs; they are copied into its new
+        folder. None by default.
 
         Raises:
             DataError: if a file cannot be read.
@@ -105,7 +108,8 @@ class Problem(ABC):
         return {}
 
     def in_folder(self, config: Any, folder: Path) -> Any:
-        """Replace the paths of ``files`` in the configuration of a run by those of the copies in its folder."""
+        """Replace the paths of ``files`` in the configuration of a run by those of the copies in
+        its folder."""
         return config
 
     def test_sizes(self, config: Any) -> dict[str, int]:
@@ -122,7 +126,8 @@ class Problem(ABC):
         raise UnnError(f"problem {self.name!r}: its network contains no factor graph, so nothing can be inferred.")
 
     def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
-        """The update order of ``unn infer``; None for the default of the engine, by distance from the evidence."""
+        """The update order of ``unn infer``; None for the default of the engine, by distance from
+        the evidence."""
         return None
 
     def iterations(self, run: Trained) -> int:
@@ -140,7 +145,8 @@ class Problem(ABC):
         return rounds if isinstance(rounds, int) else 10
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
-        """Parse a value given as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a .npy file, a category or numbers."""
+        """Parse a value given as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a .npy file, a
+        category or numbers."""
         from .values import read_value
 
         return read_value(self.graph(run.network), name, text)
@@ -171,12 +177,14 @@ class Problem(ABC):
         return Answer(lines or ("this problem measures nothing",), metrics)
 
     def pretrained(self) -> Path | None:
-        """Folder of the pretrained run, which commands open by the name of the problem; None if there is none."""
+        """Folder of the pretrained run, which commands open by the name of the problem; None if
+        there is none."""
         folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / self.name
         return folder if folder.is_dir() else None
 
     def arguments_for(self, text: str) -> list[str] | None:
-        """Expand a shorthand such as ``FILE.py:NAME`` to options; None if it does not belong to this problem."""
+        """Expand a shorthand such as ``FILE.py:NAME`` to options; None if it does not belong to
+        this problem."""
         return None
 
 

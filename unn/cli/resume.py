@@ -46,8 +46,8 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
         steps: extend the run to this total number of steps.
 
     Raises:
-        UnnError: if the folder contains no run, its data or options have changed, its checkpoint belongs to another
-            graph, or the new length is invalid or shorter than the old one.
+        UnnError: if the folder contains no run, its data or options have changed, its checkpoint
+            belongs to another graph, or the new length is invalid or shorter than the old one.
     """
     if epochs is not None and steps is not None:
         raise UnnError("unn resume takes --epochs or --steps, not both.")

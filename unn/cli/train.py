@@ -54,7 +54,8 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
         progress: whether to show a progress bar.
 
     Raises:
-        UnnError: if an option is out of range, data are missing, the folder contains a run, or training diverges.
+        UnnError: if an option is out of range, data are missing, the folder contains a run, or
+            training diverges.
     """
     problem.check(config)
     quiet_workers()

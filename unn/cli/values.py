@@ -19,8 +19,8 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
     Args:
         graph: graph that declares the variable.
         name: name of the variable.
-        text: a .npy file (one value, or a batch of them), the index of a category for a variable with one axis on a
-            simplex, or numbers separated by commas.
+        text: a .npy file (one value, or a batch of them), the index of a category for a variable
+            with one axis on a simplex, or numbers separated by commas.
 
     Raises:
         DataError: if a file cannot be read.

@@ -106,7 +106,8 @@ def binned_edges(begins: NDArray[np.int64], ends: NDArray[np.int64], nodes: int,
     """Count the edges in at most ``limit`` x ``limit`` square cells.
 
     Returns:
-        The counts, shape ``(cells, cells)``, and the number of nodes per side of a cell; the last may have fewer.
+        The counts, shape ``(cells, cells)``, and the number of nodes per side of a cell; the last
+        may have fewer.
     """
     width = math.ceil(nodes / limit)
     cells = math.ceil(nodes / width)

@@ -24,7 +24,8 @@ ROUNDS = 12  # maximum number of numbered rounds on the x axis, besides the firs
 
 
 def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
-    """Plot the energy after each update: the mean over the batch and the band between its 10% and 90% quantiles.
+    """Plot the energy after each update: the mean over the batch and the band between its 10% and
+    90% quantiles.
 
     Args:
         energy: shape ``(updates, batch)``, as in ``Solution.energy``; non-finite entries are skipped.
@@ -54,7 +55,8 @@ def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Th
 
 
 def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
-    """Plot the energy of each regularizer and factor after each update, and their sum, as means over the batch.
+    """Plot the energy of each regularizer and factor after each update, and their sum, as means
+    over the batch.
 
     The terms that change most are coloured, sorted by their change in the legend; the others are faint.
 

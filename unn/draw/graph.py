@@ -21,13 +21,15 @@ MARGIN = 0.25  # inches
 
 
 def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = LIGHT) -> Figure:
-    """Draw a graph: variables as circles in columns by their distance from the evidence, factors as squares between.
+    """Draw a graph: variables as circles in columns by their distance from the evidence, factors as
+    squares between.
 
     A variable with node axes (left of a bar) has a plate with these axes and their sizes.
 
     Args:
         graph: graph of any size; long chains are folded into several bands.
-        given: names of observed variables, drawn shaded; if there are none, columns begin at the first variable.
+        given: names of observed variables, drawn shaded; if there are none, columns begin at the
+            first variable.
         theme: light or dark.
 
     Raises:

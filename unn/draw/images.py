@@ -34,8 +34,8 @@ def draw_images(
         low, high: range of values.
 
     Raises:
-        ObservationError: if the images have another shape, the number of titles differs, there are no columns, or the
-            range is empty.
+        ObservationError: if the images have another shape, the number of titles differs, there are
+            no columns, or the range is empty.
     """
     pixels = as_array(images)
     if pixels is None or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or 0 in pixels.shape:

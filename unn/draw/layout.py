@@ -102,7 +102,8 @@ def text_width(text: str, size: float) -> float:
 
 
 def _plate(graph: FactorGraph, name: str) -> Plate | None:
-    """Plate of a variable with node axes, labelled with these axes and their sizes; None without node axes."""
+    """Plate of a variable with node axes, labelled with these axes and their sizes; None without
+    node axes."""
     variable = graph.variables[name]
     sizes = graph.size_table.shape(variable, graph.size_table.static)
     nodes = list(zip(variable.axes, sizes, strict=True))[: variable.node_axes]
@@ -156,7 +157,8 @@ def _above(centre: Place, factors: Sequence[Factor], plate: Plate | None) -> lis
 
 
 def _heights(columns: Columns, extents: Extents) -> dict[Node, float]:
-    """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and return the best of 30 sweeps."""
+    """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and return
+    the best of 30 sweeps."""
     column_of = {node: k for k, column in enumerate(columns) for node in column}
     edges = [(name, factor) for factor in column_of if not isinstance(factor, str) for name in factor.variables]
     neighbours: dict[Node, list[Node]] = {node: [] for node in column_of}

@@ -29,10 +29,12 @@ HEADS = 4  # panels per row
 def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme = LIGHT, title: str = "") -> Figure:
     """Draw the adjacency matrix as a heat map, with names of blocks and lines between them.
 
-    Above 400 nodes, cells of several nodes per side show the number of edges per pair of nodes; the dense matrix is never built.
+    Above 400 nodes, cells of several nodes per side show the number of edges per pair of nodes; the
+    dense matrix is never built.
 
     Args:
-        rows: source node of each edge, integers of shape ``(edges,)``, an array or a tensor; duplicates are counted.
+        rows: source node of each edge, integers of shape ``(edges,)``, an array or a tensor;
+            duplicates are counted.
         columns: target node of each edge, likewise.
         blocks: name and number of nodes of each block, in order, such as ``[("image", 64), ("label", 10)]``.
         theme: light or dark.
@@ -86,7 +88,8 @@ def draw_attention(
         theme: light or dark.
 
     Raises:
-        ObservationError: if the weights have another shape, are negative or NaN, or the number of names is wrong.
+        ObservationError: if the weights have another shape, are negative or NaN, or the number of
+            names is wrong.
     """
     heads = _attention_heads(weights)
     names = [_axis_names(word, given, size) for word, given, size in zip(("rows", "columns"), (rows, columns), heads.shape[1:], strict=True)]
@@ -137,7 +140,8 @@ def _name_blocks(
 
 
 def _colours(shown: Any, varied: bool, theme: Theme) -> dict[str, Any]:
-    """One colour if all cells are equal; else a square-root scale, so that sparse cells are visible beside dense ones."""
+    """One colour if all cells are equal; else a square-root scale, so that sparse cells are visible
+    beside dense ones."""
     from matplotlib.colors import ListedColormap, PowerNorm
 
     if not varied:

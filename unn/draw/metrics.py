@@ -27,8 +27,9 @@ def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme
     """Plot one panel per metric and one line per run.
 
     Args:
-        histories: entries of each run in order, by the name of the run; an entry holds values by metric. Entries
-            without a metric are skipped in its line, non-finite values break the line, isolated values are dots.
+        histories: entries of each run in order, by the name of the run; an entry holds values by
+            metric. Entries without a metric are skipped in its line, non-finite values break the line,
+            isolated values are dots.
         x: key of the x axis: "step", "epoch", "seconds", or another key of the entries.
         theme: light or dark.
 

@@ -19,7 +19,8 @@ BINS = 16
 def draw_ranks(ranks: Mapping[str, Sequence[float]], theme: Theme = LIGHT) -> Figure:
     """Draw a rank histogram per variable, with the 95% band of bin counts for uniform ranks.
 
-    A calibrated posterior has a flat histogram; one that is too narrow has a U shape, one that is too wide a hump.
+    A calibrated posterior has a flat histogram; one that is too narrow has a U shape, one that is
+    too wide a hump.
 
     Args:
         ranks: ranks of true values among their samples, in [0, 1], by the name of the variable.

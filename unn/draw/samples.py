@@ -51,11 +51,12 @@ def draw_samples(
 ) -> Figure:
     """Draw the values of each sample as panels: numbers as colours, categories written as numbers from 1.
 
-    Observed cells are shaded with bold numbers; changed cells have the first colour of the theme. Categories of
-    variables with more than 16 rows or columns of nodes are drawn as colours.
+    Observed cells are shaded with bold numbers; changed cells have the first colour of the theme.
+    Categories of variables with more than 16 rows or columns of nodes are drawn as colours.
 
     Args:
-        rows: values of each sample by variable, without a batch axis; of three or more axes, the later are flattened.
+        rows: values of each sample by variable, without a batch axis; of three or more axes, the
+            later are flattened.
         names: names of the rows.
         categories: variables that are one-hot along their last axis.
         theme: light or dark.
@@ -63,8 +64,8 @@ def draw_samples(
         columns: number of samples per row.
 
     Raises:
-        ObservationError: if there are no samples or columns, samples differ in their variables, a value is not an
-            array, or a mask has another shape than its variable.
+        ObservationError: if there are no samples or columns, samples differ in their variables, a
+            value is not an array, or a mask has another shape than its variable.
     """
     if not rows or len(names) != len(rows) or len({tuple(row) for row in rows}) > 1 or not rows[0]:
         raise ObservationError("a picture of samples needs at least one sample, a name for each, and the same variables in all.")

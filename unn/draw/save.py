@@ -46,7 +46,8 @@ def rendered(figure: Figure, kind: str, dpi: float, what: str = "") -> bytes:
     """Render a figure to the content of a file.
 
     Raises:
-        DataError: if it cannot be drawn, for example at 0 dots per inch or with more pixels than the format allows.
+        DataError: if it cannot be drawn, for example at 0 dots per inch or with more pixels than
+            the format allows.
     """
     import matplotlib
 

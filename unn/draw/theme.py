@@ -133,7 +133,8 @@ def ramp(theme: Theme, start: float = 0.0) -> Colormap:
 
 
 def shortened(text: str, limit: int, mark: str = "…") -> str:
-    """Shorten a text to at most ``limit`` characters, keeping the beginning and the end, where names differ."""
+    """Shorten a text to at most ``limit`` characters, keeping the beginning and the end, where
+    names differ."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2

@@ -11,7 +11,8 @@ from ..errors import ObservationError
 
 
 def as_array(value: object) -> NDArray[Any] | None:
-    """Convert a tensor (of any device and dtype), an array or nested numbers to numpy; None for anything else."""
+    """Convert a tensor (of any device and dtype), an array or nested numbers to numpy; None for
+    anything else."""
     tensor: Any = value
     try:
         if hasattr(tensor, "detach"):

@@ -1,4 +1,5 @@
-"""Checkpoints: the state from which training resumes, as safetensors and JSON in a folder that is written atomically."""
+"""Checkpoints: the state from which training resumes, as safetensors and JSON in a folder that is
+written atomically."""
 
 from __future__ import annotations
 
@@ -174,7 +175,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:
-    """Describe the first difference between the signature of a checkpoint and another; empty if they are equal."""
+    """Describe the first difference between the signature of a checkpoint and another; empty if
+    they are equal."""
     if checkpoint.format == 1:
         present = {line.split(":")[0] for line in checkpoint.signature}
         signature = [line for line in signature if not line.startswith("option ") or line.split(":")[0] in present]

@@ -40,7 +40,8 @@ def _installed(name: str) -> str | None:
 
 
 def _commit(folder: Path) -> str | None:
-    """Commit of a checkout, with "+changes" if its files were modified; None outside a checkout or without git."""
+    """Commit of a checkout, with "+changes" if its files were modified; None outside a checkout or
+    without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     tracked = _git(folder, "ls-files", ".")
     # an ignored folder inside a checkout, such as a virtual environment, is not part of it

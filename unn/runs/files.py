@@ -11,7 +11,8 @@ from pathlib import Path
 from ..errors import DataError
 
 TEMPORARY = ".partial-"
-"""Prefix of the names of unfinished files and folders; those of a killed process are deleted when its run is locked again."""
+"""Prefix of the names of unfinished files and folders; those of a killed process are deleted when
+its run is locked again."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -143,7 +143,8 @@ def open_run(folder: Path) -> Run:
 
 
 def _similar_run(folder: Path) -> str:
-    """Suggest ' Did you mean ...?' with a run of a similar name in the same folder or in ``runs/``; empty if there is none."""
+    """Suggest ' Did you mean ...?' with a run of a similar name in the same folder or in ``runs/``;
+    empty if there is none."""
     try:
         paths = [path for root in (Path("runs"), folder.parent) for path in sorted(root.glob("*"))]
         runs = {path.name: path for path in paths if (path / CONFIG).is_file()}

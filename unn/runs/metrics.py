@@ -19,10 +19,11 @@ METRICS = "metrics.jsonl"
 class MetricsFile:
     """Append-only file with one entry per line.
 
-    Lines have no checksum, since metrics do not affect the weights; a line that is not valid JSON is an error.
+    Lines have no checksum, since metrics do not affect the weights; a line that is not valid JSON
+    is an error.
 
-    Entries that cannot be written because the disk is full are buffered and written with a later entry. After a crash
-    the last line may be incomplete; readers skip it.
+    Entries that cannot be written because the disk is full are buffered and written with a later
+    entry. After a crash the last line may be incomplete; readers skip it.
 
     Args:
         folder: run folder.

@@ -53,8 +53,9 @@ def load_weights(path: Path, module: nn.Module) -> None:
         module: module to load into; unchanged if loading fails.
 
     Raises:
-        DataError: if the file is missing, truncated or corrupt, its checksum differs, or its names and shapes do not
-            match the module. Files without a checksum (of older versions) are read without this check.
+        DataError: if the file is missing, truncated or corrupt, its checksum differs, or its names
+            and shapes do not match the module. Files without a checksum (of older versions) are
+            read without this check.
     """
     from .tree import from_bytes
 
@@ -98,7 +99,8 @@ def _checksum(content: bytes) -> str:
 
 
 _RENAMED = {"graph": "declaration", "told": "conditioning", "everyone": "global_token"}
-"""Current names of submodules of ``unn.Unrolled`` and of the blocks of ``unn.Denoiser``, by their names in earlier versions."""
+"""Current names of submodules of ``unn.Unrolled`` and of the blocks of ``unn.Denoiser``, by their
+names in earlier versions."""
 
 
 def _current_name(name: str, own: Mapping[str, Tensor]) -> str:

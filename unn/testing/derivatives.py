@@ -27,18 +27,20 @@ def check_derivatives(
 ) -> None:
     """Check that the derivatives of a function agree with one another and with central differences.
 
-    At each point, for a random direction and random weights of the results, it compares ``torch.autograd.grad``,
-    ``torch.func.vjp``, ``torch.func.jvp`` and ``torch.autograd.forward_ad``; for second order, reverse over reverse,
-    forward over reverse and reverse over forward. At a kink, such as that of ``relu`` at 0, any derivative between the
-    one-sided ones is correct. A missing or zero derivative is an error; ``DerivativeError`` is accepted if
-    ``may_refuse`` is set.
+    At each point, for a random direction and random weights of the results, it compares
+    ``torch.autograd.grad``, ``torch.func.vjp``, ``torch.func.jvp`` and
+    ``torch.autograd.forward_ad``; for second order, reverse over reverse, forward over reverse and
+    reverse over forward. At a kink, such as that of ``relu`` at 0, any derivative between the
+    one-sided ones is correct. A missing or zero derivative is an error; ``DerivativeError`` is
+    accepted if ``may_refuse`` is set.
 
     Args:
         function: function of one tensor that returns one tensor of any shape; finite near the points.
         points: arguments of the function, float64.
         order: 1, or 2 to include second derivatives.
         step: step size of the differences, along a direction of unit variance.
-        tolerance: tolerance of the differences, relative to the largest compared entry or to 1, besides rounding.
+        tolerance: tolerance of the differences, relative to the largest compared entry or to 1,
+            besides rounding.
         may_refuse: accept ``DerivativeError`` of any mode except first-order ``torch.autograd.grad``.
         seed: seed of the direction and the weights.
 

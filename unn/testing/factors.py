@@ -286,7 +286,8 @@ class FactorContract(ABC):
     def _falling_power(
         self, g: FactorGraph, values: dict[str, Tensor], names: tuple[str, ...], energy: Callable[[dict[str, Tensor]], Tensor]
     ) -> float:
-        """Largest power of t with which the energy falls as the given variables grow like t; 0 if it does not fall."""
+        """Largest power of t with which the energy falls as the given variables grow like t; 0 if
+        it does not fall."""
         generator = torch.Generator().manual_seed(0)
         powers = [0.0]
         for _ in range(_DIRECTIONS):
@@ -326,7 +327,8 @@ def _where(factor: Factor, target: str | None = None) -> str:
 
 
 def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
-    """Axes of a factor, of size 2 or more, that may be ragged in a batch; without axes of splits and indices."""
+    """Axes of a factor, of size 2 or more, that may be ragged in a batch; without axes of splits
+    and indices."""
     table = g.size_table
     carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
     split = {letter for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}

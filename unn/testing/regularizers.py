@@ -24,14 +24,17 @@ _INHERITED = (HealthCheck.differing_executors,)
 
 
 class RegularizerContract(ABC):
-    """Tests that every regularizer must pass. Subclass it as ``class TestMine(RegularizerContract)`` with ``regularizer``.
+    """Tests that every regularizer must pass. Subclass it as ``class
+    TestMine(RegularizerContract)`` with ``regularizer``.
 
-    The class attributes state properties that are tested; the defaults are the strictest. A regularizer over structures
-    overrides ``shape`` and ``padding``, with two structures for each of three batch elements.
+    The class attributes state properties that are tested; the defaults are the strictest. A
+    regularizer over structures overrides ``shape`` and ``padding``, with two structures for each of
+    three batch elements.
     """
 
     shape: ClassVar[tuple[int, ...]] = (3, 2, 5)
-    """Shape of a batch of values: three elements, two rows or structures, then the axes of one row or structure."""
+    """Shape of a batch of values: three elements, two rows or structures, then the axes of one row
+    or structure."""
 
     has_sample: ClassVar[bool] = True
     """False for regularizers that are not the entropy of an exponential family."""
@@ -46,13 +49,15 @@ class RegularizerContract(ABC):
     """False to leave out the derivative checks."""
 
     full_dimensional: ClassVar[bool] = True
-    """False if a single entry cannot move without leaving the domain; derivatives of ``value`` are then checked along it."""
+    """False if a single entry cannot move without leaving the domain; derivatives of ``value`` are
+    then checked along it."""
 
     value_derivatives: ClassVar[int] = 2
     """Number of times ``value`` can be differentiated; 1 if it is computed by iterations that cannot."""
 
     accuracy: ClassVar[float] = 1e-9
-    """Error of ``value`` in float64, relative to the compared terms; larger only if it is computed by iterations."""
+    """Error of ``value`` in float64, relative to the compared terms; larger only if it is computed
+    by iterations."""
 
     largest_score: ClassVar[float] = 1e4
     """Scores up to this size must give finite results in every dtype; lower for activations that overflow, such as 20 for exp."""
@@ -61,7 +66,8 @@ class RegularizerContract(ABC):
     """False if ``contains`` iterates, which is slow outside the domain; such points are then not tested."""
 
     works_under_vmap: ClassVar[bool] = True
-    """False if the algorithm branches on values; unsupported calls must then raise instead of giving wrong results."""
+    """False if the algorithm branches on values; unsupported calls must then raise instead of
+    giving wrong results."""
 
     compiles_whole: ClassVar[bool] = True
     """False if compilation needs graph breaks; results must still be equal."""
@@ -71,7 +77,8 @@ class RegularizerContract(ABC):
         """The object under test; it must accept values of ``shape``."""
 
     def padding(self) -> tuple[Tensor, tuple[slice, ...]]:
-        """A mask of ``shape`` that excludes two entries or a part of each structure, and the slices of the rest."""
+        """A mask of ``shape`` that excludes two entries or a part of each structure, and the slices
+        of the rest."""
         mask = torch.ones(self.shape, dtype=torch.bool)
         mask[..., self.shape[-1] - 2 :] = False
         return mask, (*[slice(None)] * (len(self.shape) - 1), slice(0, self.shape[-1] - 2))

@@ -70,8 +70,8 @@ class GraphCase:
 def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draw a random interior point of a domain, float64.
 
-    For an elementwise domain it is noise mapped into the interval, otherwise the mean of several mirrors, which lies in
-    the domain because it is convex.
+    For an elementwise domain it is noise mapped into the interval, otherwise the mean of several
+    mirrors, which lies in the domain because it is convex.
     """
     noise = 1.5 * torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(regularizer, reg.Simplex):

@@ -1,8 +1,9 @@
-"""Batches as functions of the seed and the step number, so that training resumes at any step without loader state.
+"""Batches as functions of the seed and the step number, so that training resumes at any step
+without loader state.
 
-Step t takes its examples from the permutation of its epoch, which depends on the seed and the epoch alone. Random
-choices within a batch use a generator seeded by (seed, step, part). Neither depends on earlier steps or on the
-number of workers.
+Step t takes its examples from the permutation of its epoch, which depends on the seed and the epoch
+alone. Random choices within a batch use a generator seeded by (seed, step, part). Neither depends
+on earlier steps or on the number of workers.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Examples(ABC):
 
         Args:
             indices: shape ``(n,)``, int64. In a stream each index occurs once.
-            generator: source of randomness, seeded by the step and the part of the batch. Randomness that must not
-                depend on the number of processes or parts has to be derived from the indices instead.
+            generator: source of randomness, seeded by the step and the part of the batch.
+                Randomness that must not depend on the number of processes or parts has to be
+                derived from the indices instead.
         """
 
 
@@ -128,7 +130,8 @@ _PERMUTATIONS: dict[tuple[int, int], Tensor] = {}
 
 
 def _permutation(length: int, seed: int) -> Tensor:
-    """Random permutation of ``length`` indices; the last one is cached, since all steps of an epoch use it."""
+    """Random permutation of ``length`` indices; the last one is cached, since all steps of an epoch
+    use it."""
     if (length, seed) not in _PERMUTATIONS:
         _PERMUTATIONS.clear()
         _PERMUTATIONS[length, seed] = torch.randperm(length, generator=torch.Generator().manual_seed(seed))

@@ -18,8 +18,8 @@ from ..runs.weights import WEIGHTS, save_weights
 class RunFiles:
     """Metrics, checkpoints and weights of one run.
 
-    A checkpoint that cannot be written causes a warning, since the next one may succeed; at the end of training it
-    raises an error.
+    A checkpoint that cannot be written causes a warning, since the next one may succeed; at the end
+    of training it raises an error.
 
     Args:
         folder: run folder; None writes nothing.

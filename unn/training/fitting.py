@@ -65,23 +65,24 @@ def fit(
 ) -> Fitted:
     """Train a model in place, on its current device.
 
-    This is the loop of ``unn train`` without a run folder: Adam, a learning-rate schedule, gradient clipping and an
-    exponential moving average of the weights. On the CPU the result depends only on the initial weights, the
-    examples and the options; the state of torch's global generator is restored. ``unn.training.fit`` adds
-    evaluations, checkpoints, several processes and all other options.
+    This is the loop of ``unn train`` without a run folder: Adam, a learning-rate schedule, gradient
+    clipping and an exponential moving average of the weights. On the CPU the result depends only on
+    the initial weights, the examples and the options; the state of torch's global generator is
+    restored. ``unn.training.fit`` adds evaluations, checkpoints, several processes and all other
+    options.
 
     Args:
-        model: module with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``; or any module,
-            with the argument ``loss``. A diffusion model that is not standardised yet is first standardised on
-            examples.
+        model: module with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``;
+            or any module, with the argument ``loss``. A diffusion model that is not standardised
+            yet is first standardised on examples.
         examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
             ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
         steps: number of optimizer steps.
-        loss: loss function ``(model, values) -> scalar``, the mean over the batch, for models without a method
-            ``loss``.
-        observed: observation masks for the method ``loss`` of the model: "any" (a random subset of the nodes, its
-            size uniform), names of variables, or a function ``(count, generator) -> observed`` that returns the
-            argument ``observed`` of that method.
+        loss: loss function ``(model, values) -> scalar``, the mean over the batch, for models
+            without a method ``loss``.
+        observed: observation masks for the method ``loss`` of the model: "any" (a random subset of
+            the nodes, its size uniform), names of variables, or a function
+            ``(count, generator) -> observed`` that returns the argument ``observed`` of that method.
         sizes: sizes of the axes without a static size.
         rate: learning rate.
         batch: number of examples per step.
@@ -93,7 +94,8 @@ def fit(
         progress: whether to show a progress bar.
 
     Raises:
-        DeclarationError: if an option is out of range, the model has no loss, or an observed variable is unknown.
+        DeclarationError: if an option is out of range, the model has no loss, or an observed
+            variable is unknown.
         DataError: if the examples have another type, or variables differ in their number of examples.
         DivergenceError: if the loss or the weights become NaN or infinite.
 

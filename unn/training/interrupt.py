@@ -8,7 +8,8 @@ import time
 from types import FrameType, TracebackType
 
 ONE_REQUEST = 2.0
-"""Seconds within which several signals count as one: process launchers forward signals that the terminal sent to all."""
+"""Seconds within which several signals count as one: process launchers forward signals that the
+terminal sent to all."""
 
 
 class Interrupt:

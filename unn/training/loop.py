@@ -40,7 +40,8 @@ class Fit:
     """The result of training.
 
     Attributes:
-        network: trained network, with averaged weights if ``ema`` is set and the best weights if ``patience`` is set.
+        network: trained network, with averaged weights if ``ema`` is set and the best weights if
+            ``patience`` is set.
         history: entries of metrics, in order.
         step: number of steps taken.
         interrupted: whether Ctrl-C or SIGTERM stopped the training.
@@ -68,7 +69,8 @@ def fit(
     problem_options: Sequence[str] = (),
     earlier: Sequence[TrainingConfig] = (),
 ) -> Fit:
-    """Train a network; on the CPU the result depends only on its initial weights, the task and the configuration.
+    """Train a network; on the CPU the result depends only on its initial weights, the task and the
+    configuration.
 
     A stopped run resumes from its newest checkpoint and ends with the same numbers as an uninterrupted run.
 
@@ -80,8 +82,8 @@ def fit(
         progress: whether to show a progress bar.
         report: callback that receives each entry of metrics.
         processes: the training processes; those that ``torchrun`` started by default.
-        warn: callback for problems that do not end the training, such as a checkpoint on a full disk; prints to
-            standard error by default.
+        warn: callback for problems that do not end the training, such as a checkpoint on a full
+            disk; prints to standard error by default.
         problem_options: further options that must match those of a checkpoint, from ``problem_signature``.
         earlier: configurations of the run before its extensions, different in ``epochs`` and ``steps`` alone.
 
@@ -203,8 +205,8 @@ class _Training:
         )
 
     def take_step(self, parts: list[Part], stop: bool) -> bool:
-        """Accumulate gradients over all parts and processes and update the weights; return whether any process received a
-        request to stop."""
+        """Accumulate gradients over all parts and processes and update the weights; return whether
+        any process received a request to stop."""
         config, state, group = self.config, self.state, self.group
         progress = state.progress
         self.network.train()
@@ -384,7 +386,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def seed_generators(device: torch.device, seed: int) -> None:
-    """Seed torch's global generators of the CPU and of one device; ``torch.manual_seed`` takes longer than a small step."""
+    """Seed torch's global generators of the CPU and of one device; ``torch.manual_seed`` takes
+    longer than a small step."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)

@@ -66,7 +66,8 @@ class TrainingState:
         self._best: dict[str, Tensor] = {}
 
     def advance_schedule(self) -> None:
-        """Advance the learning rate, also after a step that the gradient scaler skipped because of an overflow."""
+        """Advance the learning rate, also after a step that the gradient scaler skipped because of
+        an overflow."""
         with warnings.catch_warnings():
             if self.scaler.is_enabled():
                 warnings.filterwarnings("ignore", "Detected call of .lr_scheduler.step", UserWarning)

@@ -18,9 +18,9 @@ class Task(ABC):
     """Examples, a loss and metrics.
 
     Attributes:
-        facts: properties of the data from which a network is built, such as sizes, as JSON; saved with the run. Under
-            ``data``, SHA-256 checksums of the training data by the name of the file or part, so that resuming with
-            changed data is an error.
+        facts: properties of the data from which a network is built, such as sizes, as JSON; saved
+            with the run. Under ``data``, SHA-256 checksums of the training data by the name of the
+            file or part, so that resuming with changed data is an error.
         monitor: metric of ``evaluate`` that selects the best weights, or "loss".
         larger_is_better: whether larger values of ``monitor`` are better.
     """
@@ -41,7 +41,8 @@ class Task(ABC):
         """
 
     def weight(self, batch: Batch, count: int) -> float:
-        """Number of items over which the loss of a batch is the mean, for the exact mean over the parts of a batch.
+        """Number of items over which the loss of a batch is the mean, for the exact mean over the
+        parts of a batch.
 
         Args:
             batch: a batch, as passed to ``loss``.
