@@ -33,14 +33,16 @@ class Bench(Verb):
 
 
 def bench(quick: bool, only: str | None) -> Answer:
-    """Run the benchmarks of the checkout, on the CPU and then on a GPU if there is one; they print their tables with a verdict on each limit.
+    """Run the benchmarks of the checkout on the CPU, and on a GPU if there is one.
+
+    Each benchmark prints a table with a verdict on each limit.
 
     Args:
-        quick: with fewer repetitions.
-        only: a section, or part of the names of cases in all of them.
+        quick: whether to use fewer repetitions.
+        only: a section, or part of the names of cases in all sections.
 
     Raises:
-        UnnError: outside a checkout, or if no case has such a name; lists the cases.
+        UnnError: outside a checkout, or if no case matches; lists the cases.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / "tests" / "benchmarks" / "core.py").is_file():
@@ -55,7 +57,7 @@ def bench(quick: bool, only: str | None) -> Answer:
     if only and only not in SECTIONS and not any(only in name for name in names):
         left_out = " (--quick leaves some out)" if quick else ""
         raise UnnError(
-            f"unn bench: no case has {only!r} in its name, and no section is called so. Sections: {', '.join(SECTIONS)}. "
+            f"unn bench: no section or case matches {only!r}. Sections: {', '.join(SECTIONS)}. "
             f"Cases{left_out}: {'; '.join(names)}."
         )
     return Answer((), {})

@@ -35,15 +35,15 @@ class Compare(Verb):
 
 
 def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
-    """A table of the options in which runs differ and of their last metrics, and a plot of their metrics.
+    """Tabulate the options in which runs differ and their last metrics, and plot the metrics.
 
     Args:
-        folders: of the runs.
-        out: file for the plot; none without it.
+        folders: run folders.
+        out: file for the plot; None draws no plot.
         theme: "light" or "dark".
 
     Raises:
-        UnnError: if there is no run, or one that cannot be read.
+        UnnError: if there are no runs, or a run cannot be read.
     """
     if not folders:
         raise UnnError("unn compare needs the folder of at least one run.")
@@ -67,24 +67,24 @@ def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
 
 
 def _without_rate(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without the learning rate, which follows from the options."""
+    """Drop the learning rate, which follows from the options."""
     return {name: value for name, value in entry.items() if name != "rate"}
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Options of options by dotted names."""
-    found: dict[str, Any] = {}
+    """Flatten nested options to dotted names."""
+    options: dict[str, Any] = {}
     for name, value in config.items():
-        found |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
+        options |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return options
 
 
 def _last(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The last value of each metric."""
-    found: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
     for entry in history:
-        found |= entry
-    return found
+        latest |= entry
+    return latest
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

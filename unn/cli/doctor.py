@@ -33,7 +33,7 @@ class Doctor(Verb):
 
 
 def doctor() -> Answer:
-    """Versions, devices, problems and data; 1 if something needed is missing, with what to do."""
+    """Report versions, devices, problems and data; exit code 1 if a requirement is missing, with the remedy."""
     faults: list[str] = []
     required = _required()
     versions = {name: _version(name) for name in (*required, *OPTIONAL)}
@@ -67,7 +67,7 @@ def doctor() -> Answer:
 
 
 def _required() -> list[str]:
-    """What the installed package says that it needs, extras aside."""
+    """Required dependencies of the installed package, without extras."""
     try:
         lines = importlib.metadata.requires("unn") or []
     except importlib.metadata.PackageNotFoundError:
@@ -88,16 +88,16 @@ def _devices(faults: list[str]) -> list[str]:
     except (ImportError, OSError) as error:
         faults.append(f"torch cannot be imported ({error}); install it anew")
         return []
-    found = [f"cpu: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"]
+    devices = [f"cpu: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
         for k in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(k)
-            found.append(f"cuda:{k}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+            devices.append(f"cuda:{k}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
     elif torch.accelerator.is_available():
-        found.append(str(torch.accelerator.current_accelerator()))
+        devices.append(str(torch.accelerator.current_accelerator()))
     else:
-        found.append("no accelerator")
-    return found
+        devices.append("no accelerator")
+    return devices
 
 
 def _problems(faults: list[str]) -> dict[str, str]:
@@ -115,5 +115,5 @@ def _problems(faults: list[str]) -> dict[str, str]:
 def _data() -> dict[str, Any]:
     root = os.environ.get("UNN_DATA", "")
     folder = Path(root)
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if root and folder.is_dir() else []
-    return {"UNN_DATA": root, "found": found}
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if root and folder.is_dir() else []
+    return {"UNN_DATA": root, "found": names}

@@ -48,7 +48,7 @@ def infer(command: Infer) -> Answer:
     """Infer some variables of a run given others.
 
     Raises:
-        UnnError: for values that cannot be read, names that are not known, or files that cannot be written.
+        UnnError: if a value cannot be read, a name is unknown, or a file cannot be written.
     """
     if command.iterations is not None:
         require_rounds(command.iterations)
@@ -64,20 +64,20 @@ def infer(command: Infer) -> Answer:
     graph = problem.graph(run.network)
     observed = {name: problem.read_value(run, name, text) for name, text in given.items()}
     rounds = command.iterations or problem.iterations(run)
-    found = minimise(
+    solution = minimise(
         graph, observed, order=problem.order(run, given), iterations=rounds, want=command.want,
         terms=command.energy is not None,
     )  # fmt: skip
-    assert found.energy is not None
-    message = found.message
-    if found.status is Status.LIMIT:
-        # that of the engine is for callers in Python
+    assert solution.energy is not None
+    message = solution.message
+    if solution.status is Status.LIMIT:
+        # the engine's message is for Python callers
         message = f"ran {rounds} round{'s' if rounds > 1 else ''}; --iterations sets another number."
-    lines = [message, f"energy {float(found.energy[-1, 0]):.4f} after {found.updates} updates"]
-    data: dict[str, Any] = {"status": found.status.value, "energy": found.energy[:, 0].tolist()}
+    lines = [message, f"energy {float(solution.energy[-1, 0]):.4f} after {solution.updates} updates"]
+    data: dict[str, Any] = {"status": solution.status.value, "energy": solution.energy[:, 0].tolist()}
     files: list[Path] = []
     for name in command.want:
-        value = found[name].detach()
+        value = solution[name].detach()
         data[name] = (value[0] if len(value) == 1 else value).tolist()
         if command.out is not None and command.out.suffix == ".npy":
             _save_array(command.out, command.want, value)
@@ -95,8 +95,8 @@ def infer(command: Infer) -> Answer:
     if command.out is not None and command.out not in files:
         raise DataError(f"--out {command.out}: {', '.join(command.want)} has no picture; give a file ending in .npy to save its values.")
     if command.energy is not None:
-        assert found.terms is not None
-        save_figure(draw_energy_terms(found.terms, found.schedule, theme=theme), command.energy)
+        assert solution.terms is not None
+        save_figure(draw_energy_terms(solution.terms, solution.schedule, theme=theme), command.energy)
         lines.append(f"energy by factor: drawn in {command.energy}")
         files.append(command.energy)
     data["files"] = [str(path) for path in files]
@@ -104,10 +104,10 @@ def infer(command: Infer) -> Answer:
 
 
 def assignments(texts: Sequence[str]) -> Mapping[str, str]:
-    """Texts NAME=VALUE as a mapping.
+    """Parse arguments NAME=VALUE into a mapping.
 
     Raises:
-        UnnError: for a text without a name or a sign, or a name that comes twice.
+        UnnError: if an argument has no name or no equals sign, or a name occurs twice.
     """
     given: dict[str, str] = {}
     for text in texts:

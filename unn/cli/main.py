@@ -1,4 +1,5 @@
-"""The command line. Arguments are read before torch is imported; what a command needs is imported when it runs."""
+"""The command line: arguments are parsed before torch is imported, and each command imports its
+dependencies when it runs."""
 
 from __future__ import annotations
 
@@ -34,24 +35,24 @@ SUMMARY = "Declare a factor graph once; infer any of its variables given any oth
 GROUP = "unn.verbs"
 
 EVERYDAY = (Show, Train, Evaluate, Infer, Sample)
-"""The verbs that ``--help`` lists first; those of other packages follow them."""
+"""The commands that ``--help`` lists first, followed by those of other packages."""
 OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
 
 
 def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:
-    """The commands by name, in the order of ``--help``; those of packages that cannot be loaded are left out."""
+    """Commands by name, in the order of ``--help``; commands that cannot be loaded are omitted."""
     added = [_load(name) for name in verb_names()]
     kinds: list[type[Verb] | type[ProblemVerb[Any]]] = [*EVERYDAY, *(kind for kind in added if isinstance(kind, type)), *OTHERS]
     return {kind.name: kind for kind in kinds}
 
 
 def verb_names() -> list[str]:
-    """The names of the commands that installed packages add."""
+    """Names of the commands of installed packages."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def _load(name: str) -> type[Verb] | str:
-    """A command of an installed package, or what is wrong with it."""
+    """Load a command of an installed package, or return an error message."""
     (entry, *_) = (entry for entry in entry_points(group=GROUP) if entry.name == name)
     try:
         kind = entry.load()
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0; 1 if a check failed; 2 for an error of the user, one line on standard error; 130 after Ctrl-C.
+        The exit code: 0 for success; 1 if a check failed; 2 for a user error, with one line on
+        standard error; 130 after Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     import_own_packages_first()
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("unn: interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # the reader of our output has gone, as in unn show digits | head
+        # the reader closed the pipe, as in unn show digits | head
         sys.stderr.close()
         return 141
 
@@ -98,7 +100,7 @@ def _print(answer: Answer, as_json: bool) -> None:
     """Print the lines of an answer, or its data.
 
     Raises:
-        DataError: if standard output takes no more.
+        DataError: if standard output cannot be written.
     """
     from ..runs.metrics import strict
 
@@ -110,7 +112,7 @@ def _print(answer: Answer, as_json: bool) -> None:
             sys.stdout.flush()
             rest = memoryview(answer.content)
             while rest:
-                # an unbuffered stream (PYTHONUNBUFFERED) may take a part only, and says nothing of a full disk until it is asked again
+                # an unbuffered stream (PYTHONUNBUFFERED) may write only a part, and report a full disk only at the next call
                 rest = rest[sys.stdout.buffer.write(rest) :]
             sys.stdout.buffer.flush()
         if text:
@@ -122,11 +124,11 @@ def _print(answer: Answer, as_json: bool) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
-    """The command with its options, and the problem if it is a command on one.
+    """Parse a command with its options, and its problem if it needs one.
 
     Raises:
-        UnnError: for an unknown command or problem.
-        SystemExit: after --help, or for arguments that cannot be read.
+        UnnError: if the command or the problem is unknown.
+        SystemExit: after --help, or if the arguments cannot be parsed.
     """
     import tyro
 
@@ -159,25 +161,25 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
 
 
 def _problem_of(text: str, rest: list[str]) -> tuple[Problem, list[str]]:
-    """A problem by its name, or by a text that it reads in the place of its name, and the options."""
+    """Find a problem by its name or by a shorthand for it, and expand its options."""
     if text not in problem_names():
         for name in problem_names():
-            # one that is broken spares the others
+            # a broken problem must not disable the others
             with contextlib.suppress(UnnError):
                 problem = load_problem(name)
-                meant = problem.arguments_for(text)
-                if meant is not None:
-                    return problem, [*meant, *rest]
+                expanded = problem.arguments_for(text)
+                if expanded is not None:
+                    return problem, [*expanded, *rest]
     return load_problem(text), rest
 
 
 def _all_problems(kind: Any) -> Any:
-    """A dataclass whose only field chooses among all problems, each with its own options."""
+    """Make a dataclass whose only field selects among all problems, each with its own options."""
     import tyro
 
     problems = []
     for name in problem_names():
-        # one that is broken spares the others; unn doctor says what is wrong with it
+        # a broken problem must not disable the others; unn doctor reports its error
         with contextlib.suppress(UnnError):
             problems.append(load_problem(name))
     choices = [Annotated[kind[p.config], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]

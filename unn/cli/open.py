@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
-    """The problem of a run and its configuration, of the problem's own type.
+    """Open a run: its problem and its configuration, of the problem's own type.
 
     Raises:
-        DataError: if the folder holds no run, or the configuration is corrupt or another version's.
+        DataError: if the folder contains no run, or the configuration is corrupt or of another version.
         UnnError: if the problem is not installed, or an option is out of range.
     """
     run = open_run(folder)
@@ -32,12 +32,13 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
 
 
 def open_trained(folder: Path) -> tuple[Problem, Trained]:
-    """The problem of a run and the run with its network: the final weights, or those of the newest checkpoint if it has not finished.
+    """Open a run with its network: the final weights, or those of the newest checkpoint if it has
+    not finished.
 
-    The name of a problem stands for the run that comes with it, unless there is a folder of that name.
+    The name of a problem selects its pretrained run, unless there is a folder with that name.
 
     Raises:
-        DataError: if there are neither, or they belong to another graph.
+        DataError: if the run has no weights, or they belong to another graph.
     """
     if not folder.exists() and str(folder) in problem_names():
         folder = load_problem(str(folder)).pretrained() or folder
@@ -56,7 +57,7 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
 
 
 def earlier_trainings(run: Run, training: TrainingConfig) -> list[TrainingConfig]:
-    """The options of training that a run had before each of its extensions."""
+    """Training options of a run before each of its extensions."""
     return [replace(training, epochs=length["epochs"], steps=length["steps"]) for length in run.lengths]
 
 
@@ -69,7 +70,7 @@ def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> 
     signature, *others = signatures(network, (training, *earlier_trainings(run, training)), problem_signature(run.config))
     checkpoint, _ = newest_checkpoint(folder, signature, others)
     if checkpoint is None:
-        raise DataError(f"{folder} has neither final weights nor a checkpoint; go on with unn resume {folder}.")
+        raise DataError(f"{folder} has neither final weights nor a checkpoint; continue with unn resume {folder}.")
     tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])
     tensors.pop("n_averaged", None)
     copy_weights(tensors, network, f"{folder}, checkpoint of step {checkpoint.step}")

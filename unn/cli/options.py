@@ -1,4 +1,4 @@
-"""What the options of several commands share."""
+"""Options and checks that several commands share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SamplingOptions:
 
 
 def shows_progress(json: bool, quiet: bool) -> bool:
-    """Is there somebody to show a progress bar to?"""
+    """Whether to show a progress bar: only on a terminal, without ``--json`` and ``--quiet``."""
     return sys.stderr.isatty() and not json and not quiet
 
 
@@ -53,7 +53,7 @@ def require_rounds(*iterations: int) -> None:
     """Check numbers of rounds.
 
     Raises:
-        UnnError: if one is below 1 or above 100,000.
+        UnnError: if a number is below 1 or above 100,000.
     """
     if any(not 1 <= k <= MOST_ROUNDS for k in iterations):
         raise UnnError(f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}.")
@@ -63,7 +63,7 @@ def require_number(option: str, value: int, most: int = 10**6) -> None:
     """Check a number of samples, steps or attempts.
 
     Raises:
-        UnnError: if it is below 1 or above the largest one.
+        UnnError: if it is below 1 or above ``most``.
     """
     if not 1 <= value <= most:
         raise UnnError(f"--{option} must lie between 1 and {most}, got {value}.")

@@ -1,4 +1,4 @@
-"""The packages that are installed beside ``unn``: no other file of their names may be imported instead."""
+"""Protection of the packages installed with ``unn`` against other files with their names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BESIDE = ("factors", "problems")
 
 @dataclass(frozen=True)
 class Shadow:
-    """A file that Python would import in the place of an installed package.
+    """A file that Python would import instead of an installed package.
 
     Attributes:
-        package: its name.
-        file: in its place.
-        folder: in which it lies.
+        package: name of the package.
+        file: the file that shadows it.
+        folder: folder of the file.
     """
 
     package: str
@@ -29,22 +29,23 @@ class Shadow:
 
 
 def home() -> Path:
-    """The folder in which the installed packages lie."""
+    """Folder of the installed packages."""
     return Path(__file__).resolve().parents[2]
 
 
 def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
-    """Files in some folders that have the name of an installed package.
+    """Find files in the given folders that shadow an installed package.
 
     Args:
-        folders: as in ``sys.path``; "" is the current one. That of the installed packages is left out.
+        folders: folders as in ``sys.path``; "" is the current one. The folder of the installed
+            packages is skipped.
     """
     own = home()
     shadowing: dict[Path, Shadow] = {}
     for folder in map(Path, folders):
         for package in BESIDE:
             spec = PathFinder.find_spec(package, [str(folder)])
-            # a folder without an __init__.py has no origin; packages come before it wherever they lie
+            # a folder without an __init__.py has no origin; regular packages take precedence over it anywhere on the path
             if spec is None or spec.origin is None or folder.resolve() == own:
                 continue
             file = Path(spec.origin).resolve()
@@ -53,10 +54,10 @@ def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
 
 
 def import_own_packages_first() -> None:
-    """Move folders that hold a ``factors`` or ``problems`` of somebody else to the end of ``sys.path``.
+    """Move folders that contain another ``factors`` or ``problems`` to the end of ``sys.path``.
 
     ``python -m unn`` and ``torchrun -m unn`` put the current folder first, and so does an empty entry of
-    PYTHONPATH. The path is changed, rather than the import system, since processes that prepare batches
+    PYTHONPATH. The path is changed, rather than the import system, because processes that prepare batches
     inherit it.
     """
     own = home()
@@ -66,13 +67,13 @@ def import_own_packages_first() -> None:
             break
         before.append(entry)
     else:
-        # unn was not found by the path at all
+        # unn was not imported from the path
         return
     moved = [entry for entry in before if shadows([entry])]
     sys.path[:] = [*(entry for entry in sys.path if entry not in moved), *moved]
 
 
 def current_shadows() -> list[Shadow]:
-    """Files in the current folder or in PYTHONPATH that a Python program started here would import instead."""
+    """Find files in the current folder or in PYTHONPATH that a Python program started here would import instead."""
     folders = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return shadows([folder for folder in folders if folder])

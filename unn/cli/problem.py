@@ -1,6 +1,7 @@
-"""What the command line needs of a problem; problems are found by entry points of the group ``unn.problems``.
+"""The interface between a problem and the command line; problems are entry points of the group
+``unn.problems``.
 
-Importing a problem should not import torch: the command line reads its configuration before it needs anything else.
+Importing a problem should not import torch, because the command line parses its options first.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Trained:
     """A run with its network.
 
     Attributes:
-        folder: of the run.
-        config: its configuration, of the problem's own type.
-        facts: found in the data when it was trained.
-        network: with its weights, in evaluation mode.
+        folder: run folder.
+        config: configuration, of the problem's own type.
+        facts: ``Task.facts`` at training time.
+        network: network with its weights, in evaluation mode.
     """
 
     folder: Path
@@ -49,14 +50,14 @@ class Trained:
 
 
 class Problem(ABC):
-    """A problem on the command line: its declaration, its network, and what to train it on.
+    """A problem on the command line: its graph, its network and its training task.
 
-    A package adds one by an entry point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods give it
-    all commands; the others have defaults to refine.
+    A package adds a problem by an entry point: ``[project.entry-points."unn.problems"]`` with
+    ``name = "module:Class"``. Three methods suffice for all commands; the others have defaults.
 
     Attributes:
-        name: on the command line.
-        summary: one line.
+        name: name on the command line.
+        summary: one line for the help texts.
         config: a frozen dataclass whose fields become the options of ``unn train NAME``; one of them is ``training``, a
             ``unn.training.TrainingConfig``.
     """
@@ -67,27 +68,30 @@ class Problem(ABC):
 
     @abstractmethod
     def declare(self, config: Any) -> FactorGraph:
-        """The graph, for data of the usual size."""
+        """Declare the graph, for data of the usual size."""
 
     @abstractmethod
     def task(self, config: Any) -> Task:
-        """Load the data.
+        """Load the data and make the training task.
 
         Raises:
-            DataError: if they are missing or corrupt; says what to get and where to put it.
+            DataError: if the data are missing or corrupt; names the file to get and its place.
         """
 
     @abstractmethod
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
-        """The network with fresh weights from torch's global generator: a graph, ``unn.Unrolled``, or a module that holds them.
+        """Make the network with initial weights from torch's global generator.
+
+        The network is a graph, ``unn.Unrolled``, or a module that contains them.
 
         Args:
-            config: of the run.
-            facts: ``Task.facts``, as they were when it was trained; read from a file, so to be checked.
+            config: configuration of the run.
+            facts: ``Task.facts`` at training time; read from a file, so they need to be checked.
         """
 
     def check(self, config: Any) -> None:
-        """Check the options that the types of the fields do not; by default those of training.
+        """Check constraints on options beyond the types of the fields; by default those of the
+        training options.
 
         Raises:
             DeclarationError: names the first option that is out of range.
@@ -95,39 +99,42 @@ class Problem(ABC):
         config.training.check()
 
     def files(self, config: Any) -> Mapping[str, bytes]:
-        """Files, by name, that a run needs beside its options; they are copied into its folder when it is made. None by default.
+        """Contents, by name, of further files that a run needs; they are copied into its new
+        folder. None by default.
 
         Raises:
-            DataError: if one cannot be read.
+            DataError: if a file cannot be read.
         """
         return {}
 
     def in_folder(self, config: Any, folder: Path) -> Any:
-        """The configuration of a run, with the copies of ``files`` in its folder in the place of the originals."""
+        """Replace the paths of ``files`` in the configuration of a run by those of the copies in
+        its folder."""
         return config
 
     def test_sizes(self, config: Any) -> dict[str, int]:
-        """Sizes of the axes of the graph without a static one, to show and to measure it at; by default none are known."""
+        """Sizes of the axes without a static size, for showing and measuring the graph; none by default."""
         return {}
 
     def graph(self, network: nn.Module) -> FactorGraph:
-        """The graph on which ``unn infer`` works: by default the first in the network."""
+        """The graph for ``unn infer``: by default the first in the network."""
         from ..factor_graph import FactorGraph
 
         for module in network.modules():
             if isinstance(module, FactorGraph):
                 return module
-        raise UnnError(f"problem {self.name!r}: its network holds no factor graph, so nothing can be inferred.")
+        raise UnnError(f"problem {self.name!r}: its network contains no factor graph, so nothing can be inferred.")
 
     def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
-        """The order of updates of ``unn infer``; None for the engine's default, by distance from what is given."""
+        """The update order of ``unn infer``; None for the default of the engine, by distance from
+        the evidence."""
         return None
 
     def iterations(self, run: Trained) -> int:
-        """Rounds of updates of ``unn infer``, if the command does not say.
+        """Default number of rounds of ``unn infer``.
 
-        By default those of the first ``unn.Unrolled`` in the network (of a range, the middle), else the option ``iterations`` of the
-        configuration, else 10.
+        By default that of the first ``unn.Unrolled`` in the network (the middle of a range), else the option
+        ``iterations`` of the configuration, else 10.
         """
         from ..descent.unrolled import Unrolled
 
@@ -138,67 +145,71 @@ class Problem(ABC):
         return rounds if isinstance(rounds, int) else 10
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
-        """A value given on the command line as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a file of numpy, a category or numbers."""
+        """Parse a value given as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a .npy file, a
+        category or numbers."""
         from .values import read_value
 
         return read_value(self.graph(run.network), name, text)
 
     def show_value(self, run: Trained, name: str, value: Tensor) -> str | Figure:
-        """An inferred value, shape ``(batch, *axes)``, as a line of text or a picture."""
+        """Show an inferred value, shape ``(batch, *axes)``, as a line of text or a picture."""
         from .values import describe_value
 
         return describe_value(value)
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
-        """Measure a trained run: by default what training measured.
+        """Measure a trained run: by default with the metrics of training.
 
         Args:
-            run: trained.
+            run: the trained run.
             iterations: numbers of rounds at test time; those of training if empty.
 
         Raises:
-            UnnError: for iterations that the problem does not offer.
+            UnnError: if the problem does not support these iterations.
         """
         import torch
 
         if iterations:
             raise UnnError(f"problem {self.name!r} is evaluated with the iterations of its training only; leave out --iterations.")
         with torch.no_grad():
-            found = self.task(run.config).evaluate(run.network)
-        return Answer(tuple(f"{name} {value:.6g}" for name, value in found.items()) or ("this problem measures nothing",), found)
+            metrics = self.task(run.config).evaluate(run.network)
+        lines = tuple(f"{name} {value:.6g}" for name, value in metrics.items())
+        return Answer(lines or ("this problem measures nothing",), metrics)
 
     def pretrained(self) -> Path | None:
-        """The folder of a run that comes with the package, which commands open by the problem's name; None if there is none."""
+        """Folder of the pretrained run, which commands open by the name of the problem; None if
+        there is none."""
         folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / self.name
         return folder if folder.is_dir() else None
 
     def arguments_for(self, text: str) -> list[str] | None:
-        """Options that stand for a text in the place of the name of a problem, such as ``FILE.py:NAME``; None if it is not of this problem."""
+        """Expand a shorthand such as ``FILE.py:NAME`` to options; None if it does not belong to
+        this problem."""
         return None
 
 
 class Sampleable(ABC):
-    """A problem whose runs sample any variables given any others."""
+    """Capability: runs of the problem sample any variables given any others."""
 
     @abstractmethod
     def sample(self, run: Trained, request: Sample) -> Answer:
         """Sample variables given others.
 
         Raises:
-            UnnError: for options that the run does not have, or values that cannot be read.
+            UnnError: if the run does not support an option, or a value cannot be read.
         """
 
     @abstractmethod
     def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
-        """Measure samples of a trained run, drawn as the request says.
+        """Measure samples of a trained run, drawn with the options of the request.
 
         Raises:
-            UnnError: for options that the run does not have.
+            UnnError: if the run does not support an option.
         """
 
 
 class HasBaselines(ABC):
-    """A problem with methods that need no training."""
+    """Capability: the problem has methods that need no training."""
 
     @abstractmethod
     def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
@@ -206,32 +217,32 @@ class HasBaselines(ABC):
 
         Args:
             config: the options.
-            count: of conditions.
-            chain_steps: of each Markov chain.
+            count: number of conditions.
+            chain_steps: number of steps of each Markov chain.
 
         Raises:
-            UnnError: if the problem with these options has none.
+            UnnError: if the problem has no baselines with these options.
         """
 
 
 class TakesData(ABC):
-    """A problem whose runs can be measured on other data than their own."""
+    """Capability: runs of the problem can be measured on other data than their own."""
 
     @abstractmethod
     def on_data(self, run: Trained, data: Path) -> Trained:
-        """The run, to be evaluated on other data."""
+        """Return the run with other evaluation data."""
 
 
 class HasDemo(ABC):
-    """A problem with a complete small run that draws pictures."""
+    """Capability: the problem has a small complete run that draws pictures."""
 
     @abstractmethod
     def demo(self, folder: Path, progress: bool) -> Answer:
         """Train, measure and draw.
 
         Args:
-            folder: for the pictures.
-            progress: show a bar.
+            folder: folder for the pictures.
+            progress: whether to show a progress bar.
         """
 
 
@@ -239,21 +250,21 @@ Capability = TypeVar("Capability")
 
 
 def require(problem: Problem, capability: type[Capability], what: str) -> Capability:
-    """The problem, if it has a capability.
+    """Require that a problem has a capability, and return it.
 
     Args:
-        problem: to ask.
+        problem: the problem.
         capability: one of the classes above, or of another package.
-        what: completes "problem 'digits' ...", for the message.
+        what: completion of "problem 'digits' ..." in the error message.
 
     Raises:
-        UnnError: if it has not; lists the problems that have.
+        UnnError: if it does not have the capability; lists the problems that do.
     """
     if isinstance(problem, capability):
         return problem
     others = []
     for name in problem_names():
-        # one that is broken spares the others
+        # a broken problem must not disable the others
         with contextlib.suppress(UnnError):
             others += [name] if isinstance(load_problem(name), capability) else []
     able = f" Those that do: {', '.join(others)}." if others else ""
@@ -261,15 +272,15 @@ def require(problem: Problem, capability: type[Capability], what: str) -> Capabi
 
 
 def problem_names() -> list[str]:
-    """The names of all installed problems."""
+    """Names of all installed problems."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def load_problem(name: str) -> Problem:
-    """The installed problem with this name.
+    """Load the installed problem with the given name.
 
     Raises:
-        UnnError: if there is none; suggests the closest.
+        UnnError: if there is no such problem, with the closest name, or it cannot be loaded.
     """
     for entry in entry_points(group=GROUP):
         if entry.name == name:
@@ -287,10 +298,10 @@ def load_problem(name: str) -> Problem:
 
 
 def _check_config_type(name: str, config: object) -> None:
-    """Check what the command line makes options of.
+    """Check that the command line can derive options from a configuration class.
 
     Raises:
-        UnnError: if it is no dataclass with defaults and a ``TrainingConfig``.
+        UnnError: if it is not a dataclass with defaults and a ``TrainingConfig``.
     """
     if not (isinstance(config, type) and is_dataclass(config)):
         raise UnnError(f"problem {name!r}: its config must be a dataclass, got {config!r}.")

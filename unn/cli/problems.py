@@ -24,13 +24,13 @@ class Problems(Verb):
 
 
 def problems() -> Answer:
-    """The installed problems with their summaries; one that cannot be loaded says why."""
-    found: dict[str, str] = {}
+    """List the installed problems with their summaries, or the error if one cannot be loaded."""
+    summaries: dict[str, str] = {}
     for name in problem_names():
         try:
-            found[name] = load_problem(name).summary
+            summaries[name] = load_problem(name).summary
         except UnnError as error:
-            found[name] = f"({error})"
-    width = max((len(name) for name in found), default=0)
-    lines = tuple(f"{name:{width}}  {summary}" for name, summary in found.items())
-    return Answer(lines or ("no problems are installed",), {"problems": found})
+            summaries[name] = f"({error})"
+    width = max((len(name) for name in summaries), default=0)
+    lines = tuple(f"{name:{width}}  {summary}" for name, summary in summaries.items())
+    return Answer(lines or ("no problems are installed",), {"problems": summaries})

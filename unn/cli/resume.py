@@ -37,22 +37,22 @@ class Resume(Verb):
 
 
 def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int | None = None) -> Answer:
-    """Go on with a run from its newest checkpoint, or from the start if it has none.
+    """Resume a run from its newest checkpoint, or from the start if it has none.
 
     Args:
-        folder: of the run.
-        progress: show a bar.
-        epochs: extend the run to so many passes over the examples in all.
-        steps: extend the run to so many steps in all.
+        folder: run folder.
+        progress: whether to show a progress bar.
+        epochs: extend the run to this total number of passes over the examples.
+        steps: extend the run to this total number of steps.
 
     Raises:
-        UnnError: if the folder holds no run, its data or options have changed, its checkpoint belongs to another graph, or the new length
-            is none or shorter than the old one.
+        UnnError: if the folder contains no run, its data or options have changed, its checkpoint
+            belongs to another graph, or the new length is invalid or shorter than the old one.
     """
     if epochs is not None and steps is not None:
         raise UnnError("unn resume takes --epochs or --steps, not both.")
     problem, config, run = open_problem(folder)
-    length = _other_length(config.training, epochs, steps)
+    length = _with_length(config.training, epochs, steps)
     length.check()
     quiet_workers()
     _require_same_options(run, config.training)
@@ -61,13 +61,13 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
 
     with several_processes(config.training.device) as processes:
         task = problem.task(config)
-        found = json_of("facts", task.facts)
-        require_same_data(folder, run.facts.get(DATA), found.get(DATA))
-        names = {**run.facts, **found}.keys() - {DATA}
-        other = [name for name in sorted(names) if run.facts.get(name) != found.get(name)]
+        facts = json_of("facts", task.facts)
+        require_same_data(folder, run.facts.get(DATA), facts.get(DATA))
+        names = {**run.facts, **facts}.keys() - {DATA}
+        other = [name for name in sorted(names) if run.facts.get(name) != facts.get(name)]
         if other:
-            was, now = (", ".join(f"{name} {_short(facts.get(name))}" for name in other) for facts in (run.facts, found))
-            raise DataError(f"{folder} was trained on data with {was}; those found now have {now}.")
+            before, now = (", ".join(f"{name} {_short(x.get(name))}" for name in other) for x in (run.facts, facts))
+            raise DataError(f"{folder} was trained on data with {before}; the data now have {now}.")
         network = fresh_network(problem, config, run.facts)
         with ExitStack() as stack:
 
@@ -89,8 +89,8 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
             return finish(result, folder, processes)
 
 
-def _other_length(training: TrainingConfig, epochs: int | None, steps: int | None) -> TrainingConfig:
-    """The same training with another number of epochs or steps in all, if one is given."""
+def _with_length(training: TrainingConfig, epochs: int | None, steps: int | None) -> TrainingConfig:
+    """Replace the total number of epochs or steps, if one is given."""
     if epochs is not None:
         return replace(training, epochs=epochs, steps=0)
     if steps is not None:
@@ -101,10 +101,10 @@ def _other_length(training: TrainingConfig, epochs: int | None, steps: int | Non
 
 
 def _require_same_options(run: Run, training: TrainingConfig) -> None:
-    """Check that a run has the options that its newest checkpoint was trained with, before its data are loaded.
+    """Check the options of a run against its newest checkpoint, before its data are loaded.
 
     Raises:
-        DataError: names the first that differs.
+        DataError: names the first option that differs.
     """
     from ..runs.checkpoint import require_options
 

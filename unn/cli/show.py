@@ -30,16 +30,16 @@ class Show(ProblemVerb[Config]):
 
 
 def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
-    """A problem's graph in words, and who interacts with whom; as pictures too, if a folder is given.
+    """Explain the graph of a problem and its adjacency; draw both if a folder is given.
 
     Args:
-        problem: to show.
+        problem: the problem.
         config: its options.
-        out: folder for graph.svg and adjacency.png.
+        out: folder for graph.svg and adjacency.png; None draws no pictures.
         theme: "light" or "dark".
 
     Raises:
-        UnnError: for options out of range, or a folder that cannot be written.
+        UnnError: if an option is out of range, or the folder cannot be written.
     """
     from ..draw import adjacency_text, draw_adjacency, draw_graph, save_figure, theme_named
     from ..runs.files import make_folder
@@ -50,20 +50,24 @@ def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
     lines = [problem.summary, "", *graph.explain().splitlines(), ""]
     data: dict[str, Any] = {"problem": problem.name, "explanation": graph.explain(), "graph": graph.to_mermaid()}
     try:
-        found = graph.adjacency(**problem.test_sizes(config))
+        adjacency = graph.adjacency(**problem.test_sizes(config))
     except DeclarationError as error:
-        # sizes that only the data know
-        found = None
+        # some sizes depend on the data
+        adjacency = None
         lines.append(str(error))
-    if found is not None:
-        lines += [f"Who interacts with whom, among {found.count} nodes:", *adjacency_text(found.rows, found.columns, found.blocks).splitlines()]
-        data |= {"nodes": dict(found.blocks), "entries": len(found.rows)}
+    if adjacency is not None:
+        text = adjacency_text(adjacency.rows, adjacency.columns, adjacency.blocks)
+        lines += [f"Who interacts with whom, among {adjacency.count} nodes:", *text.splitlines()]
+        data |= {"nodes": dict(adjacency.blocks), "entries": len(adjacency.rows)}
     if out is not None:
         make_folder(out)
         save_figure(draw_graph(graph, theme=colours), out / "graph.svg")
         drawn = [out / "graph.svg"]
-        if found is not None:
-            save_figure(draw_adjacency(found.rows, found.columns, found.blocks, theme=colours, title=graph.name), out / "adjacency.png")
+        if adjacency is not None:
+            picture = draw_adjacency(
+                adjacency.rows, adjacency.columns, adjacency.blocks, theme=colours, title=graph.name
+            )
+            save_figure(picture, out / "adjacency.png")
             drawn.append(out / "adjacency.png")
         lines += ["", "pictures: " + ", ".join(map(str, drawn))]
         data["pictures"] = [str(path) for path in drawn]

@@ -48,13 +48,14 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
     """Train a problem from scratch in a new run folder.
 
     Args:
-        problem: to train.
+        problem: the problem.
         config: its options.
-        folder: of the run; the next free one in ``runs/`` if left out.
-        progress: show a bar.
+        folder: run folder; None makes the next free one in ``runs/``.
+        progress: whether to show a progress bar.
 
     Raises:
-        UnnError: for options out of range, missing data, a folder that holds a run, or a divergence.
+        UnnError: if an option is out of range, data are missing, the folder contains a run, or
+            training diverges.
     """
     problem.check(config)
     quiet_workers()
@@ -69,10 +70,10 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
         with ExitStack() as stack:
 
             def begin() -> Run:
-                made = _made(folder, problem.name)
-                stack.enter_context(lock_run(made))
+                new = _make_run_folder(folder, problem.name)
+                stack.enter_context(lock_run(new))
                 code = code_version(type(problem).__module__.split(".")[0])
-                return create_run(made, problem.name, config, facts, code, files)
+                return create_run(new, problem.name, config, facts, code, files)
 
             run = by_main(processes, begin)
             options = problem_signature(run.config)
@@ -81,7 +82,7 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
 
 
 def quiet_workers() -> None:
-    """Before torch is loaded: several processes shall not each warn that every parameter was used, which is no fault."""
+    """Silence a harmless warning of each process that all parameters were used; call before torch is loaded."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -94,8 +95,8 @@ def fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
         return problem.network(config, facts)
 
 
-def _made(folder: Path | None, problem: str) -> Path:
-    """The folder of a new run, made."""
+def _make_run_folder(folder: Path | None, problem: str) -> Path:
+    """Make the folder of a new run."""
     if folder is None:
         return new_folder(Path("runs"), problem)
     make_folder(folder)
@@ -103,11 +104,11 @@ def _made(folder: Path | None, problem: str) -> Path:
 
 
 def by_main(processes: Processes, action: Callable[[], T]) -> T:
-    """What the main process makes of an action; if it fails, it alone says why, and the others end as quietly as they can.
+    """Run an action in the main process and return its result in all; only the main process reports an error.
 
     Raises:
-        UnnError: in the main process, as the action does.
-        SystemExit: in the others.
+        UnnError: in the main process, if the action raises it.
+        SystemExit: in the other processes.
     """
     outcome: T | None = None
     failure: UnnError | None = None
@@ -116,16 +117,16 @@ def by_main(processes: Processes, action: Callable[[], T]) -> T:
             outcome = action()
         except UnnError as error:
             failure = error
-    failed, found = processes.from_main((failure is not None, outcome))
+    failed, result = processes.from_main((failure is not None, outcome))
     if failure is not None:
         raise failure
     if failed:
         raise SystemExit(2)
-    return cast(T, found)
+    return cast(T, result)
 
 
 def finish(result: Fit, folder: Path, processes: Processes) -> Answer:
-    """Draw the metrics and say how training ended."""
+    """Draw the metrics and summarise the training."""
     if not processes.main:
         return Answer((), {}, code=INTERRUPTED if result.interrupted else 0)
     last = result.history[-1] if result.history else {}
@@ -162,5 +163,5 @@ def _draw(result: Fit, folder: Path) -> None:
     try:
         (folder / PLOTS).mkdir(exist_ok=True)
         save_figure(draw_metrics({folder.name: result.history}), folder / PLOTS / "metrics.png")
-    except Exception as error:  # a picture decides nothing: the run is trained and saved
+    except Exception as error:  # a failed plot must not fail a finished run
         print(f"unn: the plot of metrics was not written: {error}", file=sys.stderr)

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
-    """The value of a variable, shape ``(batch, *axes)``, from the text that a command was given.
+    """Parse the value of a variable from a command-line argument, shape ``(batch, *axes)``.
 
     Args:
-        graph: that declares it.
-        name: of the variable.
-        text: a file of numpy (one value, or a batch of them), the number of a category for a variable with one axis on a simplex, or
-            numbers separated by commas.
+        graph: graph that declares the variable.
+        name: name of the variable.
+        text: a .npy file (one value, or a batch of them), the index of a category for a variable
+            with one axis on a simplex, or numbers separated by commas.
 
     Raises:
-        DataError: for a file that cannot be read.
-        ObservationError: for a text that is none of these, or does not fit the shape.
+        DataError: if a file cannot be read.
+        ObservationError: if the text has another form, or does not match the shape.
     """
     from ..regularizers.simplex import Simplex
 
@@ -47,10 +47,10 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
 
 
 def read_array(where: str, path: str) -> Tensor:
-    """An array of numbers from a ``.npy`` file, float32.
+    """Read an array of numbers from a ``.npy`` file, as float32.
 
     Raises:
-        DataError: if there is none.
+        DataError: if there is no such file, or it contains no array of numbers.
     """
     import numpy as np
 
@@ -66,7 +66,7 @@ def read_array(where: str, path: str) -> Tensor:
 
 
 def describe_value(value: Tensor) -> str:
-    """One line: the numbers, if they are few, else shape and range."""
+    """Describe a value in one line: up to 20 numbers, else shape and range."""
     if value.numel() <= 20:
         return ", ".join(f"{x:.4g}" for x in value.flatten().tolist())
     return f"shape {tuple(value.shape[1:])}, from {float(value.min()):.3f} to {float(value.max()):.3f}"

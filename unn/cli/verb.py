@@ -1,6 +1,6 @@
-"""Verbs: the commands of the program, one frozen dataclass each, whose fields are its options.
+"""Verbs: the commands of the program. Each is a frozen dataclass whose fields are its options.
 
-A package adds one by an entry point of the group ``unn.verbs``. Importing a verb should not import torch.
+A package adds a verb by an entry point of the group ``unn.verbs``. Importing a verb should not import torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints: lines for people, the same as data for machines.
+    """Output of a command, as text and as data.
 
     Attributes:
-        lines: of text.
-        data: for ``--json``.
-        content: bytes to print as they are, before the lines; None for none.
-        code: the exit code.
+        lines: lines of text.
+        data: content of ``--json``.
+        content: raw bytes to print before the lines; None for none.
+        code: exit code.
     """
 
     lines: tuple[str, ...]
@@ -33,12 +33,12 @@ class Answer:
 
 
 class Verb:
-    """A command; a subclass is a frozen dataclass, and its docstring the help.
+    """A command; a subclass is a frozen dataclass, and its docstring is the help text.
 
-    It is not an ABC: of classes with a metaclass of their own the parser checks types by slower means.
+    It is not an ABC, because the parser checks types of classes with a metaclass more slowly.
 
     Attributes:
-        name: on the command line.
+        name: name on the command line.
     """
 
     name: ClassVar[str]
@@ -47,17 +47,17 @@ class Verb:
         """Run the command.
 
         Raises:
-            UnnError: for what the user can mend.
+            UnnError: for errors that the user can correct.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method __call__().")
 
 
 class ProblemVerb(Generic[Config]):
-    """A command on a problem, whose configuration becomes options as well: ``unn VERB PROBLEM``.
+    """A command on a problem, with the options of the problem: ``unn VERB PROBLEM``.
 
     Attributes:
-        name: on the command line.
-        config: of the problem.
+        name: name on the command line.
+        config: configuration of the problem.
     """
 
     name: ClassVar[str]

@@ -1,6 +1,6 @@
-"""Pictures: graphs, energies, metrics, matrices, images and dependency trees in one look, light or dark. No global state of matplotlib is touched.
+"""Plots of graphs, energies, metrics, matrices, images and samples, with a light and a dark theme.
 
-Neither torch nor matplotlib is loaded before something is drawn.
+No global state of matplotlib is changed. Neither torch nor matplotlib is imported before the first plot.
 """
 
 

@@ -1,4 +1,4 @@
-"""Who meets whom, counted in cells: many edges become few numbers, and the dense matrix is never built."""
+"""Adjacency matrices as edge counts per cell, without building the dense matrix."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
     """The adjacency matrix as text: one character for a cell of pairs, from ' ' (no edge) over '.' to '@' (most edges per pair).
 
     Args:
-        rows: where each edge begins, integers of shape ``(edges,)``, an array or a tensor.
-        columns: where each edge ends, likewise.
+        rows: source node of each edge, integers of shape ``(edges,)``, an array or a tensor.
+        columns: target node of each edge, likewise.
         blocks: name and number of nodes of each block, in order.
-        width: characters in a line.
+        width: maximum number of characters per line.
 
     Returns:
         Lines of at most ``width`` characters: a letter for each block above its columns, letter and name beside its rows.
 
     Raises:
-        ObservationError: for edges between nodes that do not exist, or a width below what the blocks need.
+        ObservationError: if an edge has a node that does not exist, or the width is too small for the blocks.
     """
-    begins, ends, nodes = checked_edges("adjacency_text", rows, columns, blocks)
+    sources, targets, nodes = checked_edges("adjacency_text", rows, columns, blocks)
     sizes = [size for _, size in blocks]
     keys = [KEYS[k] if k < len(KEYS) else "+" for k in range(len(blocks))]
     names = [shortened(f"{key} {name}", max(6, width // 3), "~") for key, (name, _) in zip(keys, blocks, strict=True)]
     margin = max(map(len, names)) + 1
     if width - margin < len(blocks):
         raise ObservationError(f"adjacency_text needs a width of at least {margin + len(blocks)} for these {len(blocks)} blocks, got {width}.")
-    # lines between blocks only where they do not crowd out the cells
+    # lines between blocks only where the width suffices
     bar = "|" if width - margin >= 4 * len(blocks) else ""
-    across = _allotted(sizes, min(nodes, width - margin - len(bar) * (len(blocks) - 1)))
-    down = _allotted(sizes, min(nodes, max(len(blocks), width // 2)))
-    per_pair = _per_pair(begins, ends, _starts(sizes, down), _starts(sizes, across))
+    across = _allot(sizes, min(nodes, width - margin - len(bar) * (len(blocks) - 1)))
+    down = _allot(sizes, min(nodes, max(len(blocks), width // 2)))
+    per_pair = _per_pair(sources, targets, _starts(sizes, down), _starts(sizes, across))
     most = float(per_pair.max(initial=0))
     # a cell with any edge is never blank
     levels = np.ceil(np.sqrt(per_pair / (most or 1)) * (len(SHADES) - 1)).astype(int)
@@ -62,7 +62,7 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
             parts = [row[a:b] for a, b in zip([0, *right], [*right, len(row)], strict=True)]
             lines.append((name if k == 0 else "").ljust(margin) + bar.join(parts))
     scale = f"; '@' is {_counted(f'{most:.3g}', 'edge')} per pair of nodes" if most else ""
-    counts = f"{_counted(f'{len(begins):,}', 'edge')} between {_counted(f'{nodes:,}', 'node')}"
+    counts = f"{_counted(f'{len(sources):,}', 'edge')} between {_counted(f'{nodes:,}', 'node')}"
     lines += textwrap.wrap(f"{counts}{scale}", width)
     return "\n".join(line.rstrip() for line in lines)
 
@@ -72,10 +72,10 @@ def _counted(number: str, noun: str) -> str:
 
 
 def checked_edges(who: str, rows: object, columns: object, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Both ends of every edge, and the number of nodes.
+    """Check edges and blocks; return the source and target nodes of the edges and the number of nodes.
 
     Raises:
-        ObservationError: says what is wrong with them.
+        ObservationError: if a block or an edge is invalid.
     """
     for block in blocks:
         if not (isinstance(block, tuple) and len(block) == 2 and isinstance(block[1], Integral) and block[1] >= 0):
@@ -106,7 +106,8 @@ def binned_edges(begins: NDArray[np.int64], ends: NDArray[np.int64], nodes: int,
     """Count the edges in at most ``limit`` x ``limit`` square cells.
 
     Returns:
-        The counts, shape ``(cells, cells)``, and how many nodes a side each cell has; the last may have fewer.
+        The counts, shape ``(cells, cells)``, and the number of nodes per side of a cell; the last
+        may have fewer.
     """
     width = math.ceil(nodes / limit)
     cells = math.ceil(nodes / width)
@@ -115,13 +116,13 @@ def binned_edges(begins: NDArray[np.int64], ends: NDArray[np.int64], nodes: int,
 
 
 def edges_per_pair(counts: NDArray[np.int64], nodes: int, width: int) -> NDArray[np.float64]:
-    """Divide the counts of cells by the number of pairs of nodes in each."""
+    """Divide the count of each cell by its number of node pairs."""
     sides = np.minimum(width, nodes - width * np.arange(len(counts)))
     return np.asarray(counts / np.outer(sides, sides), dtype=np.float64)
 
 
-def _allotted(sizes: Sequence[int], total: int) -> list[int]:
-    """Characters for each block: at least one, at most one a node, else in proportion."""
+def _allot(sizes: Sequence[int], total: int) -> list[int]:
+    """Number of characters for each block: proportional, but at least one and at most one per node."""
     total = max(total, len(sizes))
     spare = [max(size - 1, 0) for size in sizes]
     sums = np.cumsum([0, *spare]) * ((total - len(sizes)) / (sum(spare) or 1))
@@ -129,18 +130,18 @@ def _allotted(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _starts(sizes: Sequence[int], cells: Sequence[int]) -> NDArray[np.int64]:
-    """The first node of each cell where blocks are cut into numbers of cells, and the number of nodes."""
+    """First node of each cell, for blocks split into the given numbers of cells, then the number of nodes."""
     before = np.cumsum([0, *sizes])
     starts = [int(start) + j * size // k for start, size, k in zip(before, sizes, cells, strict=False) for j in range(k)]
     return np.asarray([*starts, before[-1]], dtype=np.int64)
 
 
 def _per_pair(
-    begins: NDArray[np.int64], ends: NDArray[np.int64], down: NDArray[np.int64], across: NDArray[np.int64]
+    sources: NDArray[np.int64], targets: NDArray[np.int64], down: NDArray[np.int64], across: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Edges per pair of nodes in cells with these first nodes."""
+    """Edges per pair of nodes in the cells with the given first nodes."""
     shape = (len(down) - 1, len(across) - 1)
-    row, column = np.searchsorted(down[:-1], begins, "right") - 1, np.searchsorted(across[:-1], ends, "right") - 1
+    row, column = np.searchsorted(down[:-1], sources, "right") - 1, np.searchsorted(across[:-1], targets, "right") - 1
     counts = np.bincount(row * shape[1] + column, minlength=math.prod(shape)).reshape(shape)
     # cells of blocks without nodes have no pairs, and no edges
     return np.asarray(counts / np.maximum(np.outer(np.diff(down), np.diff(across)), 1), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Several figures below one another in one picture."""
+"""Several figures stacked in one image."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DPI = 160  # of each figure before it is scaled
 
 
 def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme: Theme = LIGHT) -> None:
-    """Save figures below one another as one PNG, each scaled to the same width.
+    """Stack figures vertically in one PNG, each scaled to the same width.
 
     Args:
-        figures: from top to bottom; at least one.
-        path: of the PNG, in a folder that exists; replaced whole or not at all.
-        width: in pixels.
-        theme: whose background lies below figures without one.
+        figures: figures from top to bottom, at least one.
+        path: path of the PNG, in an existing folder; written atomically.
+        width: width in pixels.
+        theme: theme of the background for transparent figures.
 
     Raises:
-        ObservationError: for no figure, or a width below 1.
-        DataError: for a path that does not end in .png, or a place that cannot be written.
+        ObservationError: if there are no figures, or the width is below 1.
+        DataError: if the path does not end in .png, or cannot be written.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The energy along a run: as a whole, and each share of it."""
+"""Energy curves: the total and the term of each factor."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-NAMED = 30  # updates that are named below the picture, at most
-ROUNDS = 12  # rounds that are numbered below the picture, beside the first, at most
+NAMED = 30  # maximum number of updates with names on the x axis
+ROUNDS = 12  # maximum number of numbered rounds on the x axis, besides the first
 
 
 def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
-    """The energy after each update: the mean over the batch and a band from its 10% to its 90% quantile.
+    """Plot the energy after each update: the mean over the batch and the band between its 10% and
+    90% quantiles.
 
     Args:
-        energy: shape ``(updates, batch)``, as in ``Solution.energy``; entries that are not finite are left out.
-        schedule: the name of each update, as in ``Solution.schedule``. Up to 30 updates are named; of more,
-            the rounds are numbered.
+        energy: shape ``(updates, batch)``, as in ``Solution.energy``; non-finite entries are skipped.
+        schedule: name of each update, as in ``Solution.schedule``. Up to 30 updates are named; otherwise the
+            rounds are numbered.
         theme: light or dark.
 
     Raises:
-        ObservationError: for an energy of another shape, or a schedule of another length.
+        ObservationError: if the energy has another shape, or the schedule another length.
     """
     values = _updates_by_batch("draw_energy", energy)
     check_schedule("draw_energy", len(values), schedule)
@@ -54,17 +55,18 @@ def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Th
 
 
 def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
-    """The share of each regularizer and factor in the energy after each update, and their sum: means over the batch.
+    """Plot the energy of each regularizer and factor after each update, and their sum, as means
+    over the batch.
 
-    The shares that change most have colours, the most changing first in the legend; the others are faint.
+    The terms that change most are coloured, sorted by their change in the legend; the others are faint.
 
     Args:
-        terms: by name, shape ``(updates, batch)`` each; entries that are not finite are left out.
-        schedule: the name of each update, as in ``Solution.schedule``.
+        terms: energies by name, shape ``(updates, batch)`` each; non-finite entries are skipped.
+        schedule: name of each update, as in ``Solution.schedule``.
         theme: light or dark.
 
     Raises:
-        ObservationError: for no terms, terms of different or other shapes, or a schedule of another length.
+        ObservationError: if there are no terms, a shape is wrong, or the schedule has another length.
     """
     shares = _shares(terms)
     updates = len(next(iter(shares.values())))
@@ -113,8 +115,8 @@ def _finite_means(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArr
     """The numbers (from 1) of the updates at which some entry of the batch is finite, and the means of those that are."""
     finite = np.isfinite(values)
     counts = finite.sum(1)
-    kept = np.flatnonzero(counts)
-    return kept + 1, np.where(finite, values, 0).sum(1)[kept] / counts[kept]
+    rows = np.flatnonzero(counts)
+    return rows + 1, np.where(finite, values, 0).sum(1)[rows] / counts[rows]
 
 
 def _name_updates(axes: Axes, theme: Theme, updates: int, schedule: Sequence[str] | None) -> None:
@@ -154,7 +156,7 @@ def _name_updates(axes: Axes, theme: Theme, updates: int, schedule: Sequence[str
 
 
 def round_length(schedule: Sequence[str]) -> int:
-    """The number of updates after which a schedule repeats; all of them if it does not."""
+    """Period of a schedule in updates; its full length if it does not repeat."""
     names = list(schedule)
     for length in range(1, len(names) // 2 + 1):
         if names[length:] == names[:-length]:

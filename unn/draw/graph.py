@@ -21,18 +21,20 @@ MARGIN = 0.25  # inches
 
 
 def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = LIGHT) -> Figure:
-    """The graph as a figure: variables as circles in columns by their distance from what is given, factors as squares between.
+    """Draw a graph: variables as circles in columns by their distance from the evidence, factors as
+    squares between.
 
-    A variable that is declared with node axes, left of a bar, stands in a plate with these axes and their sizes.
+    A variable with node axes (left of a bar) has a plate with these axes and their sizes.
 
     Args:
-        graph: of any size; long chains go back and forth in several bands.
-        given: names of observed variables, drawn shaded; columns begin at the first variable if there are none.
+        graph: graph of any size; long chains are folded into several bands.
+        given: names of observed variables, drawn shaded; if there are none, columns begin at the
+            first variable.
         theme: light or dark.
 
     Raises:
-        DeclarationError: for a name that is not declared.
-        ObservationError: for a theme that is none.
+        DeclarationError: if a name is not declared.
+        ObservationError: if ``theme`` is not a theme.
     """
     check_theme(theme)
     observed = {graph[name].name for name in ([given] if isinstance(given, str) else given)}.intersection(graph.variables)
@@ -61,7 +63,7 @@ def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = L
 
 
 def _legend_handles(energies: Collection[bool], observed: bool, plates: bool, theme: Theme) -> list[Artist]:
-    """One handle for each kind of thing in the picture."""
+    """One legend handle for each kind of element in the picture."""
     from matplotlib.lines import Line2D
 
     line, ink, paper = theme.cycle[0], theme.foreground, theme.background
@@ -96,7 +98,7 @@ def _draw_variable(axes: Axes, name: str, place: Place, theme: Theme, observed: 
 
 
 def _draw_edges(axes: Axes, factor: Factor, energy: bool, ends: Collection[Place], place: Place, layout: Layout, theme: Theme) -> None:
-    """An edge to each variable; dashed where the factor has no energy."""
+    """Draw an edge to each variable, dashed if the factor has no energy."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -107,7 +109,7 @@ def _draw_edges(axes: Axes, factor: Factor, energy: bool, ends: Collection[Place
             bends = [(u, v), (u, v - RADIUS), (u, middle), (x, middle), (x, y)]
             codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
         else:
-            # edges leave both ends sideways and bend beyond the plates, so that steep ones do not run over nodes above and below
+            # edges leave both ends sideways and bend outside the plates, so that steep ones do not cross other nodes
             start, bend = u + math.copysign(RADIUS, x - u), u + math.copysign(layout.lane, x - u)
             middle = (bend + x) / 2
             bends = [(start, v), (bend, v), (middle, v), (middle, y), (x, y)]
@@ -132,7 +134,7 @@ def _draw_factor(axes: Axes, factor: Factor, energy: bool, place: Place, theme: 
 
 
 def _text(axes: Axes, x: float, y: float, text: str, size: float, colour: str, ha: str = "center", halo: str | None = None) -> None:
-    """Text around a point; a halo keeps it readable where edges pass below."""
+    """Centred text; a halo keeps it readable on top of edges."""
     from matplotlib.patheffects import withStroke
 
     effects = [withStroke(linewidth=2.5, foreground=halo)] if halo else []

@@ -23,19 +23,19 @@ def draw_images(
     low: float = -1.0,
     high: float = 1.0,
 ) -> Figure:
-    """A grid of images, grey (``low`` black, ``high`` white) or in colours (``low`` none of it, ``high`` all
-    of it).
+    """Draw a grid of images, grey or RGB, with intensities from ``low`` (black) to ``high``.
 
     Args:
         images: shape ``(n, 1, rows, columns)`` for grey or ``(n, 3, rows, columns)`` for red, green and blue;
-            values beyond ``low`` and ``high`` are clipped.
-        titles: one for each image.
-        columns: images side by side.
+            values outside ``low`` and ``high`` are clipped.
+        titles: one title per image.
+        columns: number of images per row.
         theme: light or dark.
-        low, high: the range of values.
+        low, high: range of values.
 
     Raises:
-        ObservationError: for images of another shape, fewer titles than images, no column, or an empty range.
+        ObservationError: if the images have another shape, the number of titles differs, there are
+            no columns, or the range is empty.
     """
     pixels = as_array(images)
     if pixels is None or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or 0 in pixels.shape:

@@ -1,4 +1,4 @@
-"""Where the variables, factors, plates and labels of a graph go, so that none meets another. All lengths are inches."""
+"""Layout of the variables, factors, plates and labels of a graph without overlaps. All lengths are inches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Node: TypeAlias = "str | Factor"  # variables by name
 Place = tuple[float, float]
-Columns = list[list[Node]]  # variables and factors in turn: factors meet only the variables left and right of them
-Extents = Mapping[Node, tuple[float, float, float]]  # how far each node with its labels reaches up, down and sideways
+Columns = list[list[Node]]  # alternating variables and factors: factors connect only to the two adjacent columns
+Extents = Mapping[Node, tuple[float, float, float]]  # extent of each node with its labels upwards, downwards and sideways
 Cells = dict[Node, tuple[int, float]]  # the column and the height of each node
 
 RADIUS, SIDE, GAP, UNARY, LINE = 0.28, 0.16, 0.16, 0.22, 0.15
-PAD, FINE_LINE = 0.09, 0.13  # between a plate and what it holds; the height of a line of its label
-BAND = 8  # columns of variables before the picture goes on below, in the other direction
+PAD, FINE_LINE = 0.09, 0.13  # padding inside a plate; line height of its label
+BAND = 8  # columns of variables per band; the next band runs in the other direction
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Plate:
 
 @dataclass(frozen=True)
 class Layout:
-    """The centres of all nodes from the top left corner of what they take up.
+    """Centres of all nodes, relative to the top left corner of the bounding box.
 
     Attributes:
-        places: of variables by name, and of factors.
-        plates: of the variables with several nodes.
-        lane: how far from the centre of a variable its column is free of plates, so that edges may bend.
-        width: of everything with its labels.
-        height: of everything with its labels.
+        places: centres of variables (by name) and of factors.
+        plates: plates of the variables with several nodes, by name.
+        lane: distance from the centre of a variable beyond which no plate extends, where edges may bend.
+        width: total width with labels.
+        height: total height with labels.
     """
 
     places: Mapping[Node, Place]
@@ -58,18 +58,18 @@ class Layout:
 
 
 def layout_of(graph: FactorGraph, observed: Collection[str]) -> Layout:
-    """Place every variable, every factor that has one, and their labels."""
+    """Place all variables, all factors with variables, and their labels."""
     factors = [factor for factor in graph.factors.values() if factor.variables]
     unary = {name: [factor for factor in factors if factor.variables == (name,)] for name in graph.variables}
     plates = {name: plate for name in graph.variables if (plate := _plate(graph, name))}
     parts = _parts(graph, observed)
     extents = {node: _extent(node, unary, plates) for columns in parts for column in columns for node in column}
     heights = [_heights(columns, extents) for columns in parts]
-    # each column keeps to its own strip, so that labels of different columns cannot meet
+    # each column has its own strip, so that labels of different columns cannot overlap
     strips = [max((side for node, (_, _, side) in extents.items() if isinstance(node, str) == kind), default=0.0) for kind in (True, False)]
     tallest = max((max(y.values()) - min(y.values()) for y in heights), default=0.0)
     pitch = max(sum(strips) + 0.25, 0.8, 0.16 * tallest)
-    cells = _shelved([_folded(columns, y, extents) for columns, y in zip(parts, heights, strict=True)], extents)
+    cells = _shelve([_fold(columns, y, extents) for columns, y in zip(parts, heights, strict=True)], extents)
     places: dict[Node, Place] = {node: (column * pitch, y) for node, (column, y) in cells.items()}
     left = min((places[node][0] - extents[node][2] for node in places), default=0.0)
     right = max((places[node][0] + extents[node][2] for node in places), default=0.0)
@@ -82,7 +82,7 @@ def layout_of(graph: FactorGraph, observed: Collection[str]) -> Layout:
 
 
 def factor_text(factor: Factor) -> tuple[str, float, float]:
-    """A factor's label in lines, its width and its height."""
+    """Label of a factor broken into lines, its width and its height."""
     from ..graph.describe import factor_label
 
     lines = textwrap.wrap(factor_label(factor), 16, max_lines=3, placeholder="...")
@@ -90,25 +90,26 @@ def factor_text(factor: Factor) -> tuple[str, float, float]:
 
 
 def fits(name: str) -> bool:
-    """Has the circle of a variable room for its name? If not, the name goes below."""
+    """Whether the name of a variable fits into its circle; otherwise it is placed below."""
     return text_width(name, NAME) < 2 * RADIUS - 0.1
 
 
 def text_width(text: str, size: float) -> float:
-    """Of one line; a dollar sign would be read as the beginning of mathematics."""
+    """Width of a line of text; dollar signs are replaced, because they would start math mode."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), text.replace("$", "S"), size=size).get_extents().width) / 72 if text.strip() else 0.0
 
 
 def _plate(graph: FactorGraph, name: str) -> Plate | None:
-    """The plate of a variable whose axes have a bar with nodes on its left, labelled with them and their sizes."""
+    """Plate of a variable with node axes, labelled with these axes and their sizes; None without
+    node axes."""
     variable = graph.variables[name]
     sizes = graph.size_table.shape(variable, graph.size_table.static)
     nodes = list(zip(variable.axes, sizes, strict=True))[: variable.node_axes]
     if not nodes:
         return None
-    # no break between an axis and its size: a no-break space is none to the wrapper
+    # no-break spaces keep an axis and its size on one line
     words = " ×\u00a0".join(axis if size is None else f"{axis}\u00a0{size}" for axis, size in nodes)
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")]
     width = max(text_width(line, FINE) for line in lines)
@@ -118,7 +119,7 @@ def _plate(graph: FactorGraph, name: str) -> Plate | None:
 
 
 def _parts(graph: FactorGraph, observed: Collection[str]) -> list[Columns]:
-    """The columns of each connected part of the graph, by distance from what is observed."""
+    """Columns of each connected component of the graph, by distance from the evidence."""
     left = [factor for factor in graph.factors.values() if len(factor.variables) > 1]
     waiting = list(graph.variables)
     parts: list[Columns] = []
@@ -137,7 +138,7 @@ def _parts(graph: FactorGraph, observed: Collection[str]) -> list[Columns]:
 
 
 def _extent(node: Node, unary: Mapping[str, Sequence[Factor]], plates: Mapping[str, Plate]) -> tuple[float, float, float]:
-    """How far a node with its labels reaches up, down and to each side of its centre."""
+    """Extent of a node with its labels above, below and beside its centre."""
     if not isinstance(node, str):
         _, width, height = factor_text(node)
         return SIDE / 2 + 0.04 + height, SIDE / 2, max(SIDE, width) / 2
@@ -149,14 +150,15 @@ def _extent(node: Node, unary: Mapping[str, Sequence[Factor]], plates: Mapping[s
 
 
 def _above(centre: Place, factors: Sequence[Factor], plate: Plate | None) -> list[tuple[Factor, Place]]:
-    """Unary factors in a row above their variable and its plate, each with its label to its right."""
+    """Place unary factors in a row above their variable and its plate, with labels on the right."""
     starts = np.cumsum([0.0, *(2 * SIDE + factor_text(factor)[1] for factor in factors)])[:-1]
     y = centre[1] - UNARY - (plate.up if plate else RADIUS)
     return [(factor, (centre[0] + float(x - starts.mean()), y)) for factor, x in zip(factors, starts, strict=True)]
 
 
 def _heights(columns: Columns, extents: Extents) -> dict[Node, float]:
-    """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and keep the best of some sweeps."""
+    """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and return
+    the best of 30 sweeps."""
     column_of = {node: k for k, column in enumerate(columns) for node in column}
     edges = [(name, factor) for factor in column_of if not isinstance(factor, str) for name in factor.variables]
     neighbours: dict[Node, list[Node]] = {node: [] for node in column_of}
@@ -166,29 +168,29 @@ def _heights(columns: Columns, extents: Extents) -> dict[Node, float]:
     y = {node: height for column in columns for node, height in _spaced(column, dict.fromkeys(column, 0.0), extents).items()}
     best, least = dict(y), math.inf
     for sweep in range(30):
-        side = (-1, 1, 0)[sweep % 3]  # look at the column on the left, on the right, at both
+        side = (-1, 1, 0)[sweep % 3]  # use the neighbours in the left column, the right column, both
         for column in columns[::-1] if side == 1 else columns:
-            seen = {node: [y[n] for n in neighbours[node] if column_of[n] - column_of[node] != -side] for node in column}
-            wish = {node: float(np.mean(heights or [y[node]])) for node, heights in seen.items()}
-            y.update(_spaced(sorted(column, key=wish.__getitem__), wish, extents))
+            adjacent = {node: [y[n] for n in neighbours[node] if column_of[n] - column_of[node] != -side] for node in column}
+            target = {node: float(np.mean(heights or [y[node]])) for node, heights in adjacent.items()}
+            y.update(_spaced(sorted(column, key=target.__getitem__), target, extents))
         cost = sum(abs(y[name] - y[factor]) for name, factor in edges)
         if cost < least:
             best, least = dict(y), cost
     return best
 
 
-def _spaced(order: Sequence[Node], wish: Mapping[Node, float], extents: Extents) -> dict[Node, float]:
-    """The heights closest to the wished ones that keep the order and leave room for labels."""
+def _spaced(order: Sequence[Node], targets: Mapping[Node, float], extents: Extents) -> dict[Node, float]:
+    """Heights closest to the targets that preserve the order and leave room for labels."""
     rooms = [extents[upper][1] + extents[lower][0] + GAP for upper, lower in pairwise(order)]
-    return dict(zip(order, spread([wish[node] for node in order], rooms), strict=True))
+    return dict(zip(order, spread([targets[node] for node in order], rooms), strict=True))
 
 
 def spread(wishes: Sequence[float], rooms: Sequence[float]) -> list[float]:
-    """The places closest to the wished ones (in squares) with at least these rooms between neighbours: isotonic regression by pooling.
+    """Least-squares positions with minimum distances between neighbours: isotonic regression by pooling.
 
     Args:
-        wishes: in the order to be kept.
-        rooms: between each and the next, one fewer.
+        wishes: target positions, in the order to preserve.
+        rooms: minimum distance of each position to the next, one fewer.
     """
     offsets = [float(offset) for offset in np.cumsum([0.0, *rooms])]
     pools: list[tuple[float, int]] = []
@@ -202,8 +204,8 @@ def spread(wishes: Sequence[float], rooms: Sequence[float]) -> list[float]:
     return [level + offset for level, offset in zip(levels, offsets, strict=False)]
 
 
-def _folded(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:
-    """One part, folded into bands that run right and back in turn and meet in outer columns of factors."""
+def _fold(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:
+    """Fold one component into bands of alternating direction that share outer columns of factors."""
     bands = math.ceil((len(columns) + 1) // 2 / BAND)
     length = 2 * math.ceil((len(columns) + 1) // 2 / bands)
     shifts, bottom = [], 0.0
@@ -220,8 +222,8 @@ def _folded(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cell
     return cells
 
 
-def _shelved(parts: Sequence[Cells], extents: Extents) -> Cells:
-    """Parts side by side on shelves as wide as a band, their first variables at one height."""
+def _shelve(parts: Sequence[Cells], extents: Extents) -> Cells:
+    """Place components side by side on shelves as wide as a band, with their first variables aligned."""
     cells: Cells = {}
     shelf: Cells = {}
     used, bottom = 0, 0.0
@@ -239,7 +241,7 @@ def _shelved(parts: Sequence[Cells], extents: Extents) -> Cells:
 
 
 def _put(shelf: Cells, cells: Cells, top: float, extents: Extents) -> float:
-    """Add a shelf to the cells, below ``top``; where the next may begin."""
+    """Add a shelf to the cells below ``top``; return the top of the next shelf."""
     shift = top - min((y - extents[node][0] for node, (_, y) in shelf.items()), default=0.0)
     cells.update({node: (column, y + shift) for node, (column, y) in shelf.items()})
     return max((cells[node][1] + extents[node][1] for node in shelf), default=0.0) + 2 * GAP

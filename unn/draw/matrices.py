@@ -1,4 +1,4 @@
-"""Matrices as heat maps: who meets whom, block by block, and attention."""
+"""Heat maps of adjacency matrices and attention weights."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from torch import Tensor
 
-MARGIN, LEADER, BAR, GAP = 0.15, 0.3, 0.14, 0.3  # inches: around, from blocks to names, of the colour bar, between panels
-CELLS = 400  # a side at most; in 5 inches each is a pixel or more from 80 dots per inch on
-SIDE = 5.0  # inches, of a large matrix
-HEADS = 4  # side by side
+MARGIN, LEADER, BAR, GAP = 0.15, 0.3, 0.14, 0.3  # inches: page margin, leader lines, width of the colour bar, gap between panels
+CELLS = 400  # maximum per side; in 5 inches each is at least a pixel at 80 dots per inch
+SIDE = 5.0  # inches per side of a large matrix
+HEADS = 4  # panels per row
 
 
 def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme = LIGHT, title: str = "") -> Figure:
-    """The adjacency matrix as a heat map, with names of blocks and lines between them.
+    """Draw the adjacency matrix as a heat map, with names of blocks and lines between them.
 
-    Above 400 nodes, cells of several nodes a side show the number of edges per pair of nodes; the dense matrix is never built.
+    Above 400 nodes, cells of several nodes per side show the number of edges per pair of nodes; the
+    dense matrix is never built.
 
     Args:
-        rows: where each edge begins, integers of shape ``(edges,)``, an array or a tensor; equal edges count several times.
-        columns: where each edge ends, likewise.
+        rows: source node of each edge, integers of shape ``(edges,)``, an array or a tensor;
+            duplicates are counted.
+        columns: target node of each edge, likewise.
         blocks: name and number of nodes of each block, in order, such as ``[("image", 64), ("label", 10)]``.
         theme: light or dark.
-        title: above the picture.
+        title: title above the picture.
 
     Raises:
-        ObservationError: for edges between nodes that do not exist, or blocks without nodes.
+        ObservationError: if an edge has a node that does not exist, or the blocks have no nodes.
     """
-    begins, ends, nodes = checked_edges("draw_adjacency", rows, columns, blocks)
-    counts, width = binned_edges(begins, ends, nodes, CELLS)
+    sources, targets, nodes = checked_edges("draw_adjacency", rows, columns, blocks)
+    counts, width = binned_edges(sources, targets, nodes, CELLS)
     shown = np.ma.masked_equal(edges_per_pair(counts, nodes, width), 0)
     names = [shortened(str(name), 24) for name, _ in blocks]
     side = max((LINE + 0.02) * len(blocks), min(SIDE, max(2.0, 0.25 * nodes)))
@@ -77,16 +79,17 @@ def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme =
 def draw_attention(
     weights: Tensor, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, theme: Theme = LIGHT
 ) -> Figure:
-    """Attention as heat maps: one panel a head, one scale from 0 to the largest weight.
+    """Draw attention weights as heat maps: one panel per head, one scale from 0 to the largest weight.
 
     Args:
-        weights: >= 0, shape ``(n, m)`` or ``(heads, n, m)``: how much each of n attends to each of m.
-        rows: n names, such as tokens; numbers from 0 if left out.
-        columns: m names, likewise.
+        weights: attention weights >= 0 of n queries to m keys, shape ``(n, m)`` or ``(heads, n, m)``.
+        rows: names of the n queries, such as tokens; numbers from 0 by default.
+        columns: names of the m keys, likewise.
         theme: light or dark.
 
     Raises:
-        ObservationError: for weights of another shape, negative ones or NaN, or a wrong number of names.
+        ObservationError: if the weights have another shape, are negative or NaN, or the number of
+            names is wrong.
     """
     heads = _attention_heads(weights)
     names = [_axis_names(word, given, size) for word, given, size in zip(("rows", "columns"), (rows, columns), heads.shape[1:], strict=True)]
@@ -117,11 +120,10 @@ def draw_attention(
 def _name_blocks(
     paper: Axes, names: Sequence[str], middles: Sequence[float], side: float, left: float, top: float, upright: bool, theme: Theme
 ) -> None:
-    """Names beside the rows and above the columns, apart from one another, each with a line to its block."""
-    apart = LINE
-    places = spread(middles, [apart] * (len(names) - 1))
-    places = [max(place, (k + 0.5) * apart) for k, place in enumerate(places)]
-    places = [min(place, side - (len(names) - k - 0.5) * apart) for k, place in enumerate(places)]
+    """Write non-overlapping names beside the rows and above the columns, each with a line to its block."""
+    places = spread(middles, [LINE] * (len(names) - 1))
+    places = [max(place, (k + 0.5) * LINE) for k, place in enumerate(places)]
+    places = [min(place, side - (len(names) - k - 0.5) * LINE) for k, place in enumerate(places)]
     line: dict[str, Any] = {"color": theme.faint, "linewidth": 0.7, "gid": "leader"}
     look: dict[str, Any] = {"fontsize": LABEL, "color": theme.foreground, "parse_math": False}
     for name, middle, place in zip(names, middles, places, strict=True):
@@ -138,7 +140,8 @@ def _name_blocks(
 
 
 def _colours(shown: Any, varied: bool, theme: Theme) -> dict[str, Any]:
-    """One colour where all edges are alike; else the square root of the scale, so that sparse cells are seen beside dense ones."""
+    """One colour if all cells are equal; else a square-root scale, so that sparse cells are visible
+    beside dense ones."""
     from matplotlib.colors import ListedColormap, PowerNorm
 
     if not varied:
@@ -155,7 +158,7 @@ def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: fl
     bar.outline.set(edgecolor=theme.muted, linewidth=0.8, visible=True)
     bar.set_label(label, color=theme.foreground, fontsize=LABEL)
     bar.locator = MaxNLocator(4)
-    # small numbers as multiples of a power of ten, which is written above the bar
+    # small numbers are multiples of a power of ten above the bar
     bar.formatter = formatter = ScalarFormatter()
     formatter.set_powerlimits((-2, 3))
     bar.update_ticks()
@@ -163,7 +166,7 @@ def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: fl
 
 
 def _axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the top left corner."""
+    """Add axes at a position in inches from the top left corner."""
     wide, tall = figure.get_size_inches()
     return figure.add_axes((x / wide, 1 - (y + height) / tall, width / wide, height / tall))
 
@@ -181,13 +184,13 @@ def _axis_names(word: str, given: Sequence[str] | None, size: int) -> list[str]:
     if given is None:
         return [str(k) for k in range(size)]
     if isinstance(given, str) or len(given) != size:
-        found = repr(given) if isinstance(given, str) else f"{len(given)} names"
-        raise ObservationError(f"draw_attention needs {size} names of {word}, got {found}.")
+        received = repr(given) if isinstance(given, str) else f"{len(given)} names"
+        raise ObservationError(f"draw_attention needs {size} names of {word}, got {received}.")
     return [shortened(str(name), 16) for name in given]
 
 
 def _name_ticks(axes: Axes, axis: str, names: Sequence[str], length: float, hidden: bool, theme: Theme) -> None:
-    """Name as many rows or columns as have room, at equal distances."""
+    """Label as many rows or columns as fit, at equal distances."""
     step = math.ceil(len(names) * LINE / length)
     places = range(0, len(names), step)
     target = axes.xaxis if axis == "x" else axes.yaxis

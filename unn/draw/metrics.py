@@ -1,4 +1,4 @@
-"""Metrics of runs along the steps of training."""
+"""Metrics of runs over the steps of training."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 History = Sequence[Mapping[str, float]]
 
 CLOCKS = frozenset({"step", "epoch", "seconds", "time"})
-"""What counts the way, and is therefore no metric."""
+"""Keys that measure progress and are not metrics."""
 
-ACROSS, WIDTH, HEIGHT = 3, 3.2, 2.2  # panels side by side, and inches of each
+ACROSS, WIDTH, HEIGHT = 3, 3.2, 2.2  # panels per row, and size of a panel in inches
 
 
 def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme = LIGHT) -> Figure:
-    """One panel for each metric, one line for each run.
+    """Plot one panel per metric and one line per run.
 
     Args:
-        histories: by the name of the run, its entries in order, each a value by the name of the metric. An entry may lack a metric
-            (the line goes on to the next that has it); a value that is not finite breaks the line; a lone value is a dot.
-        x: what the entries of a run are drawn over: "step", "epoch", "seconds", or any other key of theirs.
+        histories: entries of each run in order, by the name of the run; an entry holds values by
+            metric. Entries without a metric are skipped in its line, non-finite values break the line,
+            isolated values are dots.
+        x: key of the x axis: "step", "epoch", "seconds", or another key of the entries.
         theme: light or dark.
 
     Raises:
@@ -39,7 +40,7 @@ def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme
     across = 2 if len(names) == 4 else min(ACROSS, len(names))
     down = math.ceil(len(names) / across)
     labels = [shortened(str(label), 36) for label in histories]
-    # as many names side by side as have room, at about 0.075 inches a letter
+    # as many names per row as fit, at about 0.075 inches per letter
     columns = max(1, min(len(labels), int(across * WIDTH / (0.075 * max(map(len, labels)) + 0.6))))
     figure = new_figure(theme, across * WIDTH, down * HEIGHT + 0.25 + 0.2 * math.ceil(len(labels) / columns))
     grid = figure.subplots(down, across, squeeze=False).flatten()
@@ -59,7 +60,7 @@ def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme
 
 
 def _metric_names(histories: Mapping[str, History], x: str) -> list[str]:
-    """Every metric of any run, in order of appearance."""
+    """Names of all metrics of all runs, in order of appearance."""
     if not histories:
         raise ObservationError("draw_metrics needs at least one run: a mapping from its name to its entries.")
     for run, history in histories.items():
@@ -82,7 +83,7 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], theme: Theme, 
     places = [float(place) for place, _ in points]
     values = [float(value) if math.isfinite(value) else math.nan for _, value in points]
     gaps = [True, *map(math.isnan, values), True]
-    # a value without neighbours makes no line, and would not be seen without a dot
+    # a value without neighbours makes no line and is invisible without a dot
     lone = [k for k in range(len(values)) if gaps[k] and gaps[k + 2] and not gaps[k + 1]]
     axes.plot(places, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_look(theme, run))
 

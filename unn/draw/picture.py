@@ -1,4 +1,4 @@
-"""A figure that notebooks can show; matplotlib's own shows itself only once a backend has been chosen."""
+"""A figure that notebooks display without a matplotlib backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 class Picture(Figure):
-    """A figure of matplotlib, whose picture a notebook shows wherever it is the last line of a cell."""
+    """A matplotlib figure that a notebook displays as the result of a cell."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

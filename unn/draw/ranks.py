@@ -12,17 +12,18 @@ from .theme import LIGHT, Theme, add_title, new_figure, shortened, style_axes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACROSS, WIDTH, HEIGHT = 4, 2.4, 1.9  # panels side by side, and inches of each
+ACROSS, WIDTH, HEIGHT = 4, 2.4, 1.9  # panels per row, and size of a panel in inches
 BINS = 16
 
 
 def draw_ranks(ranks: Mapping[str, Sequence[float]], theme: Theme = LIGHT) -> Figure:
-    """One histogram for each variable, with the band that holds 95% of the bins of uniform ranks.
+    """Draw a rank histogram per variable, with the 95% band of bin counts for uniform ranks.
 
-    A posterior that is right has a flat histogram; one that is too narrow has a valley in the middle, one that is too wide a hill.
+    A calibrated posterior has a flat histogram; one that is too narrow has a U shape, one that is
+    too wide a hump.
 
     Args:
-        ranks: by the name of the variable, of true values among their samples, in [0, 1].
+        ranks: ranks of true values among their samples, in [0, 1], by the name of the variable.
         theme: light or dark.
 
     Raises:

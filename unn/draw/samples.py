@@ -1,4 +1,4 @@
-"""Samples as pictures: a row of panels for each sample or step, a panel for each variable."""
+"""Pictures of samples: one row of panels per sample or step, one panel per variable."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANEL = 1.2  # inches, a side at least
-CELL = 0.2  # inches, a side of a cell with a written category
-WRITTEN = 16  # rows and columns up to which categories are written as numbers
+PANEL = 1.2  # minimum side in inches
+CELL = 0.2  # side of a cell with a written category, in inches
+WRITTEN = 16  # maximum rows and columns with categories written as numbers
 
 Matrix = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -28,13 +28,12 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Marking:
-    """What a picture of samples shows beside the values.
+    """Marks on a picture of samples.
 
     Attributes:
-        given: by variable, where its values were given, boolean, shape of its node axes; the same in all
-            samples.
-        blocks: by variable, rows and columns of a block; lines are drawn between blocks.
-        changes: whether to mark cells whose category differs from that in the sample before.
+        given: observation mask by variable, boolean, shape of its node axes; the same for all samples.
+        blocks: numbers of rows and columns of a block by variable; lines are drawn between blocks.
+        changes: whether to mark cells whose category differs from the previous sample.
     """
 
     given: Mapping[str, object] | None = None
@@ -50,25 +49,26 @@ def draw_samples(
     marking: Marking | None = None,
     columns: int = 1,
 ) -> Figure:
-    """Values as panels for each sample: numbers as colours, categories written as numbers from 1.
+    """Draw the values of each sample as panels: numbers as colours, categories written as numbers from 1.
 
-    Given cells are shaded and their numbers bold, cells that changed are in the first colour of the theme.
-    Categories of variables with more than 16 rows or columns of nodes are colours.
+    Observed cells are shaded with bold numbers; changed cells have the first colour of the theme.
+    Categories of variables with more than 16 rows or columns of nodes are drawn as colours.
 
     Args:
-        rows: for each sample its values by variable, without a batch axis; with three axes or more, the later ones are put side by side.
-        names: of the rows.
+        rows: values of each sample by variable, without a batch axis; of three or more axes, the
+            later are flattened.
+        names: names of the rows.
         categories: variables that are one-hot along their last axis.
         theme: light or dark.
-        marking: what was given, blocks, changes; nothing of them without it.
-        columns: samples side by side.
+        marking: marks of observed cells, blocks and changes; None for no marks.
+        columns: number of samples per row.
 
     Raises:
-        ObservationError: if there is no sample or no column, samples differ in their variables, a value is
-            no array, or a mark has another shape than its variable.
+        ObservationError: if there are no samples or columns, samples differ in their variables, a
+            value is not an array, or a mask has another shape than its variable.
     """
     if not rows or len(names) != len(rows) or len({tuple(row) for row in rows}) > 1 or not rows[0]:
-        raise ObservationError("a picture of samples needs at least one of them, a name for each, and the same variables in all.")
+        raise ObservationError("a picture of samples needs at least one sample, a name for each, and the same variables in all.")
     if columns < 1:
         raise ObservationError(f"a picture of samples needs at least one column, got columns={columns}.")
     marking = marking or Marking()
@@ -165,7 +165,7 @@ def _limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
 
 
 def _given(name: str, marking: Marking, shape: tuple[int, ...]) -> Marks:
-    """Where values of a variable were given, in the shape of its panel."""
+    """Observation mask of a variable, in the shape of its panel."""
     if not marking.given or name not in marking.given:
         return np.zeros(shape, dtype=bool)
     marks = as_array(marking.given[name])

@@ -1,4 +1,4 @@
-"""Pictures as files that are either the old or the new one."""
+"""Atomic saving of pictures."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ FORMATS = ("png", "pdf", "svg", "jpg", "jpeg", "webp")
 
 
 def save_figure(figure: Figure, path: Path | str, dpi: float = 120) -> None:
-    """Save a picture in the format that the ending of its path says; a file of that name is replaced whole or stays as it was.
+    """Save a figure atomically, in the format given by the suffix of the path.
 
     Args:
-        figure: keeps its colours.
-        path: ends in .png, .pdf, .svg, .jpg, .jpeg or .webp, in a folder that exists.
-        dpi: dots per inch, for formats of dots.
+        figure: figure to save, with its own colours.
+        path: path ending in .png, .pdf, .svg, .jpg, .jpeg or .webp, in an existing folder.
+        dpi: dots per inch, for raster formats.
 
     Raises:
-        DataError: for another ending, or a place that cannot be written.
+        DataError: if the suffix is unknown, or the path cannot be written.
     """
     write_atomically(Path(path), rendered(figure, picture_format(Path(path)), dpi, str(path)))
 
 
 def picture_format(path: Path) -> str:
-    """The format that the ending of a path says.
+    """Format of a picture from the suffix of its path.
 
     Raises:
-        DataError: if there is none.
+        DataError: if the suffix is missing or unknown.
     """
     ending = path.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
-        found = f"has the ending .{ending}" if ending else "has no ending"
-        raise DataError(f"the picture {path} {found}; end its name in {', '.join('.' + known for known in FORMATS[:-1])} or .{FORMATS[-1]}.")
+        problem = f"has the ending .{ending}" if ending else "has no ending"
+        raise DataError(f"the picture {path} {problem}; end its name in {', '.join('.' + known for known in FORMATS[:-1])} or .{FORMATS[-1]}.")
     return ending
 
 
 def rendered(figure: Figure, kind: str, dpi: float, what: str = "") -> bytes:
-    """A picture as the content of a file.
+    """Render a figure to the content of a file.
 
     Raises:
-        DataError: if it cannot be drawn, for example at 0 dots per inch or with more dots than the format can hold.
+        DataError: if it cannot be drawn, for example at 0 dots per inch or with more pixels than
+            the format allows.
     """
     import matplotlib
 
     buffer = io.BytesIO()
-    # one picture, one file: no date, no random names
+    # equal pictures give equal files: no date, no random names
     metadata: dict[str, str | None] | None = {"Date": None} if kind == "svg" else None
     try:
         with matplotlib.rc_context({"svg.hashsalt": "unn"}):

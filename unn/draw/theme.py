@@ -1,4 +1,4 @@
-"""One look for all pictures: the colours of a light and a dark theme, and figures and axes made in them."""
+"""Light and dark themes, and helpers that make figures and axes in them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Theme:
     """The colours of a picture, as ``#RRGGBB``.
 
     Attributes:
-        name: by which ``theme_named`` finds it.
-        background: behind everything.
-        foreground: of text, and of what matters most.
-        muted: of frames, ticks and text that matters less; contrast with the background at least 4.5:1.
-        faint: of edges and plates, and of lines in a crowd; contrast at least 3:1.
-        fill: inside of observed variables, behind text in the foreground colour.
-        cycle: of lines, in order; apart from one another in any common colour blindness, contrast at least 3:1.
+        name: name for ``theme_named``.
+        background: background colour.
+        foreground: colour of text and main elements.
+        muted: colour of frames, ticks and minor text; contrast with the background at least 4.5:1.
+        faint: colour of edges, plates and minor lines; contrast at least 3:1.
+        fill: colour of observed variables, behind text in the foreground colour.
+        cycle: line colours, in order; distinct under common colour blindness, contrast at least 3:1.
         sequential: a perceptually uniform colormap that begins near the background.
     """
 
@@ -60,10 +60,10 @@ THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
 
 
 def theme_named(name: str) -> Theme:
-    """The theme of this name, ``"light"`` or ``"dark"``.
+    """Return a theme by its name, ``"light"`` or ``"dark"``.
 
     Raises:
-        ObservationError: for any other name; suggests the closest.
+        ObservationError: if the name is unknown; suggests the closest.
     """
     if not isinstance(name, str) or name not in THEMES:
         raise ObservationError(unknown("theme", name, THEMES))
@@ -71,20 +71,20 @@ def theme_named(name: str) -> Theme:
 
 
 def check_theme(theme: object) -> None:
-    """Refuse what is not a theme, such as its mere name.
+    """Require a theme object.
 
     Raises:
-        ObservationError: says what to pass.
+        ObservationError: if the argument is not a theme, for example only the name of one.
     """
     if not isinstance(theme, Theme):
         raise ObservationError(f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}.")
 
 
 def new_figure(theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
-    """An empty figure that belongs to no window, width and height in inches; notebooks show it as it is.
+    """Make an empty figure without a window, width and height in inches; notebooks display it.
 
     Raises:
-        ObservationError: if the theme is none.
+        ObservationError: if ``theme`` is not a theme.
     """
     from .picture import Picture
 
@@ -93,7 +93,7 @@ def new_figure(theme: Theme, width: float, height: float, layout: Literal["const
 
 
 def style_axes(axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom"), size: float = LABEL) -> None:
-    """Colour the axes, their ticks and the labels set later; draw the named sides of the frame, with no others."""
+    """Colour the axes, their ticks and labels, and draw only the named sides of the frame."""
     axes.set_facecolor(theme.background)
     for side, spine in axes.spines.items():
         spine.set(visible=side in frame, color=theme.muted, linewidth=0.8)
@@ -104,12 +104,12 @@ def style_axes(axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom
 
 
 def add_title(axes: Axes, theme: Theme, text: str, size: float = NAME) -> None:
-    """A title above axes; dollar signs are dollar signs."""
+    """Add a title above axes, without math mode."""
     axes.set_title(text, fontsize=size, color=theme.foreground, parse_math=False)
 
 
 def add_legend(target: Axes | Figure, theme: Theme, handles: Sequence[Artist], loc: str = "best", columns: int = 1) -> Legend:
-    """A legend of these artists by their labels, in this order."""
+    """Add a legend of the given artists by their labels, in order."""
     options: dict[str, Any] = {"loc": loc, "ncols": columns, "frameon": False, "fontsize": LABEL, "labelcolor": theme.foreground}
     legend = target.legend(handles, [str(handle.get_label()) for handle in handles], **options)
     for text in legend.get_texts():
@@ -118,12 +118,12 @@ def add_legend(target: Axes | Figure, theme: Theme, handles: Sequence[Artist], l
 
 
 def line_look(theme: Theme, number: int) -> dict[str, Any]:
-    """Colour and stroke of a line; beyond the colours of the theme, strokes tell lines apart."""
+    """Colour and line style of a line; beyond the colours of the theme, line styles differ."""
     return {"color": theme.cycle[number % len(theme.cycle)], "linestyle": STROKES[number // len(theme.cycle) % len(STROKES)]}
 
 
 def ramp(theme: Theme, start: float = 0.0) -> Colormap:
-    """The sequential colormap from a fraction of its length on; entries that are masked have the colour of the background."""
+    """Sequential colormap from a fraction of its length on; masked entries have the background colour."""
     import matplotlib
     import numpy as np
     from matplotlib.colors import ListedColormap
@@ -133,7 +133,8 @@ def ramp(theme: Theme, start: float = 0.0) -> Colormap:
 
 
 def shortened(text: str, limit: int, mark: str = "…") -> str:
-    """At most ``limit`` characters: the beginning and the end of a longer text, which is where names differ."""
+    """Shorten a text to at most ``limit`` characters, keeping the beginning and the end, where
+    names differ."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2

@@ -1,4 +1,4 @@
-"""Tensors and arrays as numpy, without loading torch to ask which one it is."""
+"""Conversion of tensors and arrays to numpy without importing torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ..errors import ObservationError
 
 
 def as_array(value: object) -> NDArray[Any] | None:
-    """A tensor (of any device and floating dtype, with or without gradient), an array or nested numbers; None for anything else."""
+    """Convert a tensor (of any device and dtype), an array or nested numbers to numpy; None for
+    anything else."""
     tensor: Any = value
     try:
         if hasattr(tensor, "detach"):
             tensor = tensor.detach().cpu()
-            # numpy knows no bfloat16
+            # numpy has no bfloat16
             return np.asarray(tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy())
         array = np.asarray(tensor)
     except (TypeError, ValueError, RuntimeError):
@@ -25,17 +26,17 @@ def as_array(value: object) -> NDArray[Any] | None:
 
 
 def described(value: object) -> str:
-    """What was passed, for messages: its shape if it has one."""
+    """Describe an argument for messages: its shape if it has one."""
     shape = getattr(value, "shape", None)
     return f"shape {tuple(shape)}" if shape is not None else repr(value)[:80]
 
 
 def check_schedule(who: str, updates: int, schedule: object) -> None:
-    """Refuse names of updates that are not one for each.
+    """Require one name per update.
 
     Raises:
-        ObservationError: says both numbers.
+        ObservationError: if the numbers differ; names both.
     """
     if schedule is not None and (isinstance(schedule, str) or len(schedule) != updates):  # type: ignore[arg-type]
-        found = repr(schedule) if isinstance(schedule, str) else f"{len(schedule)} names of updates"  # type: ignore[arg-type]
-        raise ObservationError(f"{who} got {updates} updates, but {found}; pass both from one solution.")
+        received = repr(schedule) if isinstance(schedule, str) else f"{len(schedule)} names of updates"  # type: ignore[arg-type]
+        raise ObservationError(f"{who} got {updates} updates, but {received}; pass both from one solution.")

@@ -1,4 +1,5 @@
-"""Checkpoints: all that training needs to go on, in a folder of safetensors and JSON that exists whole or not at all."""
+"""Checkpoints: the state from which training resumes, as safetensors and JSON in a folder that is
+written atomically."""
 
 from __future__ import annotations
 
@@ -17,19 +18,19 @@ from .tree import from_bytes, put_together, take_apart, to_bytes
 CHECKPOINTS = "checkpoints"
 FORMAT = 2
 READABLE = (1, FORMAT)
-"""Format 1 differs in its signature alone, which holds the options of training, but none of the problem."""
+"""Format 1 differs only in its signature, which has the options of training but not those of the problem."""
 TENSORS, STATE = "state.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """Content of a checkpoint.
 
     Attributes:
-        step: how many steps were taken.
-        signature: of the graphs, sizes and options that it belongs to, a line each.
-        state: nested, as ``state_dict()`` gives it.
-        format: in which it was written.
+        step: number of steps taken.
+        signature: graphs, sizes and options of the run, one per line.
+        state: nested state, from ``state_dict()``.
+        format: version of the file format.
     """
 
     step: int
@@ -39,72 +40,74 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
-    """Write a checkpoint into a run folder and delete all but the newest ones up to it; later ones are of a future that did not happen.
+    """Write a checkpoint into a run folder and delete all but the newest ones up to its step.
+
+    Checkpoints with a larger step (from an abandoned continuation) are deleted too.
 
     Args:
-        folder: of the run.
-        checkpoint: to write.
-        keep: how many to keep, at least 1; others go only after the new one is durable.
+        folder: run folder.
+        checkpoint: checkpoint to write.
+        keep: number of checkpoints to keep, at least 1; others are deleted only after the new one is durable.
 
     Raises:
-        DataError: if it cannot be written, and then the others are untouched; or if another cannot be deleted.
+        DataError: if it cannot be written (the others are then unchanged), or if another cannot be deleted.
     """
     from .. import __version__
 
     content, tensors = take_apart(checkpoint.state)
     packed = to_bytes(tensors)
     head = {"format": FORMAT, "unn": __version__, "step": checkpoint.step, "signature": list(checkpoint.signature), "state": content}
-    path = _place(folder, checkpoint.step)
+    path = _checkpoint_path(folder, checkpoint.step)
     write_folder_atomically(path, {TENSORS: packed, STATE: json.dumps({**head, "sha256": _digest(head, packed)}).encode()})
     try:
         steps = checkpoint_steps(folder)
         earlier = [step for step in steps if step <= checkpoint.step]
         for step in [*earlier[: -max(1, keep)], *(step for step in steps if step > checkpoint.step)]:
-            delete_folder(_place(folder, step))
+            delete_folder(_checkpoint_path(folder, step))
     except OSError as error:
         raise DataError(f"{path} is written, but an older checkpoint cannot be deleted: {error.strerror or error}.") from None
     return path
 
 
-def _place(folder: Path, step: int) -> Path:
+def _checkpoint_path(folder: Path, step: int) -> Path:
     return folder / CHECKPOINTS / f"step-{step:09d}"
 
 
 def _digest(head: dict[str, Any], packed: bytes) -> str:
-    """Of everything but itself."""
+    """SHA-256 of the header (without the checksum) and the tensors."""
     return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + packed).hexdigest()
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints of a run, in order."""
+    """Steps of the checkpoints of a run, in order."""
     root = folder / CHECKPOINTS
     names = [re.fullmatch(r"step-([0-9]{9,18})", path.name) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    return sorted(int(match.group(1)) for match in names if match and match.group() == _place(folder, int(match.group(1))).name)
+    return sorted(int(match.group(1)) for match in names if match and match.group() == _checkpoint_path(folder, int(match.group(1))).name)
 
 
 def newest_checkpoint(
     folder: Path, signature: Sequence[str], earlier: Sequence[Sequence[str]] = ()
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint of a run that is whole.
+    """Read the newest intact checkpoint of a run.
 
     Args:
-        folder: of the run.
-        signature: of the graphs, sizes and options that it must belong to.
-        earlier: other signatures that it may have instead: those of the run before it was extended.
+        folder: run folder.
+        signature: graphs, sizes and options that the checkpoint must match.
+        earlier: alternative signatures, those of the run before its extensions.
 
     Returns:
-        The checkpoint, None if there is none at all, and a warning for each newer one that is corrupt.
+        The checkpoint (None if there are none) and a warning for each newer one that is corrupt.
 
     Raises:
-        DataError: if it belongs to another graph, version or size, or if all are corrupt.
+        DataError: if it belongs to another graph, version or size, or if all checkpoints are corrupt.
     """
     warnings: list[str] = []
     for step in reversed(checkpoint_steps(folder)):
         try:
-            checkpoint = read_checkpoint(_place(folder, step))
+            checkpoint = read_checkpoint(_checkpoint_path(folder, step))
         except _CorruptError as error:
-            if not _place(folder, step).exists():
-                # a training that is under way has just deleted it for a newer one
+            if not _checkpoint_path(folder, step).exists():
+                # a running training has just replaced it by a newer one
                 return newest_checkpoint(folder, signature, earlier)
             warnings.append(str(error))
             continue
@@ -120,19 +123,19 @@ def newest_checkpoint(
 def require_options(folder: Path, options: Sequence[str], earlier: Sequence[Sequence[str]] = ()) -> None:
     """Check the options of the newest checkpoint of a run, without reading its tensors.
 
-    A checkpoint that cannot be read passes here; training reports it.
+    An unreadable checkpoint is skipped here and reported by training.
 
     Args:
-        folder: of the run.
-        options: lines of a signature that it must have.
-        earlier: other lines that it may have instead: those of the run before it was extended.
+        folder: run folder.
+        options: lines of the signature that the checkpoint must match.
+        earlier: alternative lines, those of the run before its extensions.
 
     Raises:
         DataError: names the first option that differs, with both values.
     """
     for step in reversed(checkpoint_steps(folder)):
         try:
-            head = json.loads((_place(folder, step) / STATE).read_bytes())
+            head = json.loads((_checkpoint_path(folder, step) / STATE).read_bytes())
             theirs = [str(line) for line in head["signature"] if str(line).startswith("option ")]
             checkpoint = Checkpoint(step, tuple(theirs), {}, int(head["format"]))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -149,27 +152,31 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Args:
-        path: of its folder.
+        path: folder of the checkpoint.
 
     Raises:
         DataError: if it is missing, corrupt, or of another format.
     """
     try:
         head = json.loads((path / STATE).read_bytes())
-        found, version, digest = head["format"], head["unn"], head["sha256"]
-        if found in READABLE:
+        format_version, version, digest = head["format"], head["unn"], head["sha256"]
+        if format_version in READABLE:
             packed = (path / TENSORS).read_bytes()
             if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
-                raise ValueError("it is not what was written")
+                raise ValueError("the checksum does not match")
             state = put_together(head["state"], from_bytes(packed))
-            return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state), found)
+            return Checkpoint(int(head["step"]), tuple(map(str, head["signature"])), dict(state), format_version)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _CorruptError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
-    raise DataError(f"{path} has checkpoint format {found}, written by unn {version}; this version reads format {' and '.join(map(str, READABLE))}.")
+    raise DataError(
+        f"{path} has checkpoint format {format_version}, written by unn {version}; "
+        f"this version reads format {' and '.join(map(str, READABLE))}."
+    )
 
 
 def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:
-    """Where the signature of a checkpoint differs from another, in words; empty if it does not."""
+    """Describe the first difference between the signature of a checkpoint and another; empty if
+    they are equal."""
     if checkpoint.format == 1:
         present = {line.split(":")[0] for line in checkpoint.signature}
         signature = [line for line in signature if not line.startswith("option ") or line.split(":")[0] in present]
@@ -177,12 +184,12 @@ def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:
 
 
 def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
-    """Where two signatures differ, in words; empty if they do not."""
+    """Describe the first difference between two signatures; empty if they are equal."""
     for line in theirs:
         if line not in ours:
             subject = line.split(":")[0]
             other = next((own for own in ours if own.split(":")[0] == subject), None)
-            return f"it has [{line}], but what goes on has " + (f"[{other}]." if other else "none such.")
+            return f"it has [{line}], but the resumed run has " + (f"[{other}]." if other else "no such entry.")
     for line in ours:
         if line not in theirs:
             return f"it lacks [{line}]."
@@ -190,4 +197,4 @@ def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 
 
 class _CorruptError(DataError):
-    """A checkpoint that cannot be read; an older one may do."""
+    """A checkpoint that cannot be read; an older one may be intact."""

@@ -1,4 +1,4 @@
-"""Which code made a run."""
+"""Provenance of a run: versions and git commits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def code_version(*modules: str) -> dict[str, Any]:
-    """The versions of Python, torch and this package, and the git commit of each module's checkout, if it lies in one.
+    """Versions of Python, torch and this package, and the git commit of each module that lies in a checkout.
 
     Args:
-        modules: names of imported modules, such as that of the problem.
+        modules: names of imported modules, such as the module of the problem.
     """
     from .. import __version__
 
@@ -40,7 +40,8 @@ def _installed(name: str) -> str | None:
 
 
 def _commit(folder: Path) -> str | None:
-    """The commit of a checkout, with "+changes" if its files differ from it; None outside a checkout or without git."""
+    """Commit of a checkout, with "+changes" if its files were modified; None outside a checkout or
+    without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     tracked = _git(folder, "ls-files", ".")
     # an ignored folder inside a checkout, such as a virtual environment, is not part of it
@@ -51,7 +52,7 @@ def _commit(folder: Path) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -13,12 +13,12 @@ C = TypeVar("C")
 
 
 def config_from_json(config_type: type[C], content: Mapping[str, Any], where: str) -> C:
-    """A configuration from what ``dataclasses.asdict`` and JSON made of it.
+    """Restore a configuration from its JSON form, the inverse of ``dataclasses.asdict``.
 
     Args:
         config_type: a dataclass; its fields may be dataclasses.
-        content: by the names of its fields.
-        where: the file, for messages.
+        content: values by the names of the fields.
+        where: path of the file, for messages.
 
     Raises:
         DataError: names an option that is unknown (and the closest known one), missing, or of another type.

@@ -1,4 +1,4 @@
-"""Checksums of training data, by which a resumed run notices that they have changed."""
+"""Checksums of training data, compared when a run is resumed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DATA = "data"
 
 
 def tensor_digest(x: Tensor) -> str:
-    """The SHA-256 of a tensor: its type, shape and numbers."""
+    """SHA-256 of the dtype, shape and values of a tensor."""
     digest = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
     digest.update(x.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()
 
 
 def text_digest(lines: Iterable[str]) -> str:
-    """The SHA-256 of lines of text, whatever their line ends."""
+    """SHA-256 of lines of text, independent of their line ends."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(f"{line}\n".encode())
@@ -32,12 +32,12 @@ def text_digest(lines: Iterable[str]) -> str:
 
 
 def require_same_data(folder: Path, before: object, now: object) -> None:
-    """Check that the data of a run are those that it was begun with.
+    """Check that the data of a run have not changed since its start.
 
     Args:
-        folder: of the run.
-        before: checksums when it was begun, by name; None for runs of versions that wrote none, which pass.
-        now: checksums of the data that were loaded now.
+        folder: run folder.
+        before: checksums at the start of the run, by name; None (older versions wrote no checksums) passes.
+        now: checksums of the data as loaded now.
 
     Raises:
         DataError: names the files that have changed.

@@ -1,4 +1,4 @@
-"""Files that are either the old or the new one, whatever happens in between."""
+"""Atomic writing of files and folders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 from ..errors import DataError
 
 TEMPORARY = ".partial-"
-"""How the names of unfinished files and folders begin; what is left of a killed process is deleted when its run is opened again."""
+"""Prefix of the names of unfinished files and folders; those of a killed process are deleted when
+its run is locked again."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is either the old or the new one, whatever happens.
+    """Write a file atomically and durably.
 
     Raises:
-        DataError: if it cannot be written; the old file is untouched.
+        DataError: if it cannot be written; the old file is unchanged.
     """
     temporary = None
     try:
@@ -37,10 +38,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_folder_atomically(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files so that it exists whole or not at all.
+    """Write a folder of files atomically and durably.
 
     Raises:
-        DataError: if it cannot be written; nothing of it is left.
+        DataError: if it cannot be written; no part of it remains.
     """
     temporary = None
     try:
@@ -63,7 +64,7 @@ def write_folder_atomically(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there yet.
+    """Make a folder and its parents, if they do not exist.
 
     Raises:
         DataError: if it cannot be made.
@@ -75,7 +76,7 @@ def make_folder(folder: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder, if it exists, so that a half-deleted one cannot be taken for a whole one."""
+    """Delete a folder, if it exists; it is renamed first, so that a partly deleted folder is never read."""
     if path.exists():
         doomed = path.with_name(f"{TEMPORARY}{path.name}-deleted")
         shutil.rmtree(doomed, ignore_errors=True)
@@ -84,7 +85,7 @@ def delete_folder(path: Path) -> None:
 
 
 def delete_unfinished(folder: Path) -> None:
-    """Delete what killed processes left in a folder."""
+    """Delete the unfinished files of killed processes from a folder."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.name.startswith(TEMPORARY):
@@ -92,7 +93,7 @@ def delete_unfinished(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable, where the system can."""
+    """Make renames inside a folder durable, where the system supports it."""
     flags = getattr(os, "O_DIRECTORY", None)
     if flags is None:
         return

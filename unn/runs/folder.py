@@ -1,4 +1,4 @@
-"""The folder of a run: where it is, what it was made with, and who is writing into it."""
+"""Run folders: creation, configuration and write lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .files import delete_unfinished, make_folder, write_atomically
 
 CONFIG, LOCK, PLOTS = "config.json", "lock", "plots"
 LENGTHS = "earlier_lengths"
-"""Key of the earlier lengths of an extended run in its configuration file."""
+"""Key of the lengths before each extension in the configuration file of a run."""
 
 
 class RunBusyError(DataError):
@@ -25,15 +25,15 @@ class RunBusyError(DataError):
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, opened.
+    """An opened run folder.
 
     Attributes:
-        folder: of the run.
-        problem: the name of the problem.
-        config: its resolved configuration, as JSON.
-        facts: found at run time, such as the sizes of the data.
-        code: which versions and commits made it.
-        lengths: ``epochs`` and ``steps`` that its training had before it was extended, oldest first.
+        folder: run folder.
+        problem: name of the problem.
+        config: resolved configuration, as JSON.
+        facts: properties determined at run time, such as the sizes of the data.
+        code: versions and commits of the code that made the run.
+        lengths: ``epochs`` and ``steps`` before each extension, oldest first.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class Run:
 
 
 def new_folder(root: Path, problem: str) -> Path:
-    """Make the next free folder ``root/problem-NNN``, which is then no other process's.
+    """Make the next free folder ``root/problem-NNN``; two processes never get the same one.
 
     Raises:
         DataError: if it cannot be made.
@@ -73,25 +73,25 @@ def create_run(
     """Make the folder of a run and write its configuration.
 
     Args:
-        folder: new, or without a run.
-        problem: its name.
-        config: a dataclass.
-        facts: found at run time, as JSON.
-        code: from ``code_version``.
-        files: further files of the folder, by name.
+        folder: run folder; it may exist, but must not contain a run.
+        problem: name of the problem.
+        config: configuration, a dataclass.
+        facts: properties determined at run time, as JSON.
+        code: versions and commits, from ``code_version``.
+        files: contents of further files, by name.
 
     Raises:
-        DeclarationError: if the configuration or the facts cannot be saved as JSON and read again as they are.
-        DataError: if the folder holds a run already, or cannot be written.
+        DeclarationError: if the configuration or the facts do not survive saving as JSON.
+        DataError: if the folder already contains a run, or cannot be written.
     """
-    saved, kept = json_of("config", asdict(config)), json_of("facts", facts)
+    saved, saved_facts = json_of("config", asdict(config)), json_of("facts", facts)
     if config_from_json(type(config), saved, "config") != config:
-        raise DeclarationError(f"config: {type(config).__name__} has values that JSON does not give back; use numbers, texts and paths.")
+        raise DeclarationError(f"config: {type(config).__name__} has values that JSON does not preserve; use numbers, strings and paths.")
     make_folder(folder)
     if (folder / CONFIG).exists():
-        raise DataError(f"run folder {folder} holds a run already; go on with unn resume {folder}, choose another with --folder, or delete it.")
-    content = {"problem": problem, "config": saved, "facts": kept, "code": dict(code or {})}
-    # the configuration comes last: a folder is a run once it has one
+        raise DataError(f"run folder {folder} holds a run already; continue it with unn resume {folder}, choose another with --folder, or delete it.")
+    content = {"problem": problem, "config": saved, "facts": saved_facts, "code": dict(code or {})}
+    # the configuration is written last: its presence makes the folder a run
     for name, raw in (files or {}).items():
         write_atomically(folder / name, raw)
     write_atomically(folder / CONFIG, json.dumps(content, indent=2).encode())
@@ -99,32 +99,32 @@ def create_run(
 
 
 def json_of(what: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping as JSON gives it back.
+    """Convert a mapping to JSON and back.
 
     Args:
-        what: it is, for messages.
-        content: of numbers, texts, lists, tuples, paths and mappings with names.
+        what: name of the mapping, for messages.
+        content: numbers, strings, lists, tuples, paths and mappings with string keys.
 
     Raises:
-        DeclarationError: for anything else; names it.
+        DeclarationError: names a value of another type.
     """
     try:
         return dict(json.loads(json.dumps({name: content[name] for name in content}, default=_path_text)))
     except (TypeError, ValueError) as error:
-        raise DeclarationError(f"{what}: {error}; runs save it as JSON, so use numbers, texts, lists and mappings with names.") from None
+        raise DeclarationError(f"{what}: {error}; runs save it as JSON, so use numbers, strings, lists and mappings with string keys.") from None
 
 
 def _path_text(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"{value!r} of type {type(value).__name__} is not JSON serialisable")
 
 
 def open_run(folder: Path) -> Run:
     """Read the configuration of a run.
 
     Raises:
-        DataError: if the folder holds no run, or its configuration is corrupt.
+        DataError: if the folder contains no run, or its configuration is corrupt.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -134,18 +134,19 @@ def open_run(folder: Path) -> Run:
         problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
         lengths = content.get(LENGTHS, [])
         if not (isinstance(problem, str) and all(isinstance(part, dict) for part in (config, facts, code))):
-            raise TypeError("problem must be a text; config, facts and code mappings")
+            raise TypeError("problem must be a string; config, facts and code must be mappings")
         if not isinstance(lengths, list) or not all(map(_is_length, lengths)):
-            raise TypeError(f"{LENGTHS} must be a list of the epochs and steps of the training before it was extended")
+            raise TypeError(f"{LENGTHS} must be a list of the epochs and steps before each extension")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
     return Run(folder, problem, config, facts, code, tuple(lengths))
 
 
 def _similar_run(folder: Path) -> str:
-    """' Did you mean ...?' with the run beside a folder, or in ``runs/``, of a similar name; empty if none."""
+    """Suggest ' Did you mean ...?' with a run of a similar name in the same folder or in ``runs/``;
+    empty if there is none."""
     try:
-        paths = [path for place in (Path("runs"), folder.parent) for path in sorted(place.glob("*"))]
+        paths = [path for root in (Path("runs"), folder.parent) for path in sorted(root.glob("*"))]
         runs = {path.name: path for path in paths if (path / CONFIG).is_file()}
     except OSError:
         return ""
@@ -154,17 +155,17 @@ def _similar_run(folder: Path) -> str:
 
 
 def extend_run(run: Run, epochs: int, steps: int) -> Run:
-    """Write another length of training into the configuration of a run.
+    """Change the length of training in the configuration of a run.
 
-    The length before is kept beside it, since checkpoints of it are there.
+    The previous length is stored as well, because existing checkpoints were trained with it.
 
     Args:
-        run: whose ``config`` has ``training`` with ``epochs`` and ``steps``; locked by the caller.
-        epochs: passes over the examples.
-        steps: in all, instead of epochs; 0 leaves it to the epochs.
+        run: run whose ``config`` has ``training`` with ``epochs`` and ``steps``; locked by the caller.
+        epochs: number of passes over the examples.
+        steps: total number of steps, instead of epochs; 0 uses the epochs.
 
     Raises:
-        DataError: if the configuration cannot be written; the old one is untouched.
+        DataError: if the configuration cannot be written; the old one is unchanged.
     """
     training = dict(run.config["training"])
     lengths = [*run.lengths, {name: training[name] for name in ("epochs", "steps")}]
@@ -180,10 +181,10 @@ def _is_length(value: object) -> bool:
 
 @contextlib.contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Be the only process that writes into a run; a killed process holds nothing.
+    """Hold the exclusive write lock of a run folder; the operating system releases it when the process dies.
 
     Raises:
-        RunBusyError: if another process does.
+        RunBusyError: if another process holds the lock.
         DataError: if the folder cannot be written.
     """
     from filelock import FileLock, Timeout

@@ -17,16 +17,17 @@ METRICS = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends entries to a file, one line each.
+    """Append-only file with one entry per line.
 
-    Lines have no checksum: a changed digit is not noticed, and changes no weights. A line that is no longer JSON is named.
+    Lines have no checksum, since metrics do not affect the weights; a line that is not valid JSON
+    is an error.
 
-    What cannot be written, because the disk is full, is kept and written with a later entry; a line is in the file whole or, after a
-    crash, as a last line without an end, which readers leave out.
+    Entries that cannot be written because the disk is full are buffered and written with a later
+    entry. After a crash the last line may be incomplete; readers skip it.
 
     Args:
-        folder: of the run.
-        until_step: delete entries of later steps: they were measured after the checkpoint from which training goes on.
+        folder: run folder.
+        until_step: delete entries of later steps, which were measured after the checkpoint that is resumed.
 
     Raises:
         DataError: if the file cannot be read or replaced.
@@ -34,8 +35,8 @@ class MetricsFile:
 
     def __init__(self, folder: Path, until_step: int = 0) -> None:
         self.path = folder / METRICS
-        kept = [entry for entry in read_metrics(folder) if entry["step"] <= until_step]
-        content = "".join(_line(entry) for entry in kept).encode()
+        entries = [entry for entry in read_metrics(folder) if entry["step"] <= until_step]
+        content = "".join(_line(entry) for entry in entries).encode()
         if not self.path.exists() or self.path.read_bytes() != content:
             write_atomically(self.path, content)
         self._size = len(content)
@@ -46,18 +47,18 @@ class MetricsFile:
             raise DataError(f"{self.path} cannot be written: {error.strerror or error}.") from None
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add one entry; it has a number of steps under ``step``."""
+        """Append one entry, a mapping with the step number under ``step``."""
         self._pending += _line(entry).encode()
         try:
             self._flush()
         except OSError:
-            return  # kept for later; sync() reports it
+            return  # stays in the buffer; sync() reports the error
 
     def sync(self) -> None:
         """Make all entries durable.
 
         Raises:
-            DataError: if they cannot be written; they are kept for the next call.
+            DataError: if they cannot be written; they stay in the buffer for the next call.
         """
         try:
             self._flush()
@@ -66,7 +67,7 @@ class MetricsFile:
             raise DataError(f"{self.path} cannot be written: {error.strerror or error}.") from None
 
     def close(self) -> None:
-        """Write what is left, if possible, and close the file."""
+        """Write the buffered entries, if possible, and close the file."""
         try:
             self._flush()
         except OSError:
@@ -83,7 +84,7 @@ class MetricsFile:
     def _flush(self) -> None:
         if not self._pending:
             return
-        # a write that failed half-way left part of a line behind
+        # a failed write may have left part of a line
         self._file.seek(self._size)
         self._file.truncate()
         rest = memoryview(self._pending)
@@ -94,7 +95,9 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a run, in order; none if there is no file. A last line without an end is left out; what was not finite is NaN.
+    """Read the entries of a run, in order; none if there is no file.
+
+    An incomplete last line is skipped. Values that were not finite are NaN.
 
     Raises:
         DataError: names the line that is corrupt.
@@ -109,7 +112,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
-                raise ValueError("no mapping with a whole number under 'step'")
+                raise ValueError("not a mapping with an integer under 'step'")
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number} is corrupt ({error}).") from None
         entries.append({name: math.nan if value is None else value for name, value in entry.items()})
@@ -121,7 +124,7 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def strict(content: Any) -> Any:
-    """The same with null for numbers that are not finite, which JSON does not have."""
+    """Replace non-finite numbers, which JSON does not have, by null."""
     if isinstance(content, float) and not math.isfinite(content):
         return None
     if isinstance(content, dict):

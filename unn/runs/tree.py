@@ -1,4 +1,4 @@
-"""Nested state, as ``state_dict()`` gives it, taken apart into tensors and JSON, and put together again."""
+"""Conversion of a nested ``state_dict()`` to JSON and named tensors, and back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
 
 def take_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The state as JSON in which tensors are named, and the tensors by name.
+    """Split a state into JSON, in which tensors are replaced by names, and the tensors by name.
 
     Args:
-        state: of dictionaries, lists, tuples, tensors, numbers, texts and None.
+        state: nested dictionaries, lists, tuples, tensors, numbers, strings and None.
 
     Raises:
-        TypeError: for anything else; says where it is.
+        TypeError: names the path of a value of another type.
     """
     tensors: dict[str, Tensor] = {}
-    return _apart(state, "state", tensors), tensors
+    return _convert(state, "state", tensors), tensors
 
 
 def put_together(content: Any, tensors: dict[str, Tensor]) -> Any:
-    """What ``take_apart`` took apart.
+    """Restore a state from the result of ``take_apart``.
 
     Raises:
         KeyError: if a tensor is missing.
@@ -42,28 +42,31 @@ def put_together(content: Any, tensors: dict[str, Tensor]) -> Any:
     return {key: put_together(value, tensors) for key, value in content.items()}
 
 
-def _apart(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+def _convert(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(state, Tensor):
         tensors[where] = state.detach()
         return {_TENSOR: where}
     if isinstance(state, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in state):
-            return {key: _apart(value, f"{where}.{key}", tensors) for key, value in state.items()}
-        return {_PAIRS: [[_apart(key, where, tensors), _apart(value, f"{where}.{key}", tensors)] for key, value in state.items()]}
+            return {key: _convert(value, f"{where}.{key}", tensors) for key, value in state.items()}
+        return {_PAIRS: [[_convert(key, where, tensors), _convert(value, f"{where}.{key}", tensors)] for key, value in state.items()]}
     if isinstance(state, (list, tuple)):
-        items = [_apart(item, f"{where}.{k}", tensors) for k, item in enumerate(state)]
+        items = [_convert(item, f"{where}.{k}", tensors) for k, item in enumerate(state)]
         return items if isinstance(state, list) else {_TUPLE: items}
     if state is None or isinstance(state, (bool, int, float, str)):
         return state
-    raise TypeError(f"{where} is of type {type(state).__name__}, which no checkpoint holds; use tensors, numbers, texts, lists and dictionaries.")
+    raise TypeError(
+        f"{where} is of type {type(state).__name__}, which cannot be stored in a checkpoint; "
+        "use tensors, numbers, strings, lists and dictionaries."
+    )
 
 
 def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """As safetensors; each tensor is copied, so that none share memory.
+    """Serialise tensors as safetensors; each tensor is copied, so that none share memory.
 
     Args:
-        tensors: by name.
-        metadata: texts for the header of the file; none by default.
+        tensors: tensors by name.
+        metadata: strings for the header of the file; none by default.
     """
     from safetensors.torch import save
 
@@ -71,7 +74,7 @@ def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None)
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:
-    """From safetensors.
+    """Read tensors by name from safetensors.
 
     Raises:
         ValueError: if the content is truncated or corrupt.
@@ -86,5 +89,5 @@ def from_bytes(content: bytes) -> dict[str, Tensor]:
 
 
 def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
-    """The name of the first tensor with a NaN or infinite entry; None if all are finite."""
+    """Name of the first tensor with a NaN or infinite entry; None if all are finite."""
     return next((name for name, x in tensors.items() if x.is_floating_point() and not bool(torch.isfinite(x).all())), None)

@@ -1,4 +1,4 @@
-"""The weights of a module as safetensors, with a checksum in the metadata of the file."""
+"""Weights of a module as safetensors, with a checksum in the metadata of the file."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 CHECKSUM = "sha256"
-"""Key of the checksum in the metadata of the file; older files have no metadata at all."""
+"""Key of the checksum in the metadata of the file; older files have no metadata."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and saved buffers by name, each once, under its first name, however many submodules share it."""
+    """Parameters and persistent buffers by name; a shared tensor appears once, under its first name."""
     from torch import Tensor
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, x in dict(module.state_dict(keep_vars=True)).items():
-        # modules may keep other things than tensors there
+        # the state of a module may contain other objects than tensors
         if isinstance(x, Tensor) and id(x) not in seen:
             seen.add(id(x))
-            found[name] = x
-    return found
+            tensors[name] = x
+    return tensors
 
 
 def save_weights(folder: Path, module: nn.Module) -> None:
@@ -46,15 +46,16 @@ def save_weights(folder: Path, module: nn.Module) -> None:
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
-    """Load what ``save_weights`` wrote into a module of the same structure.
+    """Load the weights of ``save_weights`` into a module of the same structure.
 
     Args:
-        path: of the file, or of the folder of the run.
-        module: changed only if everything fits.
+        path: the file, or the run folder.
+        module: module to load into; unchanged if loading fails.
 
     Raises:
-        DataError: if the file is missing, truncated, corrupt or not what was written (its checksum differs), or its names and shapes
-            are not those of the module. Files of versions that wrote no checksum are read without this check.
+        DataError: if the file is missing, truncated or corrupt, its checksum differs, or its names
+            and shapes do not match the module. Files without a checksum (of older versions) are
+            read without this check.
     """
     from .tree import from_bytes
 
@@ -72,24 +73,24 @@ def load_weights(path: Path, module: nn.Module) -> None:
     if not intact:
         raise DataError(
             f"{path} is corrupt: its content does not match its SHA-256 checksum. Delete it, then unn resume {path.parent} writes it "
-            "again from the last checkpoint; or copy it anew from where it came."
+            "again from the last checkpoint; or copy it again from its source."
         )
     copy_weights(tensors, module, str(path))
 
 
 def _header(content: bytes) -> tuple[dict[str, object], bytes]:
-    """The header of a safetensors file (a length of 8 bytes, then JSON), and the numbers after it."""
+    """Split a safetensors file into its header (a length of 8 bytes, then JSON) and the data after it."""
     end = 8 + int.from_bytes(content[:8], "little")
     return json.loads(content[8:end]), content[end:]
 
 
 def _metadata(content: bytes) -> object:
-    """What the file says of itself; None if nothing."""
+    """Metadata of a safetensors file; None if it has none."""
     return _header(content)[0].get("__metadata__")
 
 
 def _checksum(content: bytes) -> str:
-    """The SHA-256 of names, types, shapes and numbers, whatever the metadata say."""
+    """SHA-256 of names, dtypes, shapes and values, independent of the metadata."""
     header, numbers = _header(content)
     header.pop("__metadata__", None)
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
@@ -98,11 +99,12 @@ def _checksum(content: bytes) -> str:
 
 
 _RENAMED = {"graph": "declaration", "told": "conditioning", "everyone": "global_token"}
-"""Submodules by the names that they had in earlier versions: of ``unn.Unrolled``, and of the blocks of ``unn.Denoiser``."""
+"""Current names of submodules of ``unn.Unrolled`` and of the blocks of ``unn.Denoiser``, by their
+names in earlier versions."""
 
 
 def _current_name(name: str, own: Mapping[str, Tensor]) -> str:
-    """The name of a tensor, by the name that it has now or had in an earlier version."""
+    """Map the name of a tensor, from this or an earlier version, to its current name."""
     renamed = ".".join(_RENAMED.get(part, part) for part in name.split("."))
     return renamed if name not in own and renamed in own else name
 
@@ -111,12 +113,12 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
     """Copy tensors by name into a module.
 
     Args:
-        tensors: as from ``named_tensors``.
-        module: changed only if everything fits.
-        where: the tensors come from, for messages.
+        tensors: tensors by name, from ``named_tensors``.
+        module: module to copy into; unchanged if copying fails.
+        where: source of the tensors, for messages.
 
     Raises:
-        DataError: if their names and shapes are not those of the module.
+        DataError: if names or shapes do not match the module.
     """
     own = named_tensors(module)
     tensors = {_current_name(name, own): x for name, x in tensors.items()}
@@ -127,6 +129,6 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
             raise DataError(f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, but this graph needs {tuple(x.shape)}.")
     for name in tensors:
         if name not in own:
-            raise DataError(f"{where} holds {name!r}, which this graph has not; it belongs to another graph.")
+            raise DataError(f"{where} has {name!r}, but this graph does not; it belongs to another graph.")
     for name, x in own.items():
         x.data.copy_(tensors[name])

@@ -1,6 +1,7 @@
 """Contract suites and hypothesis strategies for your own regularizers, factors and graphs.
 
-Subclass a contract in a test module, give the methods that build your object, and pytest collects its tests.
+Subclass a contract in a test module and implement the methods that build your object; pytest
+collects its tests.
 
 Example:
     class TestMyFactor(FactorContract):

@@ -1,4 +1,4 @@
-"""Agreement of all derivatives of a function: reverse mode, forward mode and differences, to second order."""
+"""Consistency of derivatives: reverse mode, forward mode and finite differences, up to second order."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ def check_derivatives(
 ) -> None:
     """Check that the derivatives of a function agree with one another and with central differences.
 
-    At each point, in a random direction and for a random weighting of the results, these are compared: ``torch.autograd.grad``, ``torch.func.vjp``,
-    ``torch.func.jvp`` and ``torch.autograd.forward_ad``; to second order, reverse over reverse, forward over reverse and reverse over forward. At a
-    kink, such as that of ``relu`` at 0, a derivative between those of the two sides is right. A mode that leaves the derivative out is
-    wrong, as is one that returns 0; a mode that raises ``DerivativeError`` passes if it may.
+    At each point, for a random direction and random weights of the results, it compares
+    ``torch.autograd.grad``, ``torch.func.vjp``, ``torch.func.jvp`` and
+    ``torch.autograd.forward_ad``; for second order, reverse over reverse, forward over reverse and
+    reverse over forward. At a kink, such as that of ``relu`` at 0, any derivative between the
+    one-sided ones is correct. A missing or zero derivative is an error; ``DerivativeError`` is
+    accepted if ``may_refuse`` is set.
 
     Args:
-        function: of one tensor, to one tensor of any shape; finite near the points.
-        points: float64; one entry of the list is one call of the function.
-        order: 1, or 2 for second derivatives too.
-        step: of differences, along a direction of unit variance.
-        tolerance: of differences, relative to the largest entry of what is compared or to 1, beside their rounding.
-        may_refuse: accept ``DerivativeError`` of any mode but ``torch.autograd.grad`` of first order.
-        seed: of the direction and the weighting.
+        function: function of one tensor that returns one tensor of any shape; finite near the points.
+        points: arguments of the function, float64.
+        order: 1, or 2 to include second derivatives.
+        step: step size of the differences, along a direction of unit variance.
+        tolerance: tolerance of the differences, relative to the largest compared entry or to 1,
+            besides rounding.
+        may_refuse: accept ``DerivativeError`` of any mode except first-order ``torch.autograd.grad``.
+        seed: seed of the direction and the weights.
 
     Raises:
-        AssertionError: where derivatives disagree; names the mode, the point and the error.
+        AssertionError: if derivatives disagree; names the mode, the point and the error.
 
     Example:
         >>> check_derivatives(torch.tanh, [torch.randn(3, dtype=torch.float64), torch.tensor([30.0, -1e3, 0.0], dtype=torch.float64)])
@@ -75,7 +78,7 @@ def _reverse(function: Function, leaf: Tensor, weight: Tensor, create_graph: boo
 
 
 def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The weighted derivative in the direction, by mode."""
+    """Weighted directional derivative, by mode."""
 
     def dual() -> Tensor:
         with forward_ad.dual_level():
@@ -93,7 +96,7 @@ def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tenso
 
 
 def _second_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor, across: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The second derivative of the weighted result in two directions, by modes."""
+    """Second derivative of the weighted result in two directions, by mode."""
 
     def gradient(y: Tensor) -> Tensor:
         slope: Tensor = torch.func.vjp(function, y)[1](weight)[0]
@@ -118,10 +121,10 @@ def _second_order(function: Function, x: Tensor, direction: Tensor, weight: Tens
 
 
 def _differences(function: Function, x: Tensor, direction: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Difference quotients on either side, and how far rounding may move them."""
+    """One-sided difference quotients and a bound on their rounding errors."""
     before, here, after = (function(x + step * side * direction).detach() for side in (-1, 0, 1))
     size = torch.stack([before, here, after]).abs().amax() if here.numel() else here.sum()
-    # what a function loses is more than the rounding of its results
+    # the error of a function exceeds the rounding of its result
     rounding = 50 * _EPS * torch.maximum(size, x.abs().amax() if x.numel() else size) / step
     return (here - before) / step, (after - here) / step, rounding
 
@@ -150,11 +153,11 @@ def _compare(
     smooth = float(bounds[1] - bounds[0]) <= 1e3 * float(slack)
     for name, result in results.items():
         if smooth:
-            right_here = bool((result - central).abs() <= slack)
+            agrees = bool((result - central).abs() <= slack)
         else:
-            right_here = bool((result >= bounds[0] - slack) & (result <= bounds[1] + slack))
-        assert right_here, f"{what}: {name} gives {float(result):.10g}, differences {float(central):.10g}, to {float(slack):.1g}"
-    # in exact arithmetic they are the same number
+            agrees = bool((result >= bounds[0] - slack) & (result <= bounds[1] + slack))
+        assert agrees, f"{what}: {name} gives {float(result):.10g}, differences {float(central):.10g}, to {float(slack):.1g}"
+    # in exact arithmetic all modes give the same number
     values = torch.stack(list(results.values()))
     spread = float(values.amax() - values.amin())
     allowed = 1e-8 * (1 + float(values.abs().amax()))

@@ -22,17 +22,17 @@ _DIRECTIONS = 24
 
 
 class FactorContract(ABC):
-    """Tests that every factor with an energy must pass. Give a graph that holds it; all its factors are tested.
+    """Tests that every factor with an energy must pass; all factors of ``graph`` are tested.
 
     Every axis of the graph needs a static size.
     """
 
     tolerance = 1e-9
-    """Relative, in float64."""
+    """Relative tolerance in float64."""
 
     @abstractmethod
     def graph(self) -> FactorGraph:
-        """A fresh small graph whose variables, parameters and factors have static sizes."""
+        """Make a new small graph whose variables, parameters and factors have static sizes."""
 
     # -- energy and messages -----------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class FactorContract(ABC):
             for factor in g.energy_factors:
                 for target in factor.variables:
                     node = factor.message(target, leaves).grad_fn
-                    assert node is None, f"{_where(factor, target)}: under torch.no_grad the message still holds {node}"
+                    assert node is None, f"{_where(factor, target)}: under torch.no_grad the message still has grad_fn {node}"
 
     def test_affine_targets_have_messages_that_ignore_their_own_value(self) -> None:
         g, values = self._case(3)
@@ -111,7 +111,7 @@ class FactorContract(ABC):
             whole = factor.energy(values)
             for k in range(BATCH):
                 single = {n: x[k : k + 1] if n in g.variables else x for n, x in values.items()}
-                why = f"{_where(factor)}: the energy of batch element {k} is another one alone than among {BATCH}"
+                why = f"{_where(factor)}: the energy of batch element {k} differs between a batch of 1 and a batch of {BATCH}"
                 self._equal(factor.energy(single), whole[k : k + 1], why)
 
     # -- what the engine relies on -----------------------------------------------------------------------------------
@@ -242,15 +242,15 @@ class FactorContract(ABC):
                 for target in factor.variables:
                     message = factor.message(target, padded).expand(padded[target].shape)
                     expected = factor.message(target, short).expand(short[target].shape)
-                    kept = message[tuple(slice(0, n) for n in expected.shape)]
-                    self._equal(kept, expected, f"{why} the message to {target} is not that of the shorter axis")
+                    part = message[tuple(slice(0, n) for n in expected.shape)]
+                    self._equal(part, expected, f"{why} the message to {target} is not that of the shorter axis")
 
     # -- boundedness -------------------------------------------------------------------------------------------------
 
     def test_energy_falls_no_faster_than_its_degree(self) -> None:
         g, values = self._case(13)
         for factor in g.energy_factors:
-            # a product is defined everywhere, any other energy on the domains alone
+            # a product is defined everywhere, any other energy only on the domains
             names = [n for n in factor.variables if factor.multilinear or not g.variables[n].regularizer.bounded]
             for group in (group for count in range(1, len(names) + 1) for group in combinations(names, count)):
                 degree = factor.degree(list(group))
@@ -269,7 +269,7 @@ class FactorContract(ABC):
             name = factor.completed_by
             if name is None:
                 continue
-            assert name in factor.variables, f"{_where(factor)}: completed_by is {name!r}, which is no variable of the factor"
+            assert name in factor.variables, f"{_where(factor)}: completed_by is {name!r}, which is not a variable of the factor"
             regularizer = g.variables[name].regularizer
 
             def together(x: dict[str, Tensor], factor: EnergyFactor = factor, name: str = name) -> Tensor:
@@ -286,7 +286,8 @@ class FactorContract(ABC):
     def _falling_power(
         self, g: FactorGraph, values: dict[str, Tensor], names: tuple[str, ...], energy: Callable[[dict[str, Tensor]], Tensor]
     ) -> float:
-        """The largest power of t with which an energy falls, among directions in which these variables grow like t; 0 if it does not."""
+        """Largest power of t with which the energy falls as the given variables grow like t; 0 if
+        it does not fall."""
         generator = torch.Generator().manual_seed(0)
         powers = [0.0]
         for _ in range(_DIRECTIONS):
@@ -326,7 +327,8 @@ def _where(factor: Factor, target: str | None = None) -> str:
 
 
 def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
-    """Axes of a factor, of size 2 or more, along which the engine lets batches be ragged; without those that splits or indices tie."""
+    """Axes of a factor, of size 2 or more, that may be ragged in a batch; without axes of splits
+    and indices."""
     table = g.size_table
     carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
     split = {letter for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
@@ -336,5 +338,5 @@ def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
             root = table.root(axis)
             allowed = not set(dim.letters) & split and set(dim.letters) <= carried and table.static[root] > 1
             axes[root] = axes.get(root, True) and allowed
-    looked_up = {table.root(axis) for index in factor.indices.values() for axis in (index.axes[0], index.into)}
-    return [axis for axis, allowed in axes.items() if allowed and axis not in looked_up]
+    indexed = {table.root(axis) for index in factor.indices.values() for axis in (index.axes[0], index.into)}
+    return [axis for axis, allowed in axes.items() if allowed and axis not in indexed]

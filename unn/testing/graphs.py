@@ -1,4 +1,4 @@
-"""The contract of inference on a graph: what must hold whatever the graph, the observations and the order."""
+"""The contract of inference on a graph: properties for all graphs, observations and orders."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .strategies import GraphCase, domain_point
 
 
 class GraphContract(ABC):
-    """Property tests of coordinate descent. Give a strategy of cases and pytest collects the tests.
+    """Property tests of coordinate descent on the cases of a hypothesis strategy.
 
-    Cases hold exact updates only (multilinear factors in which each variable occurs once).
+    Cases have exact updates only (multilinear factors in which each variable occurs once).
     """
 
     examples: ClassVar[int] = 40
-    """How many cases each property is tried on."""
+    """Number of cases per property."""
 
     @staticmethod
     @abstractmethod
     def cases() -> st.SearchStrategy[GraphCase]:
-        """Random problems, as from ``graph_cases``."""
+        """Strategy of random inference problems, such as ``graph_cases``."""
 
     def _run(self, check: object) -> None:
         settings(max_examples=self.examples, deadline=None)(given(self.cases())(check))()  # type: ignore[arg-type]
@@ -82,15 +82,15 @@ class GraphContract(ABC):
 
     def test_message_reuse_changes_nothing(self) -> None:
         def check(case: GraphCase) -> None:
-            kept = _solve(case)
+            reused = _solve(case)
             original = State._receive
             try:
-                State._receive = _receive_afresh  # type: ignore[method-assign, assignment]
+                State._receive = _receive_without_reuse  # type: ignore[method-assign, assignment]
                 fresh = _solve(case)
             finally:
                 State._receive = original  # type: ignore[method-assign]
             for name in case.graph.variables:
-                assert torch.equal(kept[name], fresh[name])
+                assert torch.equal(reused[name], fresh[name])
 
         self._run(check)
 
@@ -164,7 +164,7 @@ def _generator(case: GraphCase) -> torch.Generator:
     return torch.Generator().manual_seed(case.seed)
 
 
-def _receive_afresh(state: State, inlet: object, step: Step) -> torch.Tensor | None:
+def _receive_without_reuse(state: State, inlet: object, step: Step) -> torch.Tensor | None:
     state._cached.clear()
     if any(source not in state.values for source in inlet.sources):  # type: ignore[attr-defined]
         return None

@@ -24,60 +24,67 @@ _INHERITED = (HealthCheck.differing_executors,)
 
 
 class RegularizerContract(ABC):
-    """Tests that every regularizer must pass. Subclass it as ``class TestMine(RegularizerContract)`` and give ``regularizer``.
+    """Tests that every regularizer must pass. Subclass it as ``class
+    TestMine(RegularizerContract)`` with ``regularizer``.
 
-    What the class attributes say is tested as they say it; their defaults ask for the most. A regularizer over structures gives ``shape`` and
-    ``padding``: two structures for each of three batch elements.
+    The class attributes state properties that are tested; the defaults are the strictest. A
+    regularizer over structures overrides ``shape`` and ``padding``, with two structures for each of
+    three batch elements.
     """
 
     shape: ClassVar[tuple[int, ...]] = (3, 2, 5)
-    """Of a batch of values: three elements, two rows or structures, and what one of these consists of."""
+    """Shape of a batch of values: three elements, two rows or structures, then the axes of one row
+    or structure."""
 
     has_sample: ClassVar[bool] = True
     """False for regularizers that are not the entropy of an exponential family."""
 
     draws: ClassVar[int] = 20_000
-    """How many samples are averaged."""
+    """Number of samples that are averaged."""
 
     examples: ClassVar[int] = 30
-    """On how many random cases the properties of value are tried; fewer where it is slow."""
+    """Number of random cases for the properties of ``value``; fewer if it is slow."""
 
     smooth_at_random_points: ClassVar[bool] = True
     """False to leave out the derivative checks."""
 
     full_dimensional: ClassVar[bool] = True
-    """False where a single entry cannot move without leaving the domain, however little: value's derivatives are then checked along the domain."""
+    """False if a single entry cannot move without leaving the domain; derivatives of ``value`` are
+    then checked along it."""
 
     value_derivatives: ClassVar[int] = 2
-    """How many times value can be differentiated; 1 where it is found by iterations that are not."""
+    """Number of times ``value`` can be differentiated; 1 if it is computed by iterations that cannot."""
 
     accuracy: ClassVar[float] = 1e-9
-    """How exact value is in float64, relative to the terms that it is compared with; coarser only where it is found by iterations."""
+    """Error of ``value`` in float64, relative to the compared terms; larger only if it is computed
+    by iterations."""
 
     largest_score: ClassVar[float] = 1e4
     """Scores up to this size must give finite results in every dtype; lower for activations that overflow, such as 20 for exp."""
 
     contains_is_closed_form: ClassVar[bool] = True
-    """False where contains seeks the scores of a point by iterations, which do not end soon outside the domain: such points are not tried."""
+    """False if ``contains`` iterates, which is slow outside the domain; such points are then not tested."""
 
     works_under_vmap: ClassVar[bool] = True
-    """False where results are found by steps that depend on values: what does not work must then raise, and not return something else."""
+    """False if the algorithm branches on values; unsupported calls must then raise instead of
+    giving wrong results."""
 
     compiles_whole: ClassVar[bool] = True
-    """False where the compiler must break the graph; results must then be the same all the same."""
+    """False if compilation needs graph breaks; results must still be equal."""
 
     @abstractmethod
     def regularizer(self) -> Regularizer:
         """The object under test; it must accept values of ``shape``."""
 
     def padding(self) -> tuple[Tensor, tuple[slice, ...]]:
-        """A mask of ``shape`` that leaves two entries, or a part of each structure, out; and the slices of a value that it leaves."""
+        """A mask of ``shape`` that excludes two entries or a part of each structure, and the slices
+        of the rest."""
         mask = torch.ones(self.shape, dtype=torch.bool)
         mask[..., self.shape[-1] - 2 :] = False
         return mask, (*[slice(None)] * (len(self.shape) - 1), slice(0, self.shape[-1] - 2))
 
     def noise(self, seed: int, scale: float) -> Tensor:
-        """Scores of ``shape``."""
+        """Random scores of ``shape``."""
         return scale * torch.randn(self.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
     def point(self, seed: int) -> Tensor:
@@ -85,7 +92,7 @@ class RegularizerContract(ABC):
         return domain_point(self.regularizer(), self.shape, torch.Generator().manual_seed(seed))
 
     def scores(self, seed: int, scale: float) -> Tensor:
-        """The noise, no larger than ``largest_score``."""
+        """Random scores of ``shape``, clamped to ``largest_score``."""
         return self.noise(seed, scale).clamp(-self.largest_score, self.largest_score)
 
     # -- the domain and the inequality of Fenchel and Young ----------------------------------------------------------
@@ -306,15 +313,15 @@ class RegularizerContract(ABC):
                     result = function(torch.autograd.forward_ad.make_dual(t, tangent))
                     ours = torch.autograd.forward_ad.unpack_dual(result).tangent
             except (RuntimeError, NotImplementedError):
-                # a derivative that is not implemented is honest, one that is missing without a word is not
+                # raising is allowed, a silently missing derivative is not
                 continue
             leaf = t.clone().requires_grad_()
             result = function(leaf)
             weights = torch.randn(result.shape, dtype=t.dtype, generator=torch.Generator().manual_seed(0))
             (gradient,) = torch.autograd.grad(result, leaf, weights)
-            found = torch.zeros(()).double() if ours is None else (weights * ours).sum()
+            forward = torch.zeros(()).double() if ours is None else (weights * ours).sum()
             why = f"{r!r}: the forward-mode derivative of {function.__name__}() at scores of scale {scale:g} is not that of reverse mode"
-            _close(found, (gradient * tangent).sum(), why, rtol=1e-6, atol=1e-6)
+            _close(forward, (gradient * tangent).sum(), why, rtol=1e-6, atol=1e-6)
 
     def test_first_and_second_derivatives_of_value_are_exact_inside_the_domain(self) -> None:
         r = self.regularizer()
@@ -327,7 +334,7 @@ class RegularizerContract(ABC):
         if not self.full_dimensional:
             at = torch.tensor([0.1, -0.3, 0.5, 0.2], dtype=torch.float64, requires_grad=True)
         if self.value_derivatives == 1:
-            # what is found by iterations is too rough for small differences
+            # iterative results are too inaccurate for small differences
             _differentiable(torch.autograd.gradcheck, value, at, f"{r!r}: derivatives of value() are wrong", eps=1e-3, atol=1e-4)
             return
         hint = "if a single entry cannot move inside the domain, set full_dimensional = False; if value is found by iterations, value_derivatives = 1"
@@ -343,7 +350,7 @@ class RegularizerContract(ABC):
                     together = torch.func.vmap(function)(at)
                 except RuntimeError:
                     continue
-                each = torch.stack([function(one) for one in at])
+                each = torch.stack([function(x) for x in at])
                 _close(together, each, f"{r!r}: {function.__name__}() under vmap neither raises nor equals single calls")
             return
         x = torch.stack([r.mirror(s) for s in t])
@@ -353,7 +360,7 @@ class RegularizerContract(ABC):
                 together = torch.func.vmap(function)(at)
             except RuntimeError as error:
                 raise AssertionError(f"{why} raises; set works_under_vmap = False if its steps depend on values. {error}") from error
-            _close(together, torch.stack([function(one) for one in at]), f"{why} differs from single calls")
+            _close(together, torch.stack([function(row) for row in at]), f"{why} differs from single calls")
 
     def test_everything_compiles_without_graph_breaks_where_it_can(self) -> None:
         r = self.regularizer()
@@ -367,7 +374,7 @@ class RegularizerContract(ABC):
         compiled = torch.compile(everything, fullgraph=self.compiles_whole, backend="eager")
         with warnings.catch_warnings():
             if not self.compiles_whole:
-                # the compiler warns of what it meets in other libraries
+                # the compiler warns about other libraries
                 warnings.simplefilter("ignore")
             try:
                 results = compiled(t)
@@ -376,7 +383,7 @@ class RegularizerContract(ABC):
                 raise AssertionError(f"{why}. {error}") from error
         slack = max(self.accuracy, 1e-7)
         for name, ours, expected in zip(("mirror", "conjugate", "value", "contains"), results, everything(t), strict=True):
-            _close(ours, expected, f"{r!r}: {name}() is another one when compiled", atol=slack, rtol=slack)
+            _close(ours, expected, f"{r!r}: {name}() differs when compiled", atol=slack, rtol=slack)
 
     def test_samples_lie_in_the_domain_and_average_to_the_mirror(self) -> None:
         r = self.regularizer()
@@ -430,7 +437,7 @@ def _gap(r: Regularizer, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _holds(condition: Tensor, values: Tensor, why: str) -> None:
-    """Raise with the first entry at which a condition fails and the value there."""
+    """Raise with the first index at which a condition fails and the value there."""
     if not bool(condition.all()):
         place = tuple(condition.logical_not().nonzero()[0].tolist())
         raise AssertionError(f"{why}. First at index {place}: {values[place].tolist()}")
@@ -441,7 +448,7 @@ def _close(ours: Tensor, expected: Tensor, why: str, rtol: float | None = None, 
 
 
 def _differentiable(check: Callable[..., bool], function: Callable[[Tensor], Tensor], at: Tensor, why: str, **options: Any) -> None:
-    """Run one of torch's checks of derivatives along random directions; raise what it says, with what was checked."""
+    """Run a derivative check of torch along random directions; add the checked claim to its error."""
     try:
         check(function, (at,), fast_mode=True, **options)
     except RuntimeError as error:

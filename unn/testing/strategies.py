@@ -35,14 +35,14 @@ REGULARIZERS: tuple[Callable[[], reg.Regularizer], ...] = (
 
 @dataclass
 class GraphCase:
-    """A random problem of inference.
+    """A random inference problem.
 
     Attributes:
-        graph: in float64.
-        values: a feasible value of every variable, shape ``(batch, *axes)``.
-        given: names of observed variables; at least one variable is left free.
-        order: a list of names, or an order, over the free variables.
-        seed: of whatever a test draws further.
+        graph: graph in float64.
+        values: feasible value of every variable, shape ``(batch, *axes)``.
+        given: names of observed variables; at least one variable is free.
+        order: list of names, or an order, over the free variables.
+        seed: seed of further random draws in a test.
     """
 
     graph: FactorGraph
@@ -53,12 +53,12 @@ class GraphCase:
 
     @property
     def observed(self) -> dict[str, Tensor]:
-        """The values of the given variables."""
+        """Values of the observed variables."""
         return {name: self.values[name] for name in self.given}
 
     @property
     def free(self) -> list[str]:
-        """The names of the other variables."""
+        """Names of the other variables."""
         return [name for name in self.graph.variables if name not in self.given]
 
     @property
@@ -68,8 +68,11 @@ class GraphCase:
 
 
 def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A random point inside a domain, float64: of an elementwise one, noise moved into its interval; of any other, the mean of several mirrors,
-    which a convex domain holds."""
+    """Draw a random interior point of a domain, float64.
+
+    For an elementwise domain it is noise mapped into the interval, otherwise the mean of several
+    mirrors, which lies in the domain because it is convex.
+    """
     noise = 1.5 * torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(regularizer, reg.Simplex):
         return torch.softmax(noise, regularizer.dim)
@@ -82,7 +85,7 @@ def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator
 
 
 def _inside(noise: Tensor, low: float, high: float) -> Tensor:
-    """Noise moved into an interval, either end of which may be infinite."""
+    """Map noise into an interval with finite or infinite ends."""
     if math.isfinite(low) and math.isfinite(high):
         return (low + high) / 2 + 0.98 * (high - low) / 2 * noise.tanh()
     if math.isfinite(low):
@@ -94,13 +97,15 @@ def _inside(noise: Tensor, low: float, high: float) -> Tensor:
 def graph_cases(
     draw: st.DrawFn, multilinear: MakeMultilinear, max_variables: int = 4, max_factors: int = 5, max_degree: int = 4, batch: int = 3
 ) -> GraphCase:
-    """Random variables, regularizers, multilinear factors of degree 1 to 4 (over variables, parameters, shared axes), observations and orders.
+    """Strategy of random graphs with multilinear factors of degree 1 to 4, observations and orders.
+
+    Factors have variables, parameters and shared axes.
 
     Args:
-        draw: of hypothesis.
+        draw: draw function of hypothesis.
         multilinear: builds a multilinear factor from references (``factors.Multilinear``).
         max_variables, max_factors, max_degree: limits.
-        batch: size.
+        batch: batch size.
     """
     seed = draw(st.integers(0, 2**31 - 1))
     generator = torch.Generator().manual_seed(seed)

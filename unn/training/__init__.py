@@ -1,6 +1,7 @@
 """One training loop for every problem.
 
-It is made of torch alone: ``torchrun`` starts several processes, ``DistributedDataParallel`` joins them, ``torch.amp`` mixes precisions.
+It uses torch alone: ``torchrun`` for several processes, ``DistributedDataParallel`` for their gradients and
+``torch.amp`` for mixed precision.
 """
 
 import lazy_loader

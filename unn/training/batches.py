@@ -1,7 +1,9 @@
-"""Batches that are functions of a seed and the number of the step: nothing needs to be remembered to go on from any step.
+"""Batches as functions of the seed and the step number, so that training resumes at any step
+without loader state.
 
-Step t takes its examples from the permutation of its epoch; the permutation depends on the seed and the epoch alone. What is random in the
-making of a batch draws from a generator seeded by (seed, step, part). Neither depends on what ran before, nor on the number of workers.
+Step t takes its examples from the permutation of its epoch, which depends on the seed and the epoch
+alone. Random choices within a batch use a generator seeded by (seed, step, part). Neither depends
+on earlier steps or on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,31 +22,32 @@ from ..ops.seeds import seed_of
 
 
 class Examples(ABC):
-    """What to train on, as batches."""
+    """Training examples, served in batches."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many examples there are; 0 for a stream without an end."""
+        """Number of examples; 0 for an infinite stream."""
 
     @abstractmethod
     def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
-        """The examples with these numbers.
+        """Return the examples with the given indices.
 
         Args:
-            indices: shape ``(n,)``, int64. In a stream every number comes once.
-            generator: of everything random in them; seeded by the step and the part of the batch, so that what must not change with the
-                number of processes or parts has to be drawn from the indices instead.
+            indices: shape ``(n,)``, int64. In a stream each index occurs once.
+            generator: source of randomness, seeded by the step and the part of the batch.
+                Randomness that must not depend on the number of processes or parts has to be
+                derived from the indices instead.
         """
 
 
 class TensorExamples(Examples):
-    """Examples that lie in tensors: a batch is a tuple with the same rows of each.
+    """Examples stored in tensors; a batch is a tuple with the same rows of each tensor.
 
     Args:
-        tensors: shape ``(examples, ...)`` each.
+        tensors: tensors of shape ``(examples, ...)``.
 
     Raises:
-        DataError: if there is none, or if they differ in their number of examples.
+        DataError: if there are no tensors or no examples, or if the numbers of examples differ.
     """
 
     def __init__(self, *tensors: Tensor) -> None:
@@ -56,7 +59,7 @@ class TensorExamples(Examples):
         return len(self.tensors[0])
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The rows with these numbers."""
+        """Return the rows with the given indices."""
         return tuple(x[indices] for x in self.tensors)
 
 
@@ -64,8 +67,8 @@ class DatasetExamples(Examples):
     """Examples of a ``torch.utils.data.Dataset`` with a length.
 
     Args:
-        dataset: of single examples.
-        collate: makes a batch of a list of them.
+        dataset: dataset of single examples.
+        collate: function that makes a batch of a list of examples.
 
     Raises:
         DataError: for an empty dataset.
@@ -81,13 +84,13 @@ class DatasetExamples(Examples):
         return len(cast(Any, self.dataset))
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
-        """The examples with these numbers, collated."""
+        """Return the examples with the given indices, collated."""
         return self.collate([self.dataset[k] for k in indices.tolist()])
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One part of the batch of a step."""
+    """Request for one part of the batch of a step."""
 
     step: int
     part: int
@@ -96,7 +99,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a batch as it comes from a loader; ``count`` is 0 where there were fewer examples than parts."""
+    """One part of a batch from the loader; ``count`` is 0 if there were fewer examples than parts."""
 
     step: int
     count: int
@@ -104,30 +107,31 @@ class Part:
 
 
 def steps_in_epoch(length: int, batch: int) -> int:
-    """How many steps one pass over the examples takes; the last may be smaller."""
+    """Number of steps in one pass over the examples; the last batch may be smaller."""
     return -(-length // batch)
 
 
 def indices_of(step: int, length: int, batch: int, seed: int) -> Tensor:
-    """The numbers of the examples of a step, over all processes and parts, shape ``(n,)``.
+    """Indices of the examples of a step, over all processes and parts, shape ``(n,)``.
 
     Args:
-        step: from 0.
-        length: of the examples, 0 for a stream.
-        batch: examples in a step.
-        seed: of the shuffling.
+        step: step number, from 0.
+        length: number of examples; 0 for a stream.
+        batch: number of examples per step.
+        seed: seed of the shuffling.
     """
     if length == 0:
         return torch.arange(step * batch, (step + 1) * batch)
-    epoch, place = divmod(step, steps_in_epoch(length, batch))
-    return _permutation(length, seed_of(seed, 1, epoch))[place * batch : (place + 1) * batch]
+    epoch, number = divmod(step, steps_in_epoch(length, batch))
+    return _permutation(length, seed_of(seed, 1, epoch))[number * batch : (number + 1) * batch]
 
 
 _PERMUTATIONS: dict[tuple[int, int], Tensor] = {}
 
 
 def _permutation(length: int, seed: int) -> Tensor:
-    """Shuffled numbers; the last permutation is kept, since the steps of an epoch ask for it one after another."""
+    """Random permutation of ``length`` indices; the last one is cached, since all steps of an epoch
+    use it."""
     if (length, seed) not in _PERMUTATIONS:
         _PERMUTATIONS.clear()
         _PERMUTATIONS[length, seed] = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
@@ -137,27 +141,27 @@ def _permutation(length: int, seed: int) -> Tensor:
 def load_parts(
     examples: Examples, start: int, stop: int, batch: int, seed: int, parts: range, of: int, workers: int = 0, pin: bool = False
 ) -> Iterator[list[Part]]:
-    """The parts of each step that this process computes, from step ``start`` up to ``stop``.
+    """Yield the parts of each step that this process computes, from step ``start`` up to ``stop``.
 
     Args:
-        examples: to draw from.
-        start: the first step.
-        stop: one after the last step.
-        batch: examples in a step, over all processes.
-        seed: of shuffling and of what is random in batches.
-        parts: which of the parts of a batch to make.
-        of: how many parts a batch has in all processes together.
-        workers: processes that make them ahead of time.
-        pin: put them into pinned memory, for a GPU.
+        examples: examples to draw from.
+        start: first step.
+        stop: one past the last step.
+        batch: number of examples per step, over all processes.
+        seed: seed of the shuffling and of the randomness within batches.
+        parts: indices of the parts of a batch to load.
+        of: number of parts of a batch over all processes.
+        workers: number of processes that prefetch batches.
+        pin: whether to use pinned memory, for a GPU.
     """
-    draws = _Draws(len(examples), start, stop, batch, seed, parts, of)
-    loader = DataLoader(_Made(examples, seed), sampler=draws, batch_size=None, num_workers=workers, pin_memory=pin)
-    found = iter(loader)
+    sampler = _PartSampler(len(examples), start, stop, batch, seed, parts, of)
+    dataset = _PartDataset(examples, seed)
+    loader = iter(DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=workers, pin_memory=pin))
     for _ in range(start, stop):
-        yield [Part(*next(found)) for _ in parts]
+        yield [Part(*next(loader)) for _ in parts]
 
 
-class _Draws(Sampler[Draw]):
+class _PartSampler(Sampler[Draw]):
     def __init__(self, length: int, start: int, stop: int, batch: int, seed: int, parts: range, of: int) -> None:
         self.arguments = (length, start, stop, batch, seed, parts, of)
 
@@ -169,13 +173,13 @@ class _Draws(Sampler[Draw]):
                 yield Draw(step, part, pieces[part])
 
 
-class _Made(Dataset[tuple[int, int, Any]]):
+class _PartDataset(Dataset[tuple[int, int, Any]]):
     def __init__(self, examples: Examples, seed: int) -> None:
         self.examples = examples
         self.seed = seed
 
     def __getitem__(self, draw: Any) -> tuple[int, int, Any]:
-        # a process without an example of its own still has to take part in the step, with weight 0
+        # a process without examples still has to take part in the step, with weight 0
         indices = draw.indices if len(draw.indices) else torch.zeros(1, dtype=torch.int64)
         generator = torch.Generator().manual_seed(seed_of(self.seed, 2, draw.step, draw.part))
         return draw.step, len(draw.indices), self.examples.batch(indices, generator)

@@ -1,4 +1,4 @@
-"""What training writes into the folder of its run; nothing at all without a folder."""
+"""Files that training writes into its run folder; without a folder nothing is written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ..runs.weights import WEIGHTS, save_weights
 class RunFiles:
     """Metrics, checkpoints and weights of one run.
 
-    A checkpoint that cannot be written is reported and does not end the training, since the next one may succeed; at the end it does.
+    A checkpoint that cannot be written causes a warning, since the next one may succeed; at the end
+    of training it raises an error.
 
     Args:
-        folder: of the run; None writes nothing.
-        warn: called with what could not be written, and why.
+        folder: run folder; None writes nothing.
+        warn: callback that receives the text of each warning.
     """
 
     def __init__(self, folder: Path | None, warn: Callable[[str], None]) -> None:
@@ -32,30 +33,33 @@ class RunFiles:
         self._failure: str | None = None
 
     def begin(self, step: int, entries: int, over: bool) -> list[dict[str, Any]]:
-        """Open the metrics, without those after ``step``, and return them.
+        """Open the metrics file, delete the entries after ``step`` and return the others.
 
         Args:
-            step: from which training goes on.
-            entries: how many there should be up to it.
-            over: no step will follow; otherwise final weights that are there are of no use any more.
+            step: step from which training continues.
+            entries: expected number of entries up to this step.
+            over: whether training has finished; otherwise existing final weights are outdated and deleted.
         """
         if self.folder is None:
             return []
         self._metrics = MetricsFile(self.folder, until_step=step)
-        found = read_metrics(self.folder)
-        if len(found) < entries:
-            self.warn(f"{self._metrics.path} has lost {entries - len(found)} of {entries} entries up to step {step}; training goes on without them.")
+        history = read_metrics(self.folder)
+        if len(history) < entries:
+            self.warn(
+                f"{self._metrics.path} has lost {entries - len(history)} of {entries} entries up to step {step}; "
+                "training continues without them."
+            )
         if not over:
             (self.folder / WEIGHTS).unlink(missing_ok=True)
-        return found
+        return history
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of metrics."""
+        """Append one entry of metrics."""
         if self._metrics is not None:
             self._metrics.append(entry)
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        """Write the metrics so far and a checkpoint."""
+        """Write the pending metrics and a checkpoint."""
         if self.folder is None or self._metrics is None:
             return
         try:
@@ -65,33 +69,33 @@ class RunFiles:
             self._failure = None
         except DataError as error:
             self._failure = str(error)
-            self.warn(f"{error} Training goes on in memory and will try again; {self.last_good()}.")
+            self.warn(f"{error} Training continues in memory and will retry; {self.last_good()}.")
 
     def require_saved(self) -> None:
-        """Check that the last checkpoint was written.
+        """Require that the last checkpoint was written.
 
         Raises:
-            DataError: if it was not.
+            DataError: if it could not be written.
         """
         if self._failure is not None:
-            raise DataError(f"{self._failure} {self.last_good().capitalize()}. Make room there, then unn resume {self.folder}.")
+            raise DataError(f"{self._failure} {self.last_good().capitalize()}. Free disk space, then run unn resume {self.folder}.")
 
     def finish(self, network: nn.Module) -> None:
         """Write the final weights.
 
         Raises:
-            DataError: if they, or the last checkpoint and the metrics, cannot be written.
+            DataError: if the weights, the last checkpoint or the metrics cannot be written.
         """
         if self.folder is None:
             return
         try:
             save_weights(self.folder, network)
         except DataError as error:
-            raise DataError(f"{error} {self.last_good().capitalize()}. Make room there, then unn resume {self.folder}.") from None
+            raise DataError(f"{error} {self.last_good().capitalize()}. Free disk space, then run unn resume {self.folder}.") from None
         self.require_saved()
 
     def last_good(self) -> str:
-        """The newest checkpoint, in words."""
+        """Describe the newest checkpoint in words."""
         steps = checkpoint_steps(self.folder) if self.folder is not None else []
         return f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
 

@@ -1,4 +1,4 @@
-"""Training in one call from Python, by the loop behind ``unn train``."""
+"""Training in one Python call, with the loop of ``unn train``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Values = Mapping[str, Tensor]
 Generated = Callable[[int, torch.Generator], Values]
 Observed = Literal["any"] | Sequence[str] | Callable[[int, torch.Generator], Tensor | Mapping[str, Tensor]]
 Batch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
-"""Values by variable, and which nodes the model is given."""
+"""Values by variable, and the observation mask of the model."""
 
 STANDARDISING = 1024
-"""Number of examples from which the means and deviations of continuous variables are estimated."""
+"""Number of examples from which the means and standard deviations of continuous variables are estimated."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Fitted:
     """The result of ``unn.fit``.
 
     Attributes:
-        losses: of each step, shape ``(steps,)``, float64.
-        seconds: spent in steps.
-        interrupted: did Ctrl-C end the training before its last step?
+        losses: loss of each step, shape ``(steps,)``, float64.
+        seconds: time spent in steps.
+        interrupted: whether Ctrl-C ended the training before its last step.
     """
 
     losses: Tensor
@@ -63,36 +63,40 @@ def fit(
     ema: float = 0.0,
     progress: bool = False,
 ) -> Fitted:
-    """Train a model in place, on the device where it is.
+    """Train a model in place, on its current device.
 
-    This is the loop of ``unn train`` without a run folder: Adam, a schedule of the learning rate, clipping, an
-    average of the weights. On the CPU the result depends on the weights that the model has, the examples and the
-    options alone; torch's global generator is as it was afterwards. ``unn.training.fit`` has evaluations,
-    checkpoints, several processes and all other options.
+    This is the loop of ``unn train`` without a run folder: Adam, a learning-rate schedule, gradient
+    clipping and an exponential moving average of the weights. On the CPU the result depends only on
+    the initial weights, the examples and the options; the state of torch's global generator is
+    restored. ``unn.training.fit`` adds evaluations, checkpoints, several processes and all other
+    options.
 
     Args:
-        model: with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``; or any module, with
-            ``loss``. A diffusion model that was never standardised is first standardised by examples.
+        model: module with a method ``loss(values, observed, **sizes)``, such as ``unn.Diffusion``;
+            or any module, with the argument ``loss``. A diffusion model that is not standardised
+            yet is first standardised on examples.
         examples: tensors by variable, shape ``(examples, *axes)``, shuffled in each epoch; or a function
             ``(count, generator) -> values`` that draws new ones for each step; or a traced program.
-        steps: of the optimizer.
-        loss: for models without a loss of their own: ``(model, values) -> scalar``, the mean over the batch.
-        observed: what a model with a loss of its own is given in training: "any" (any subset of the nodes, its
-            size uniform), names of variables, or a function ``(count, generator) -> observed`` with what the
-            loss of the model takes.
-        sizes: of the axes without a static one.
+        steps: number of optimizer steps.
+        loss: loss function ``(model, values) -> scalar``, the mean over the batch, for models
+            without a method ``loss``.
+        observed: observation masks for the method ``loss`` of the model: "any" (a random subset of
+            the nodes, its size uniform), names of variables, or a function
+            ``(count, generator) -> observed`` that returns the argument ``observed`` of that method.
+        sizes: sizes of the axes without a static size.
         rate: learning rate.
-        batch: examples per step.
-        seed: of the order of examples and all that is drawn in training, not of the weights.
-        schedule: of the learning rate: "constant", or a decay to 0 by "cosine" or "linear".
-        warmup: share of the steps during which the learning rate is ramped up.
+        batch: number of examples per step.
+        seed: seed of the order of examples and of all random draws in training, not of the weights.
+        schedule: learning-rate schedule: "constant", or a decay to 0 ("cosine", "linear").
+        warmup: fraction of the steps during which the learning rate is ramped up.
         clip: largest norm of the gradient; 0 does not clip.
-        ema: decay of an exponential moving average of the weights, which the model holds afterwards; 0 for none.
-        progress: show a bar.
+        ema: decay of the exponential moving average that replaces the weights of the model; 0 for none.
+        progress: whether to show a progress bar.
 
     Raises:
-        DeclarationError: for options out of range, a model without a loss, or an unknown observed variable.
-        DataError: for examples that are none of the above, or differ in number.
+        DeclarationError: if an option is out of range, the model has no loss, or an observed
+            variable is unknown.
+        DataError: if the examples have another type, or variables differ in their number of examples.
         DivergenceError: if the loss or the weights become NaN or infinite.
 
     Example:
@@ -126,7 +130,7 @@ def fit(
 
 
 class _Source(Examples):
-    """Examples from tensors, a function or a program, with what is observed of each."""
+    """Examples from tensors, a function or a program, with their observation masks."""
 
     def __init__(self, examples: Any, observed: Callable[[int, torch.Generator], Any] | None) -> None:
         from ..programs.traced import Traced
@@ -145,7 +149,7 @@ class _Source(Examples):
                 )
             counts = {name: len(x) for name, x in self.tensors.items()}
             if len(set(counts.values())) > 1 or not min(counts.values()):
-                raise DataError(f"fit: all variables need one common number of examples, got {counts}.")
+                raise DataError(f"fit: all variables need the same number of examples, got {counts}.")
         elif callable(examples):
             self.draw = examples
         else:
@@ -158,7 +162,7 @@ class _Source(Examples):
         return 0 if self.tensors is None else len(next(iter(self.tensors.values())))
 
     def values(self, indices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        """As many examples as there are indices."""
+        """Return one example per index."""
         if self.tensors is not None:
             return {name: x[indices.to(x.device)] for name, x in self.tensors.items()}
         assert self.draw is not None
@@ -171,13 +175,13 @@ class _Source(Examples):
         return dict(drawn)
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Values, and which nodes are observed."""
+        """Return values and observation masks."""
         values = self.values(indices, generator)
         return values, None if self.observed is None else self.observed(len(indices), generator)
 
 
 class _Loss(Task):
-    """The loss of a model, or a function of it."""
+    """Task with the loss of a model, or with a loss function."""
 
     def __init__(
         self, source: _Source, loss: Callable[[Any, dict[str, Tensor]], Tensor] | None, sizes: dict[str, int]
@@ -198,7 +202,7 @@ class _Loss(Task):
 def _observer(
     model: nn.Module, observed: Observed, sizes: dict[str, int]
 ) -> Callable[[int, torch.Generator], Any]:
-    """A function that draws which nodes of some examples are observed.
+    """Return a function that draws observation masks.
 
     Raises:
         DeclarationError: if the model has no loss or no graph, or a name is unknown.
@@ -212,7 +216,7 @@ def _observer(
         return observed
     if not isinstance(model, ConditionalModel):
         raise DeclarationError(
-            f"fit: which nodes {type(model).__name__} can be given is not known; "
+            f"fit: the observable nodes of {type(model).__name__} are unknown; "
             "pass observed=, a function (count, generator) -> observed."
         )
     frame = model.frames.at(**sizes)
@@ -227,7 +231,7 @@ def _observer(
     for name in names:
         if name not in frame.slots:
             raise DeclarationError(
-                f"fit: observed names {name!r}, which is no variable of the graph.{suggest(name, frame.slots)}"
+                f"fit: observed names {name!r}, which is not a variable of the graph.{suggest(name, frame.slots)}"
             )
     nodes = torch.zeros(1, frame.nodes, dtype=torch.bool)
     for name in names:
@@ -236,7 +240,7 @@ def _observer(
 
 
 def _standardise(model: ConditionalModel, source: _Source, seed: int, sizes: dict[str, int]) -> None:
-    """Standardise a model by examples, unless it was before."""
+    """Standardise a model on examples, unless it is standardised already."""
     if model.is_standardised():
         return
     count = min(STANDARDISING, len(source) or STANDARDISING)

@@ -1,4 +1,4 @@
-"""Ctrl-C and requests to end: training stops after the step that it is in."""
+"""Handling of Ctrl-C and SIGTERM: training stops after the current step."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ import time
 from types import FrameType, TracebackType
 
 ONE_REQUEST = 2.0
-"""Seconds within which several signals are one request: a launcher of processes passes on what the terminal sent them already."""
+"""Seconds within which several signals count as one: process launchers forward signals that the
+terminal sent to all."""
 
 
 class Interrupt:
-    """Notes SIGINT and SIGTERM while its context lasts; a later second one stops at once, as usual.
+    """Context that records SIGINT and SIGTERM; a later second signal has its usual effect at once.
 
     Attributes:
-        requested: has one come?
+        requested: whether a signal was received.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self._since = 0.0
-        self._before: dict[int, object] = {}
+        self._handlers: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
         # only the main thread can receive signals
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                self._handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._restore()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
             self.requested, self._since = True, time.monotonic()
         elif time.monotonic() - self._since > ONE_REQUEST:
@@ -41,6 +42,6 @@ class Interrupt:
             signal.raise_signal(number)
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        self._before = {}
+        self._handlers = {}

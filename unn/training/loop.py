@@ -40,12 +40,13 @@ class Fit:
     """The result of training.
 
     Attributes:
-        network: trained; the average of the weights if one was asked for, the best weights if training could stop early.
-        history: the entries of metrics, in order.
-        step: how many steps were taken.
-        interrupted: did Ctrl-C or a request to end stop it?
-        begun: the step from which this call went on; ``step`` if the training had finished before.
-        stopped_early: why training ended before its last step, in words; empty if it did not.
+        network: trained network, with averaged weights if ``ema`` is set and the best weights if
+            ``patience`` is set.
+        history: entries of metrics, in order.
+        step: number of steps taken.
+        interrupted: whether Ctrl-C or SIGTERM stopped the training.
+        begun: step from which this call continued; equals ``step`` if the training had already finished.
+        stopped_early: reason for stopping early, in words; empty if training did not stop early.
     """
 
     network: nn.Module
@@ -68,21 +69,23 @@ def fit(
     problem_options: Sequence[str] = (),
     earlier: Sequence[TrainingConfig] = (),
 ) -> Fit:
-    """Train a network; on CPU the result depends on its weights, the task and the configuration alone.
+    """Train a network; on the CPU the result depends only on its initial weights, the task and the
+    configuration.
 
-    A run that was stopped, however it was, goes on from its newest checkpoint and ends with the same numbers as one that never stopped.
+    A stopped run resumes from its newest checkpoint and ends with the same numbers as an uninterrupted run.
 
     Args:
-        network: with fresh weights.
-        task: examples, loss, measures.
-        config: of the training.
-        folder: of the run, locked by the caller; None keeps nothing on disk.
-        progress: show a bar.
-        report: called with each entry of metrics.
-        processes: that train together; those that ``torchrun`` started by default.
-        warn: called with what went wrong without ending the training, such as a checkpoint on a full disk; prints to standard error by default.
-        problem_options: further options that a checkpoint must have been trained with, from ``problem_signature``.
-        earlier: configurations, different in ``epochs`` and ``steps`` alone, that the run had before it was extended.
+        network: network with initial weights.
+        task: examples, loss and metrics.
+        config: training options.
+        folder: run folder, locked by the caller; None writes no files.
+        progress: whether to show a progress bar.
+        report: callback that receives each entry of metrics.
+        processes: the training processes; those that ``torchrun`` started by default.
+        warn: callback for problems that do not end the training, such as a checkpoint on a full
+            disk; prints to standard error by default.
+        problem_options: further options that must match those of a checkpoint, from ``problem_signature``.
+        earlier: configurations of the run before its extensions, different in ``epochs`` and ``steps`` alone.
 
     Raises:
         DivergenceError: if the loss or the weights become NaN or infinite.
@@ -95,7 +98,7 @@ def fit(
         group = processes or stack.enter_context(several_processes(config.device))
         if config.threads:
             stack.enter_context(_threads(config.threads))
-        # the caller's generators are as they were afterwards
+        # restores the random state of the caller
         stack.enter_context(torch.random.fork_rng([group.device] if group.device.type == "cuda" else []))
         files = stack.enter_context(RunFiles(folder if group.main else None, warn or _to_stderr))
         interrupt = stack.enter_context(Interrupt())
@@ -104,19 +107,19 @@ def fit(
 
 
 def total_steps(config: TrainingConfig, examples: Examples) -> int:
-    """How many steps a training takes in all.
+    """Total number of training steps.
 
     Raises:
-        DeclarationError: for a stream without an end whose configuration has epochs alone.
+        DeclarationError: for an infinite stream without ``steps`` in the configuration.
     """
     total = config.steps or config.epochs * steps_in_epoch(len(examples), config.batch)
     if not total:
-        raise DeclarationError("training: the examples are a stream without an end; say how many --steps to take.")
+        raise DeclarationError("training: the examples are a stream without an end; set the number of --steps.")
     return total
 
 
 class _Training:
-    """One call of ``fit``."""
+    """State and steps of one call of ``fit``."""
 
     def __init__(
         self,
@@ -147,7 +150,7 @@ class _Training:
         progress = self.state.progress
         self.begun = progress.step
         self.history = files.begin(progress.step, progress.entries, over=progress.finished or progress.step >= self.total)
-        self.step_module = _wrapped(_Loss(self.network, task), config, group)
+        self.step_module = _wrap(_Loss(self.network, task), config, group)
 
     def run(self, show: bool, report: Callable[[Entry], None] | None, interrupt: Interrupt) -> Fit:
         from tqdm import tqdm
@@ -184,10 +187,10 @@ class _Training:
             self.state.restore_best()
         best = self.state.best_network.eval()
         self.files.finish(best)
-        return Fit(best, self.history, progress.step, begun=self.begun, stopped_early=self.reason_of_early_stop())
+        return Fit(best, self.history, progress.step, begun=self.begun, stopped_early=self.early_stop_reason())
 
-    def reason_of_early_stop(self) -> str:
-        """Why training ended before its last step, and which weights remain; empty if it did not."""
+    def early_stop_reason(self) -> str:
+        """Describe why training stopped early and which weights were kept; empty if it did not stop early."""
         progress, monitor = self.state.progress, self.task.monitor
         if not progress.finished:
             return ""
@@ -202,7 +205,8 @@ class _Training:
         )
 
     def take_step(self, parts: list[Part], stop: bool) -> bool:
-        """Compute gradients over all parts and processes, and update the weights; return whether any process was asked to stop."""
+        """Accumulate gradients over all parts and processes and update the weights; return whether
+        any process received a request to stop."""
         config, state, group = self.config, self.state, self.group
         progress = state.progress
         self.network.train()
@@ -218,9 +222,9 @@ class _Training:
                 with torch.autocast(group.device.type, _DTYPES.get(config.precision), enabled=config.precision in _DTYPES):
                     loss = self.step_module(to_device(part.batch, group.device))
                 if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
-                    found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) and loss.ndim else "what no parameter can change"
-                    raise DeclarationError(f"{type(self.task).__name__}.loss must be one number that depends on the network, got {found}.")
-                # processes average their gradients, so each multiplies by their number
+                    problem = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) and loss.ndim else "a value without gradient"
+                    raise DeclarationError(f"{type(self.task).__name__}.loss must be one number that depends on the network, got {problem}.")
+                # gradients are averaged over processes, so each process multiplies by their number
                 share = weight * group.count / whole
                 state.scaler.scale(loss if share == 1 else loss * share).backward()
                 losses.append(loss.detach())
@@ -246,7 +250,7 @@ class _Training:
         return bool(stops > 0)
 
     def entry(self) -> Entry | None:
-        """The metrics after a step, if any are due."""
+        """Return the entry of metrics after a step, or None if none is due."""
         config, progress = self.config, self.state.progress
         evaluate = self.evaluation_is_due()
         if not evaluate and not (config.log_every and progress.step % config.log_every == 0):
@@ -261,32 +265,32 @@ class _Training:
         return entry | {"seconds": progress.seconds}
 
     def evaluation_is_due(self) -> bool:
-        """At the intervals of the configuration, and after the last step."""
+        """Whether to evaluate: at the configured interval and after the last step."""
         every = self.config.evaluate_every or (math.ceil(self.total / 10) if self.config.steps or not self.epoch else self.epoch)
         return self.state.progress.step % every == 0 or self.state.progress.step == self.total
 
     def checkpoint_is_due(self) -> bool:
-        """At the intervals of the configuration, and after the last step."""
+        """Whether to write a checkpoint: at the configured interval and after the last step."""
         progress, every = self.state.progress, self.config.checkpoint_every
         if progress.finished or progress.step == self.total:
             return True
         return progress.step % every == 0 if every else self.evaluation_is_due()
 
     def evaluate(self, loss: float) -> dict[str, float]:
-        """Measure the network in the main process, and note whether it is the best so far."""
+        """Evaluate the network in the main process, and update the best value and early stopping."""
         progress = self.state.progress
-        found: dict[str, float] | None = None
+        metrics: dict[str, float] | None = None
         if self.group.main:
             network = self.state.best_network
             network.eval()
             seed_generators(self.group.device, seed_of(self.config.seed, 4, progress.step))
             with torch.no_grad():
-                found = self.measured(network)
-        found = dict(self.group.from_main(found))
+                metrics = self.checked_metrics(network)
+        metrics = dict(self.group.from_main(metrics))
         monitor = self.task.monitor
-        if monitor != "loss" and monitor not in found:
-            raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(found) or 'nothing'}.")
-        value = found.get(monitor, loss)
+        if monitor != "loss" and monitor not in metrics:
+            raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(metrics) or 'nothing'}.")
+        value = metrics.get(monitor, loss)
         if progress.best is None:
             better = not math.isnan(value)
         else:
@@ -295,37 +299,40 @@ class _Training:
         if better:
             progress.best, progress.best_step, progress.waited = value, progress.step, 0
             if self.config.patience:
-                self.state.remember_best()
+                self.state.store_best()
         else:
             progress.waited += 1
             progress.finished = bool(self.config.patience) and progress.waited >= self.config.patience
-        return found
+        return metrics
 
-    def measured(self, network: nn.Module) -> dict[str, float]:
-        """What the task measures.
+    def checked_metrics(self, network: nn.Module) -> dict[str, float]:
+        """Evaluate the task and check its metrics.
 
         Raises:
-            DeclarationError: for metrics that are no numbers, or whose names are taken.
+            DeclarationError: if a metric is not a number, or its name is reserved.
         """
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, value in self.task.evaluate(network).items():
             if not isinstance(name, str) or name in RESERVED:
-                raise DeclarationError(f"{type(self.task).__name__}.evaluate: a metric cannot be called {name!r}; {', '.join(RESERVED)} are taken.")
+                raise DeclarationError(
+                    f"{type(self.task).__name__}.evaluate: a metric cannot be called {name!r}; "
+                    f"{', '.join(RESERVED)} are reserved."
+                )
             try:
-                found[name] = float(value)
+                metrics[name] = float(value)
             except (TypeError, ValueError, RuntimeError):
                 raise DeclarationError(f"{type(self.task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}.") from None
-        return found
+        return metrics
 
     def save(self) -> None:
-        """Write a checkpoint, unless the weights are useless."""
+        """Write a checkpoint, if the weights are finite."""
         if not self.group.main or self.files.folder is None:
             return
         self.require_finite()
         self.files.save(Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep)
 
     def require_finite(self) -> None:
-        """Check the weights.
+        """Require finite weights.
 
         Raises:
             DivergenceError: names the first tensor that is not finite.
@@ -341,13 +348,13 @@ class _Training:
 def signatures(
     network: nn.Module, configs: Sequence[TrainingConfig], problem_options: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """What the checkpoints of a network that is trained with each of some configurations belong to: graphs, sizes, options."""
+    """Checkpoint signature (graphs, sizes, options) of a network for each configuration."""
     shared = network_signature(network)
     return [(*shared, *option_signature(config), *problem_options) for config in configs]
 
 
 class _Loss(nn.Module):
-    """The loss as a module of its own, whose call DistributedDataParallel, autocast and compilation can wrap."""
+    """The loss as a module, so that DistributedDataParallel, autocast and compilation can wrap its call."""
 
     def __init__(self, network: nn.Module, task: Task) -> None:
         super().__init__()
@@ -358,7 +365,7 @@ class _Loss(nn.Module):
         return self.task.loss(self.network, batch)
 
 
-def _wrapped(loss: nn.Module, config: TrainingConfig, group: Processes) -> nn.Module:
+def _wrap(loss: nn.Module, config: TrainingConfig, group: Processes) -> nn.Module:
     if config.compile:
         loss = torch.compile(loss)  # type: ignore[assignment]
     if group.count == 1:
@@ -368,7 +375,7 @@ def _wrapped(loss: nn.Module, config: TrainingConfig, group: Processes) -> nn.Mo
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with all of its tensors on a device: of tuples, lists, dictionaries and whatever has a method ``to``."""
+    """Move a batch to a device: tuples, lists, dictionaries and objects with a method ``to``."""
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(part, device) for part in batch))
     if isinstance(batch, (tuple, list)):
@@ -379,7 +386,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def seed_generators(device: torch.device, seed: int) -> None:
-    """Seed torch's global generators of the CPU and of a device, and no others: ``torch.manual_seed`` costs more than a small step."""
+    """Seed torch's global generators of the CPU and of one device; ``torch.manual_seed`` takes
+    longer than a small step."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The options of training that every problem shares."""
+"""Training options, shared by all problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import DeclarationError
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a network is trained.
+    """Training options.
 
     Attributes:
         epochs: Number of passes over the examples.
@@ -95,20 +95,20 @@ class TrainingConfig:
 
 
 FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device", "compile"}
-"""Options that change no number but by rounding."""
+"""Options that do not affect results, except for rounding; excluded from the checkpoint signature."""
 
 
 def option_signature(config: TrainingConfig) -> tuple[str, ...]:
-    """The options on which the numbers of a training depend, a line each, so that a difference can be named."""
+    """Options that affect the results of training, one per line, so that a difference can be named."""
     return tuple(f"option {name}: {value}" for name, value in asdict(config).items() if name not in FREE)
 
 
 def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
-    """The options of a problem beside those of training, a line each; options of options have dotted names.
+    """Options of a problem without those of training, one per line; nested options have dotted names.
 
     Args:
-        config: the resolved configuration of a run, as JSON; what is under ``training`` is left to ``option_signature``.
-        prefix: of the names.
+        config: the resolved configuration of a run, as JSON; ``training`` is covered by ``option_signature``.
+        prefix: prefix of the names.
     """
     lines: list[str] = []
     for name, value in config.items():
@@ -120,11 +120,11 @@ def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str,
 
 
 def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:
-    """Check options.
+    """Check that options lie within their ranges.
 
     Args:
-        where: the problem, for messages.
-        ranges: by name the value, the smallest and the largest that is allowed.
+        where: name of the problem, for messages.
+        ranges: value, smallest and largest allowed value, by name.
 
     Raises:
         DeclarationError: names the first option that is out of range.

@@ -1,4 +1,4 @@
-"""The processes that train together, as ``torchrun`` starts them; one process needs nothing of this."""
+"""Distributed training processes as started by ``torchrun``; a single process needs no setup."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..errors import DeclarationError
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that train together.
+    """Rank, world size and device of this process.
 
     Attributes:
-        rank: its number.
-        count: of all processes.
-        device: that it computes on.
+        rank: rank of this process.
+        count: number of processes (world size).
+        device: device of this process.
     """
 
     rank: int
@@ -31,20 +31,20 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Does this process write the files?"""
+        """Whether this process writes the files (rank 0)."""
         return self.rank == 0
 
     def sum(self, numbers: Tensor) -> Tensor:
-        """The sum over all processes, elementwise, of numbers on the CPU."""
+        """Elementwise sum over all processes of a tensor on the CPU."""
         if self.count == 1:
             return numbers
-        # NCCL adds up what lies on GPUs, gloo what lies on the CPU
-        there = numbers.to(self.device) if self.device.type == "cuda" else numbers
-        dist.all_reduce(there)
-        return there
+        # NCCL reduces tensors on GPUs, gloo those on the CPU
+        total = numbers.to(self.device) if self.device.type == "cuda" else numbers
+        dist.all_reduce(total)
+        return total
 
     def from_main(self, content: Any) -> Any:
-        """What the main process passed; for small picklable things that our own code makes."""
+        """Broadcast an object from the main process; for small picklable objects from trusted code."""
         if self.count == 1:
             return content
         box = [content]
@@ -54,13 +54,13 @@ class Processes:
 
 @contextlib.contextmanager
 def several_processes(device: str = "auto") -> Iterator[Processes]:
-    """Join the processes that ``torchrun`` started, for as long as the context lasts.
+    """Join the process group of ``torchrun`` within a context.
 
     Args:
-        device: "auto", "cpu", or any that torch knows; each process takes the GPU of its local number.
+        device: "auto", "cpu" or another torch device; each process uses the GPU of its local rank.
 
     Raises:
-        DeclarationError: for a device that is not there.
+        DeclarationError: if the device is not available.
     """
     count, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
     chosen = choose_device(device, local)
@@ -77,18 +77,18 @@ def several_processes(device: str = "auto") -> Iterator[Processes]:
 
 
 def choose_device(name: str, local: int = 0) -> torch.device:
-    """The device with this name; "auto" is an accelerator if there is one.
+    """Device with the given name; "auto" is an accelerator if there is one.
 
     Args:
         name: "auto", "cpu", "cuda", "cuda:1", ...
-        local: number of this process on its machine, which is its accelerator's if the name has none.
+        local: local rank of this process, the index of its accelerator if the name has none.
 
     Raises:
-        DeclarationError: for a device that is not there.
+        DeclarationError: if the device is not available.
     """
-    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name == "auto":
-        name = there.type if there is not None else "cpu"
+        name = accelerator.type if accelerator is not None else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -96,7 +96,9 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     if device.type == "cpu":
         return device
     number = local if device.index is None else device.index
-    if there is None or there.type != device.type or number >= torch.accelerator.device_count():
-        found = f"{torch.accelerator.device_count()} of type {there.type}" if there is not None else "none"
-        raise DeclarationError(f"training: device {name!r} is not here (accelerators found: {found}); use --device auto or cpu.")
+    if accelerator is None or accelerator.type != device.type or number >= torch.accelerator.device_count():
+        available = f"{torch.accelerator.device_count()} of type {accelerator.type}" if accelerator is not None else "none"
+        raise DeclarationError(
+            f"training: device {name!r} is not available (accelerators found: {available}); use --device auto or cpu."
+        )
     return torch.device(device.type, number)

@@ -1,4 +1,4 @@
-"""Everything that changes while a network is trained, and how it is saved and put back."""
+"""The state of a training run, and how it is saved and restored."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .options import TrainingConfig
 
 @dataclass
 class Progress:
-    """How far training has come.
+    """Counters of a training run.
 
     Attributes:
-        step: steps taken.
-        seconds: spent in steps.
-        loss: the sum of the losses since the last entry of metrics, each times its number of items.
-        items: how many items that were.
-        best: value of the monitored metric at its best evaluation; None before the first.
-        best_step: of that evaluation.
-        waited: evaluations since then.
-        entries: of metrics, so far.
-        finished: no step will follow.
+        step: number of steps taken.
+        seconds: time spent in steps.
+        loss: sum of the losses since the last entry of metrics, weighted by their numbers of items.
+        items: number of items since the last entry of metrics.
+        best: best value of the monitored metric; None before the first evaluation.
+        best_step: step of the best evaluation.
+        waited: number of evaluations since the best one.
+        entries: number of entries of metrics.
+        finished: whether training has stopped early.
     """
 
     step: int = 0
@@ -46,12 +46,12 @@ class Progress:
 
 
 class TrainingState:
-    """A network with its optimizer, schedule, gradient scaler and average.
+    """A network with its optimizer, learning-rate schedule, gradient scaler and weight average.
 
     Args:
-        network: to train, on its device.
-        config: of the training.
-        total: steps in all.
+        network: network to train, on its device.
+        config: training options.
+        total: total number of steps.
     """
 
     def __init__(self, network: nn.Module, config: TrainingConfig, total: int) -> None:
@@ -66,7 +66,8 @@ class TrainingState:
         self._best: dict[str, Tensor] = {}
 
     def advance_schedule(self) -> None:
-        """Go on to the next learning rate, also after a step that the gradient scaler left out because it overflowed."""
+        """Advance the learning rate, also after a step that the gradient scaler skipped because of
+        an overflow."""
         with warnings.catch_warnings():
             if self.scaler.is_enabled():
                 warnings.filterwarnings("ignore", "Detected call of .lr_scheduler.step", UserWarning)
@@ -74,19 +75,19 @@ class TrainingState:
 
     @property
     def best_network(self) -> nn.Module:
-        """What is evaluated and kept: the average, if there is one."""
+        """The network that is evaluated and saved: the weight average, if there is one."""
         return self.network if self.average is None else self.average.module
 
-    def remember_best(self) -> None:
-        """Copy the weights, in case training stops early."""
+    def store_best(self) -> None:
+        """Store a copy of the weights, for early stopping."""
         self._best = {name: x.detach().clone() for name, x in named_tensors(self.best_network).items()}
 
     def restore_best(self) -> None:
-        """Go back to the weights that were remembered."""
+        """Restore the weights of ``store_best``."""
         copy_weights(self._best, self.best_network, "the best weights")
 
     def state_dict(self) -> dict[str, Any]:
-        """As nested dictionaries of tensors, numbers and texts."""
+        """Return the state as nested dictionaries of tensors, numbers and strings."""
         state: dict[str, Any] = {
             "network": named_tensors(self.network),
             "optimizer": self.optimizer.state_dict(),
@@ -100,10 +101,10 @@ class TrainingState:
         return state
 
     def load_state_dict(self, state: dict[str, Any], where: str) -> None:
-        """Put back what ``state_dict`` gave.
+        """Restore the state from the result of ``state_dict``.
 
         Raises:
-            DataError: if the tensors are not those of this network, or the rest is not what ``state_dict`` gives.
+            DataError: if the tensors do not match this network, or the state has another structure.
         """
         try:
             self._load(state, where)
@@ -114,18 +115,18 @@ class TrainingState:
 
     def _load(self, state: dict[str, Any], where: str) -> None:
         copy_weights(state["network"], self.network, where)
-        # how steps are computed is not the checkpoint's to say
+        # the implementation of the optimizer step is not part of the state
         pairs = zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True)
         groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self.schedule.load_state_dict(state["schedule"])
-        # the next step of a run that was extended has the rate of the new length, not the one that was left from the old
+        # an extended run continues with the learning rate of the new length, not with the saved one
         for group, base in zip(self.optimizer.param_groups, self.schedule.base_lrs, strict=True):
             group["lr"] = base * self.rate_factor(self.schedule.last_epoch)
         self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         if self.progress.best is not None and math.isnan(self.progress.best):
-            # written before NaN counted as no improvement
+            # written by a version in which NaN could be the best value
             self.progress.best = None
         self._best = dict(state["best"])
         if self.average is not None:
@@ -135,9 +136,9 @@ class TrainingState:
 
 
 def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimizer that the configuration names."""
+    """Make the configured optimizer."""
     parameters = [p for p in network.parameters() if p.requires_grad]
-    # fused steps on a CPU take moments and parameters to lie in memory alike, which after resuming they do only if both are contiguous
+    # fused CPU steps need moments and parameters with equal memory layouts; after resuming, only contiguous ones have them
     fused = all(p.is_contiguous() for p in parameters)
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)
@@ -147,7 +148,7 @@ def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Op
 
 
 def rate_factor(config: TrainingConfig, total: int) -> Callable[[int], float]:
-    """The share of the full learning rate at a step, from 0."""
+    """Return the learning-rate factor as a function of the step (from 0)."""
     warm = max(1, int(config.warmup * total))
 
     def factor(step: int) -> float:

@@ -1,4 +1,4 @@
-"""What the training loop needs of a problem."""
+"""The interface between a problem and the training loop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Batch = Any
 
 
 class Task(ABC):
-    """Examples, a loss and a measure: all that training needs beside a network.
+    """Examples, a loss and metrics.
 
     Attributes:
-        facts: sizes found in the data that a network is built from, as JSON; they are saved with the run. Under ``data``, SHA-256 checksums
-            of the training data by the name of the file or part, so that a resumed run notices changed data.
-        monitor: the metric of ``evaluate`` that says which weights are best, or "loss".
-        larger_is_better: whether the best is its largest value.
+        facts: properties of the data from which a network is built, such as sizes, as JSON; saved
+            with the run. Under ``data``, SHA-256 checksums of the training data by the name of the
+            file or part, so that resuming with changed data is an error.
+        monitor: metric of ``evaluate`` that selects the best weights, or "loss".
+        larger_is_better: whether larger values of ``monitor`` are better.
     """
 
     facts: Mapping[str, Any] = {}
@@ -30,21 +31,25 @@ class Task(ABC):
 
     @abstractmethod
     def examples(self) -> Examples:
-        """What to train on."""
+        """Return the training examples."""
 
     @abstractmethod
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss over a batch, a scalar, differentiable. May draw from torch's global generator, which is seeded for each step."""
+        """Return the mean loss over a batch, a differentiable scalar.
+
+        May draw from torch's global generator, which is seeded for each step.
+        """
 
     def weight(self, batch: Batch, count: int) -> float:
-        """Of how many items the loss of a batch is the mean, so that parts of a batch can be put together exactly.
+        """Number of items over which the loss of a batch is the mean, for the exact mean over the
+        parts of a batch.
 
         Args:
-            batch: as the loss gets it.
-            count: how many examples it has, which is the default answer.
+            batch: a batch, as passed to ``loss``.
+            count: number of examples in the batch, the default result.
         """
         return float(count)
 
     def evaluate(self, network: nn.Module) -> dict[str, float]:
-        """Metrics of a network in evaluation mode, under ``no_grad``; none by default."""
+        """Return the metrics of a network in evaluation mode, under ``no_grad``; none by default."""
         return {}
