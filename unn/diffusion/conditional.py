@@ -215,6 +215,6 @@ def _observed_nodes(name: str, mask: Tensor, shape: tuple[int, ...], batch: int)
         is_tensor = isinstance(mask, Tensor)
         got = f"shape {tuple(mask.shape)} and {mask.dtype}" if is_tensor else type(mask).__name__
         raise ObservationError(
-            f"variable {name!r}: observed nodes need dtype bool and shape {full}, or 1 for an axis; got {got}."
+            f"variable {name!r}: observed nodes need dtype bool and shape {full} (or 1 for axes), got {got}."
         )
     return mask.expand(full).reshape(batch, -1)
