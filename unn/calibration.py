@@ -1,7 +1,8 @@
-"""Measures that compare whole distributions: do samples of a posterior have the spread that the truth has around them?
+"""Calibration of posterior samples against true values.
 
-Each measure takes true values that were drawn together with what the samples are conditioned on (by a generative program, say), so that no exact
-posterior is needed: under the right posterior a true value and its samples are exchangeable.
+True values must be drawn jointly with the evidence of the samples (for example by a generative
+program). No exact posterior is needed: under the right posterior a true value and its samples are
+exchangeable.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from torch import Tensor
 from .errors import ObservationError
 
 _BINS = 8
-"""Of a histogram of ranks; 40 conditions then have five in each, which the chi-square test needs."""
+"""Bins of a rank histogram; 40 conditions then give five per bin, as the chi-square test needs."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How samples of one variable compare with true values.
+    """Calibration of the samples of one variable.
 
     Attributes:
-        ranks: of the true values among their samples, in [0, 1], uniform if the posterior is right; shape ``(ranks,)``, unobserved nodes alone.
-        p_value: that ranks as uneven as these come from the right posterior, the smallest over all nodes times their number (Bonferroni).
-        coverage_50: share of true values in the central interval that holds half of the samples.
-        coverage_90: share in the one that holds nine tenths.
-        spread: standard deviation of samples by the root mean squared error of their means: 1 for the right posterior, 0 for one that has
-            collapsed to a point; None for discrete variables.
-        calibration_error: mean absolute difference between the probability of an option and how often it is true; None for continuous variables.
+        ranks: ranks of the true values among their samples, in [0, 1], uniform under the right posterior;
+            unobserved nodes only, shape ``(ranks,)``.
+        p_value: p-value of the uniformity of the ranks, the smallest over all nodes times their
+            number (Bonferroni).
+        coverage_50: share of true values in the central interval that contains 50% of the samples.
+        coverage_90: share of true values in the central interval that contains 90% of the samples.
+        spread: standard deviation of the samples divided by the root mean squared error of their
+            means: 1 for the right posterior, 0 for a posterior collapsed to a point; None for
+            discrete variables.
+        calibration_error: mean absolute difference between the probability of an option and its
+            frequency; None for continuous variables.
     """
 
     ranks: Tensor
@@ -45,10 +50,10 @@ def calibrate_real(truth: Tensor, samples: Tensor, unobserved: Tensor, generator
     """Simulation-based calibration (Talts et al., 2018) of a continuous variable.
 
     Args:
-        truth: shape ``(conditions, nodes)``.
-        samples: shape ``(conditions, draws, nodes)``, at least two draws.
-        unobserved: which nodes were sampled, shape ``(conditions, nodes)``, boolean.
-        generator: breaks ties and spreads ranks within their step.
+        truth: true values, shape ``(conditions, nodes)``.
+        samples: samples, shape ``(conditions, draws, nodes)``, at least two draws.
+        unobserved: mask of sampled nodes, shape ``(conditions, nodes)``, boolean.
+        generator: generator that breaks ties and makes ranks continuous.
 
     Raises:
         ObservationError: for shapes that do not fit, or nothing unobserved.
@@ -66,11 +71,11 @@ def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, optio
     """Simulation-based calibration and calibration error of binary variables and categories.
 
     Args:
-        truth: numbers of options, shape ``(conditions, nodes)``.
-        samples: likewise, shape ``(conditions, draws, nodes)``, at least two draws.
-        unobserved: which nodes were sampled, shape ``(conditions, nodes)``, boolean.
-        options: how many there are.
-        generator: breaks ties.
+        truth: indices of the true options, shape ``(conditions, nodes)``.
+        samples: indices of sampled options, shape ``(conditions, draws, nodes)``, at least two draws.
+        unobserved: mask of sampled nodes, shape ``(conditions, nodes)``, boolean.
+        options: number of options.
+        generator: generator that breaks ties.
 
     Raises:
         ObservationError: for shapes that do not fit, or nothing unobserved.
@@ -79,7 +84,7 @@ def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, optio
     ranks = fractional_ranks(truth, samples, generator)
     one_hot = torch.nn.functional.one_hot(samples.long(), options).double()
     outcomes = torch.nn.functional.one_hot(truth.long(), options).double()
-    # one half of the draws chooses the bins, the other fills them: the same draws for both would regress to the mean
+    # half of the draws select the bins, the others are compared: the same draws would regress to the mean
     error = calibration_error(
         one_hot[:, ::2].mean(1)[unobserved].flatten(), one_hot[:, 1::2].mean(1)[unobserved].flatten(), outcomes[unobserved].flatten()
     )
@@ -87,14 +92,15 @@ def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, optio
 
 
 def fractional_ranks(truth: Tensor, samples: Tensor, generator: torch.Generator) -> Tensor:
-    """Ranks of true values among their samples as numbers in [0, 1], shape ``(conditions, nodes)``; ties are broken at random.
+    """Ranks of true values among their samples, scaled to [0, 1], shape ``(conditions, nodes)``.
 
-    A rank r of 0 to ``draws`` becomes (r + u) / (draws + 1) with uniform u, which is uniform whenever the true value is one more draw.
+    Ties are broken at random. A rank r from 0 to ``draws`` becomes (r + u) / (draws + 1) with
+    uniform u, which is uniform if the true value is distributed as the samples.
 
     Args:
-        truth: shape ``(conditions, nodes)``.
-        samples: shape ``(conditions, draws, nodes)``.
-        generator: of the random numbers.
+        truth: true values, shape ``(conditions, nodes)``.
+        samples: samples, shape ``(conditions, draws, nodes)``.
+        generator: random generator.
     """
     below = (samples < truth[:, None]).sum(1).double()
     equal = (samples == truth[:, None]).sum(1).double()
@@ -106,10 +112,10 @@ def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor
     """Expected calibration error (Guo et al., 2017): the mean over bins of the difference between probability and frequency.
 
     Args:
-        chosen_by: probabilities that choose the bins, shape ``(numbers,)``.
-        probabilities: that are compared, shape ``(numbers,)``.
-        outcomes: 0 or 1, shape ``(numbers,)``.
-        bins: of equal width in [0, 1].
+        chosen_by: probabilities that select the bins, shape ``(numbers,)``.
+        probabilities: probabilities to compare, shape ``(numbers,)``.
+        outcomes: outcomes, 0 or 1, shape ``(numbers,)``.
+        bins: number of bins of equal width in [0, 1].
     """
     place = (chosen_by * bins).long().clamp(max=bins - 1)
     difference = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, probabilities.double() - outcomes.double())
@@ -117,11 +123,11 @@ def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor
 
 
 def uniformity(ranks: Tensor, bins: int = _BINS) -> float:
-    """The p-value of Pearson's chi-square test that numbers in [0, 1] are uniform.
+    """P-value of Pearson's chi-square test for the uniformity of numbers in [0, 1].
 
     Args:
-        ranks: shape ``(numbers,)``.
-        bins: of equal width.
+        ranks: numbers in [0, 1], shape ``(numbers,)``.
+        bins: number of bins of equal width.
     """
     if not len(ranks):
         return 1.0
@@ -131,10 +137,10 @@ def uniformity(ranks: Tensor, bins: int = _BINS) -> float:
 
 
 def summary(calibrations: Mapping[str, Calibration]) -> dict[str, float]:
-    """The figures of several variables in one line: the worst of each, by name.
+    """Summarise the calibration of several variables by the worst value of each measure.
 
     Args:
-        calibrations: by variable.
+        calibrations: calibration of each variable, by name.
     """
     if not calibrations:
         return {}
@@ -158,12 +164,12 @@ def _calibration(
 ) -> Calibration:
     tested = [uniformity(ranks[unobserved[:, k], k]) for k in range(ranks.shape[1]) if unobserved[:, k].any()]
     pooled = ranks[unobserved]
-    off = (pooled - 0.5).abs()
+    deviation = (pooled - 0.5).abs()
     return Calibration(
         ranks=pooled,
         p_value=min(1.0, min(tested) * len(tested)),
-        coverage_50=float((off <= 0.25).double().mean()),
-        coverage_90=float((off <= 0.45).double().mean()),
+        coverage_50=float((deviation <= 0.25).double().mean()),
+        coverage_90=float((deviation <= 0.45).double().mean()),
         spread=spread,
         calibration_error=calibration_error,
     )
@@ -177,4 +183,4 @@ def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
             f"unobserved nodes the shape of the true values; got {tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
         )
     if not bool(unobserved.any()):
-        raise ObservationError("calibration: every node is observed, so that there is nothing to compare.")
+        raise ObservationError("calibration: every node is observed, so there is nothing to compare.")

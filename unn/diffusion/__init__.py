@@ -1,4 +1,4 @@
-"""Diffusion over the values of a graph: training, and sampling of any variables given any others."""
+"""Diffusion models of the variables of a graph, conditional on any subset of them."""
 
 from .conditional import Condition as Condition
 from .conditional import Samples as Samples

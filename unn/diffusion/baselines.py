@@ -1,4 +1,4 @@
-"""What a denoiser is compared with: a network that estimates without noise, and a variational auto-encoder with arbitrary conditioning."""
+"""Baselines for diffusion: regression, and a variational auto-encoder with arbitrary conditioning."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ..graph.declaration import Declaration
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame, Frames, Given
 from .conditional import Condition, ConditionalModel, Samples
-from .diffusion import check_counts, generators_of, tried_again
+from .diffusion import check_counts, generators_of, sample_with_retries
 
 Deviation = Literal["learned", "unit"]
 DEVIATIONS = ("learned", "unit")
 
-_LEAST = 1e-3
-"""The smallest standard deviation of a latent number."""
+_MIN_LATENT_DEVIATION = 1e-3
+"""Smallest standard deviation of a latent variable."""
 
-_LEAST_OF_VALUES = 1e-2
-"""The smallest standard deviation of a value given the latent numbers."""
+_MIN_VALUE_DEVIATION = 1e-2
+"""Smallest standard deviation of a value given the latent variables."""
 
 
 class Regressor(ConditionalModel):
-    """A denoiser without noise: one estimate of all that is unknown, the mean of what is possible rather than a sample of it.
+    """Regression baseline: a denoiser without noise, which estimates the posterior mean instead of a sample.
 
-    Zeros take the place of the noisy values and of the time (structured-diffusion paper, Appendix D: "Regressor + GS"; "Regressor" is the same with
-    ``Denoiser(..., structure="dense")``).
+    Noisy values and time are replaced by zeros (structured-diffusion paper, Appendix D: "Regressor + GS";
+    "Regressor" is the same with ``Denoiser(..., structure="dense")``).
 
     Args:
-        denoiser: of a graph.
+        denoiser: denoiser of a graph.
     """
 
     def __init__(self, denoiser: Denoiser) -> None:
@@ -42,18 +42,19 @@ class Regressor(ConditionalModel):
         self.denoiser = denoiser
 
     def estimate(self, condition: Condition) -> Tensor:
-        """The estimate, standardised, with the known values in their place, shape ``(batch, numbers)``."""
+        """Standardised estimate with exact observed values, shape ``(batch, numbers)``."""
         level = condition.rows.new_zeros(len(condition.rows))
-        found = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
-        return torch.where(condition.numbers, condition.rows, found)
+        estimate = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
+        return torch.where(condition.numbers, condition.rows, estimate)
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """The mean squared error at the nodes that are not observed, each node counting the same; a scalar.
+        """Mean squared error over the unobserved nodes, all nodes weighted equally; a scalar.
 
         Args:
-            values: samples, by variable, shape ``(batch, *axes)``.
-            observed: which nodes the network is given, shape ``(batch, nodes)``, boolean; or by variable, shape ``(batch, *node axes)``.
-            sizes: of the axes without a static one.
+            values: training samples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
+                ``(batch, *node axes)``.
+            sizes: sizes of the axes without a static size.
 
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
@@ -64,37 +65,44 @@ class Regressor(ConditionalModel):
     def sample(
         self, given: Given | None = None, count: int = 1, *, verify: bool = False, at_once: int = 1024, sizes: Mapping[str, int] | None = None
     ) -> Samples:
-        """Estimate all variables that are not given; the same condition gives the same estimate.
+        """Estimate all variables that are not given; deterministic.
 
         Args:
-            given: by variable, whole or in part; a batch axis of 1 is repeated.
-            count: of estimates.
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: number of estimates.
             verify: check the constraints of the graph.
-            at_once: estimates in memory at a time.
-            sizes: of the axes without a static one.
+            at_once: batch size.
+            sizes: sizes of the axes without a static size.
 
         Raises:
             DeclarationError: for count or at_once below 1.
             ObservationError: for values that do not fit the graph.
         """
-        return _sample(self, lambda held, _: self.estimate(held), given, count, None, verify, 1, at_once, sizes)
+        def draw(condition: Condition, _: list[torch.Generator] | None) -> Tensor:
+            return self.estimate(condition)
+
+        return _sample(self, draw, given, count, None, verify, 1, at_once, sizes)
 
 
 class VAEAC(ConditionalModel):
-    """A variational auto-encoder with arbitrary conditioning (Ivanov, Figurnov and Vetrov, 2019); of the graph it knows the kinds of values alone.
+    """Variational auto-encoder with arbitrary conditioning (Ivanov, Figurnov and Vetrov, 2019).
 
-    Fully connected networks over all numbers of a sample, for one size of the graph: a proposal q(z | x, b), a prior p(z | x_observed, b) and a
-    decoder p(x | z, x_observed, b), where b says which nodes are observed. Latent numbers are Gaussian. Continuous values are Gaussian given z,
-    binary ones and categories categorical. Unlike the published networks there is no batch norm, so that samples do not depend on each other; and
-    what is observed reaches the decoder as it is, not by connections from the layers of the prior.
+    It uses the kinds of variables of the graph but not its structure. Fully connected networks over
+    all numbers of a sample, for one size of the graph: a proposal q(z | x, b), a prior p(z |
+    x_observed, b) and a decoder p(x | z, x_observed, b), where b is the mask of observed nodes.
+    Latent variables are Gaussian. Given z, continuous values are Gaussian, binary ones and
+    categories are categorical. Differences from the published networks: no batch norm, so that
+    samples are independent; and the decoder receives the observed values directly instead of by
+    skip connections from the prior.
 
     Args:
-        graph: the declaration.
-        width: of hidden layers.
-        depth: residual blocks of each network.
-        latent: how many latent numbers there are.
-        deviation: of continuous values given z, on their standardised scale: "learned", at least 0.01; or "unit".
-        sizes: of the axes without a static one.
+        graph: declaration of the graph.
+        width: width of hidden layers.
+        depth: number of residual blocks of each network.
+        latent: number of latent variables.
+        deviation: standard deviation of continuous values given z, on their standardised scale:
+            "learned", at least 0.01; or "unit".
+        sizes: sizes of the axes without a static size.
 
     Raises:
         DeclarationError: for options out of range, or sizes that are missing or contradict the declaration.
@@ -116,36 +124,37 @@ class VAEAC(ConditionalModel):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise DeclarationError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
         super().__init__(Frames(graph))
-        # among the modules, where problems look for it
+        # an attribute, because problems read it
         self.graph = graph
         frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)
         self.deviation, self.latent = deviation, latent
-        known = frame.numbers + frame.nodes
-        self.proposal = _Residual(known, 2 * latent, width, depth)
-        self.prior = _Residual(known, 2 * latent, width, depth)
-        self.decoder = _Residual(known + latent, 2 * frame.numbers, width, depth)
+        inputs = frame.numbers + frame.nodes
+        self.proposal = _Residual(inputs, 2 * latent, width, depth)
+        self.prior = _Residual(inputs, 2 * latent, width, depth)
+        self.decoder = _Residual(inputs + latent, 2 * frame.numbers, width, depth)
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """The negative evidence lower bound on the unobserved values, in nats per sample on average, with the prior kept from diverging; a scalar.
+        """Mean negative evidence lower bound on the unobserved values, in nats per sample; a scalar.
 
-        Draws from torch's global generator.
+        A weak hyperprior regularises the prior. Draws from torch's global generator.
 
         Args:
-            values: samples, by variable, shape ``(batch, *axes)``.
-            observed: which nodes the networks are given, shape ``(batch, nodes)``, boolean; or by variable, shape ``(batch, *node axes)``.
-            sizes: of the axes without a static one; those of the networks.
+            values: training samples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
+                ``(batch, *node axes)``.
+            sizes: sizes of the axes without a static size; must be those of the networks.
 
         Raises:
-            DeclarationError: for other sizes than those of the networks.
+            DeclarationError: for sizes other than those of the networks.
             ObservationError: for values or observed nodes that do not fit the graph.
         """
         clean, condition = self.example(values, observed, **sizes)
-        known = self._known(condition)
-        prior = _gaussian(self.prior(known))
+        evidence = self._evidence(condition)
+        prior = _gaussian(self.prior(evidence))
         proposal = _gaussian(self.proposal(torch.cat([clean, condition.nodes.to(clean)], 1)))
-        gain = self._log_likelihood(clean, condition, *self._decode(proposal.rsample(), known))
-        bound = gain - kl_divergence(proposal, prior).sum(1) + _hyperprior(prior)
+        likelihood = self._log_likelihood(clean, condition, *self._decode(proposal.rsample(), evidence))
+        bound = likelihood - kl_divergence(proposal, prior).sum(1) + _hyperprior(prior)
         return -bound.mean()
 
     def sample(
@@ -162,66 +171,76 @@ class VAEAC(ConditionalModel):
         """Sample all variables that are not given.
 
         Args:
-            given: by variable, whole or in part; a batch axis of 1 is repeated.
-            count: of samples.
-            seed: of all samples together, or one for each, which then depends on nothing else; None draws from torch's global generator.
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: number of samples.
+            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the
+                rest of the batch; None draws from torch's global generator.
             verify: check the constraints of the graph.
-            tries: with ``verify``, how often to sample what meets them not.
-            at_once: samples in memory at a time.
-            sizes: of the axes without a static one; those of the networks.
+            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
+            at_once: batch size.
+            sizes: sizes of the axes without a static size; must be those of the networks.
 
         Raises:
-            DeclarationError: for count, tries or at_once below 1, or other sizes than those of the networks.
+            DeclarationError: for count, tries or at_once below 1, or sizes other than those of the networks.
             ObservationError: for values that do not fit the graph, or the wrong number of seeds.
         """
         return _sample(self, self._draw, given, count, seed, verify, tries, at_once, sizes)
 
     def _draw(self, condition: Condition, generators: list[torch.Generator] | None) -> Tensor:
-        """Standardised rows, shape ``(batch, numbers)``."""
-        known, numbers = self._known(condition), condition.rows.shape[1]
+        """Draw standardised rows, shape ``(batch, numbers)``."""
+        evidence, numbers = self._evidence(condition), condition.rows.shape[1]
         noise = _noise(condition.rows, self.latent + numbers, generators)
-        prior = _gaussian(self.prior(known))
-        centre, deviation = self._decode(prior.mean + prior.stddev * noise[:, : self.latent], known)
+        prior = _gaussian(self.prior(evidence))
+        centre, deviation = self._decode(prior.mean + prior.stddev * noise[:, : self.latent], evidence)
         noise = noise[:, self.latent :]
-        found = centre + deviation * noise
+        rows = centre + deviation * noise
         for slot in condition.frame.slots.values():
             if slot.kind != "real":
-                # the largest logit plus Gumbel noise is a sample of the softmax
+                # Gumbel-max: the argmax of logits plus Gumbel noise is a sample of the softmax
                 uniform = torch.special.ndtr(noise[:, slot.numbers]).clamp(1e-7, 1 - 1e-7)
-                chosen = (centre[:, slot.numbers] - (-uniform.log()).log()).unflatten(1, (-1, slot.channels)).argmax(2)
-                found[:, slot.numbers] = one_hot(chosen, slot.channels).flatten(1).to(found)
-        kinds = torch.cat([torch.full((s.numbers.stop - s.numbers.start,), s.kind == "real") for s in condition.frame.slots.values()])
-        found = torch.where(kinds.to(found.device), found, self._standard(found, condition.frame))
-        return torch.where(condition.numbers, condition.rows, found)
+                perturbed = centre[:, slot.numbers] - (-uniform.log()).log()
+                options = perturbed.unflatten(1, (-1, slot.channels)).argmax(2)
+                rows[:, slot.numbers] = one_hot(options, slot.channels).flatten(1).to(rows)
+        slots = condition.frame.slots.values()
+        real = torch.cat([torch.full((s.numbers.stop - s.numbers.start,), s.kind == "real") for s in slots])
+        rows = torch.where(real.to(rows.device), rows, self._standard(rows, condition.frame))
+        return torch.where(condition.numbers, condition.rows, rows)
 
-    def _known(self, condition: Condition) -> Tensor:
-        """What is observed and where, shape ``(batch, numbers + nodes)``."""
+    def _evidence(self, condition: Condition) -> Tensor:
+        """Observed values and the mask of observed nodes, shape ``(batch, numbers + nodes)``."""
         shapes = _shapes(condition.frame)
         if shapes != self.shapes:
-            raise DeclarationError(f"vaeac: the networks are for variables of shapes {self.shapes}, but at these sizes they have {shapes}.")
+            raise DeclarationError(
+                f"vaeac: the networks were made for variables of shapes {self.shapes}, "
+                f"but at these sizes the shapes are {shapes}."
+            )
         return torch.cat([condition.rows, condition.nodes.to(condition.rows)], 1)
 
-    def _decode(self, z: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """Means of continuous numbers or logits of options, and deviations, each of shape ``(batch, numbers)``."""
-        centre, spread = self.decoder(torch.cat([known, z], 1)).chunk(2, 1)
-        return centre, torch.ones_like(spread) if self.deviation == "unit" else softplus(spread).clamp(min=_LEAST_OF_VALUES)
+    def _decode(self, z: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor]:
+        """Means of continuous values or logits of options, and deviations; shape ``(batch, numbers)``."""
+        centre, spread = self.decoder(torch.cat([evidence, z], 1)).chunk(2, 1)
+        if self.deviation == "unit":
+            return centre, torch.ones_like(spread)
+        return centre, softplus(spread).clamp(min=_MIN_VALUE_DEVIATION)
 
     def _log_likelihood(self, clean: Tensor, condition: Condition, centre: Tensor, deviation: Tensor) -> Tensor:
-        """Of the unobserved nodes, shape ``(batch,)``."""
+        """Log-likelihood of the unobserved nodes, shape ``(batch,)``."""
         truth = self._natural(clean, condition.frame)
-        found = []
+        by_node = []
         for slot in condition.frame.slots.values():
-            here, channels = slot.numbers, (-1, slot.channels)
+            numbers, channels = slot.numbers, (-1, slot.channels)
             if slot.kind == "real":
-                logs = Normal(centre[:, here], deviation[:, here], validate_args=False).log_prob(clean[:, here]).unflatten(1, channels)
+                distribution = Normal(centre[:, numbers], deviation[:, numbers], validate_args=False)
+                logs = distribution.log_prob(clean[:, numbers]).unflatten(1, channels)
             else:
-                logs = log_softmax(centre[:, here].unflatten(1, channels), -1) * truth[:, here].unflatten(1, channels)
-            found.append(logs.sum(2))
-        return (torch.cat(found, 1) * ~condition.nodes).sum(1)
+                log_probabilities = log_softmax(centre[:, numbers].unflatten(1, channels), -1)
+                logs = log_probabilities * truth[:, numbers].unflatten(1, channels)
+            by_node.append(logs.sum(2))
+        return (torch.cat(by_node, 1) * ~condition.nodes).sum(1)
 
 
 class _Residual(nn.Module):
-    """A linear layer, residual blocks, a linear layer."""
+    """Residual network: a linear layer, residual blocks, a linear layer."""
 
     def __init__(self, inputs: int, outputs: int, width: int, depth: int) -> None:
         super().__init__()
@@ -232,19 +251,19 @@ class _Residual(nn.Module):
         x = self.first(x)
         for block in self.blocks:
             x = x + block(x)
-        found: Tensor = self.last(leaky_relu(x))
-        return found
+        outputs: Tensor = self.last(leaky_relu(x))
+        return outputs
 
 
 def _gaussian(numbers: Tensor) -> Normal:
     mean, spread = numbers.chunk(2, 1)
-    return Normal(mean, softplus(spread).clamp(min=_LEAST), validate_args=False)
+    return Normal(mean, softplus(spread).clamp(min=_MIN_LATENT_DEVIATION), validate_args=False)
 
 
 def _hyperprior(prior: Normal) -> Tensor:
-    """A normal prior on means and a gamma prior on deviations, both nearly flat, up to constants, shape ``(batch,)``."""
-    found: Tensor = (-(prior.mean**2) / (2 * 1e4**2) + 1e-4 * (prior.stddev.log() - prior.stddev)).sum(1)
-    return found
+    """Log-density of nearly flat priors on means (normal) and deviations (gamma), shape ``(batch,)``."""
+    of_means = -(prior.mean**2) / (2 * 1e4**2)
+    return (of_means + 1e-4 * (prior.stddev.log() - prior.stddev)).sum(1)
 
 
 def _noise(like: Tensor, width: int, generators: list[torch.Generator] | None) -> Tensor:
@@ -274,6 +293,7 @@ def _sample(
     training = model.training
     model.eval()
     try:
-        return tried_again(model, condition, given or {}, draw, generators_of(seed, count), verify, tries, at_once)
+        generators = generators_of(seed, count)
+        return sample_with_retries(model, condition, given or {}, draw, generators, verify, tries, at_once)
     finally:
         model.train(training)

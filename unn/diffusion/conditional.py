@@ -1,4 +1,4 @@
-"""What models of the values of a graph share: standardised rows of numbers, what is given, what comes back."""
+"""Base of conditional models of a graph: standardisation, evidence and samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..networks.tokens import Frame, Frames, Given
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """What is known of some samples.
+    """Evidence for a batch of samples.
 
     Attributes:
-        frame: of the graph at their sizes.
-        rows: the known values, standardised, shape ``(batch, numbers)``.
-        nodes: which nodes are known, shape ``(batch, nodes)``, boolean.
-        numbers: which numbers are known, shape ``(batch, numbers)``, boolean.
+        frame: frame of the graph at the sizes of the samples.
+        rows: standardised known values, 0 elsewhere, shape ``(batch, numbers)``.
+        nodes: mask of known nodes, shape ``(batch, nodes)``, boolean.
+        numbers: mask of known numbers, shape ``(batch, numbers)``, boolean.
     """
 
     frame: Frame
@@ -29,18 +29,19 @@ class Condition:
     numbers: Tensor
 
     def some(self, chosen: Tensor) -> Condition:
-        """That of some of the samples, by number or boolean."""
+        """The condition of a subset of the samples, selected by indices or a boolean mask."""
         return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What was sampled.
+    """Samples and the result of their verification.
 
     Attributes:
-        values: by variable, shape ``(count, *axes)``; given values are returned as given.
-        valid: do the values meet all constraints of the graph, shape ``(count,)``; None where it was not asked for.
-        tries: how often each was sampled, shape ``(count,)``.
+        values: values by variable, shape ``(count, *axes)``; given values are returned unchanged.
+        valid: mask of samples that satisfy all constraints of the graph, shape ``(count,)``; None
+            without ``verify``.
+        tries: number of attempts per sample, shape ``(count,)``.
     """
 
     values: Mapping[str, Tensor]
@@ -52,14 +53,14 @@ class Samples:
 
 
 class ConditionalModel(nn.Module):
-    """A model of the values of a graph given any subset of them.
+    """Model of the variables of a graph conditional on any subset of them.
 
     Args:
-        frames: of the graph.
+        frames: frames of the graph.
 
     Attributes:
-        offsets: by variable, what is taken off its numbers.
-        scales: by variable, what they are divided by; both are found by ``standardise``.
+        offsets: offset of each variable, subtracted from its values; set by ``standardise``.
+        scales: scale of each variable, by which its values are divided; set by ``standardise``.
     """
 
     offsets: Tensor
@@ -72,21 +73,22 @@ class ConditionalModel(nn.Module):
         for k, (name, kind) in enumerate(frames.kinds.items()):
             if kind != "real":
                 # mean and standard deviation of a one-hot value whose options are equally likely
-                share = 1 / max(2, frames.channels[name])
-                offsets[k], scales[k] = share, (share * (1 - share)) ** 0.5
+                mean = 1 / max(2, frames.channels[name])
+                offsets[k], scales[k] = mean, (mean * (1 - mean)) ** 0.5
         self.register_buffer("offsets", offsets)
         self.register_buffer("scales", scales)
         self._was_checked = False
 
     @torch.no_grad()
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
-        """Find the mean and the deviation of each continuous variable in some samples, so that noise means the same for all of them.
+        """Set offsets and scales to the mean and standard deviation of each continuous variable.
 
-        The first batch of training does so where it was not done before; with more samples the figures are more exact.
+        A noise level then has the same meaning for all variables. Training calls this with its first
+        batch if it has not been called; more samples give better estimates.
 
         Args:
-            values: by variable, shape ``(batch, *axes)``.
-            sizes: of the axes without a static one.
+            values: samples by variable, shape ``(batch, *axes)``.
+            sizes: sizes of the axes without a static size.
         """
         frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
@@ -97,17 +99,17 @@ class ConditionalModel(nn.Module):
                 self.scales[k] = x.std().clamp(min=1e-6)
 
     def is_standardised(self) -> bool:
-        """Has some continuous variable an offset or a scale of its own, or is there none?"""
+        """True if a continuous variable has an offset or a scale, or if there are no continuous variables."""
         real = torch.tensor([kind == "real" for kind in self.frames.kinds.values()], device=self.offsets.device)
         return not bool(real.any()) or bool(((self.offsets != 0) | (self.scales != 1))[real].any())
 
     def condition(self, given: Given, count: int, **sizes: int) -> Condition:
-        """What is given, for the network.
+        """Convert evidence to the network's inputs.
 
         Args:
-            given: by variable, whole or in part (``unn.Partial``).
-            count: of samples.
-            sizes: of the axes without a static one.
+            given: evidence by variable, complete or partial (``unn.Partial``).
+            count: number of samples.
+            sizes: sizes of the axes without a static size.
 
         Raises:
             ObservationError: for values that do not fit the graph.
@@ -119,19 +121,22 @@ class ConditionalModel(nn.Module):
         rows = torch.where(numbers, self._standard(rows.to(like), frame), 0)
         return Condition(frame, rows, nodes.to(like.device), numbers.to(like.device))
 
-    def example(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> tuple[Tensor, Condition]:
-        """Samples to learn from: their standardised rows, shape ``(batch, numbers)``, and what the network is given of them.
+    def example(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> tuple[Tensor, Condition]:
+        """Convert training samples to standardised rows, shape ``(batch, numbers)``, and their evidence.
 
         Args:
-            values: samples, by variable, shape ``(batch, *axes)``.
-            observed: which nodes the network is given, shape ``(batch, nodes)``, boolean; or by variable, shape ``(batch, *node axes)``.
-            sizes: of the axes without a static one.
+            values: training samples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
+                ``(batch, *node axes)``.
+            sizes: sizes of the axes without a static size.
 
         Raises:
             ObservationError: for values or observed nodes that do not fit the graph.
         """
         if self.training and not self._was_checked:
-            # once, as it waits for the device
+            # only once, because the check synchronises with the device
             self._was_checked = True
             if not self.is_standardised():
                 self.standardise(values, **sizes)
@@ -142,42 +147,44 @@ class ConditionalModel(nn.Module):
         return clean, Condition(frame, torch.where(numbers, clean, 0), nodes, numbers)
 
     def mean_over_unknown(self, error: Tensor, condition: Condition) -> Tensor:
-        """The mean of errors, shape ``(batch, numbers)``, where nothing is known; each node counts the same, however many numbers it has."""
+        """Mean of errors, shape ``(batch, numbers)``, over the unobserved nodes, weighting nodes equally."""
         weights = (~condition.numbers) / self._channels(condition.frame)
         return (error * weights).sum() / weights.sum().clamp(min=1)
 
     def valid(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Do values meet every constraint of the graph, shape ``(batch,)``?"""
-        found = torch.ones(len(next(iter(values.values()))), dtype=torch.bool)
+        """Mask of samples that satisfy every constraint of the graph, shape ``(batch,)``."""
+        valid = torch.ones(len(next(iter(values.values()))), dtype=torch.bool)
         for constraint in self.frames.graph.constraints:
-            found &= constraint.violations_of(values).cpu() == 0
-        return found
+            valid &= constraint.violations_of(values).cpu() == 0
+        return valid
 
     def values_of(self, rows: Tensor, condition: Condition, given: Given) -> dict[str, Tensor]:
-        """Standardised rows as values by variable, on the CPU, with what is given in its place, exactly.
+        """Convert standardised rows to values by variable, on the CPU; given values are exact.
 
         Args:
-            rows: shape ``(batch, numbers)``.
-            condition: that they were sampled under.
-            given: that the condition was made of.
+            rows: standardised samples, shape ``(batch, numbers)``.
+            condition: condition of these samples.
+            given: evidence from which the condition was made.
         """
         frame = condition.frame
-        found = frame.unflatten(self._natural(rows, frame).cpu())
-        exact, seen = frame.observation(given, len(rows))
+        values = frame.unflatten(self._natural(rows, frame).cpu())
+        exact, observed = frame.observation(given, len(rows))
         known = frame.unflatten(exact)
         for name, slot in frame.slots.items():
             if name in given:
-                where = seen[:, slot.nodes].reshape(len(rows), *slot.node_shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
-                found[name] = torch.where(where, known[name], found[name].to(known[name].dtype))
-        return found
+                feature_axes = (1,) * (len(slot.shape) - len(slot.node_shape))
+                mask = observed[:, slot.nodes].reshape(len(rows), *slot.node_shape, *feature_axes)
+                values[name] = torch.where(mask, known[name], values[name].to(known[name].dtype))
+        return values
 
     def _observed(self, observed: Tensor | Mapping[str, Tensor], frame: Frame, batch: int) -> Tensor:
         if not isinstance(observed, Tensor):
             nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool, device=self.offsets.device)
-            for name, where in observed.items():
+            for name, mask in observed.items():
                 if name not in frame.slots:
                     raise ObservationError(f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}")
-                nodes[:, frame.slots[name].nodes] = _nodes_of(name, where, frame.slots[name].node_shape, batch).to(nodes.device)
+                slot = frame.slots[name]
+                nodes[:, slot.nodes] = _observed_nodes(name, mask, slot.node_shape, batch).to(nodes.device)
             return nodes
         if observed.shape != (batch, frame.nodes) or observed.dtype != torch.bool:
             raise ObservationError(f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got {tuple(observed.shape)}.")
@@ -200,11 +207,14 @@ class ConditionalModel(nn.Module):
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
 
 
-def _nodes_of(name: str, where: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
-    """Which nodes of a variable are observed, shape ``(batch, nodes of the variable)``."""
+def _observed_nodes(name: str, mask: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
+    """Mask of the observed nodes of a variable, shape ``(batch, nodes of the variable)``."""
     full = (batch, *shape)
-    fits = isinstance(where, Tensor) and where.dtype == torch.bool and where.ndim == len(full)
-    if not fits or any(size not in (1, expected) for size, expected in zip(where.shape, full, strict=True)):
-        found = f"shape {tuple(where.shape)} and {where.dtype}" if isinstance(where, Tensor) else type(where).__name__
-        raise ObservationError(f"variable {name!r}: observed nodes need shape {full}, or 1 for an axis, and dtype bool, got {found}.")
-    return where.expand(full).reshape(batch, -1)
+    fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == len(full)
+    if not fits or any(size not in (1, expected) for size, expected in zip(mask.shape, full, strict=True)):
+        is_tensor = isinstance(mask, Tensor)
+        got = f"shape {tuple(mask.shape)} and {mask.dtype}" if is_tensor else type(mask).__name__
+        raise ObservationError(
+            f"variable {name!r}: observed nodes need dtype bool and shape {full} (or 1 for axes), got {got}."
+        )
+    return mask.expand(full).reshape(batch, -1)

@@ -1,4 +1,4 @@
-"""A diffusion model of the values of a graph, conditional on any subset of them."""
+"""Diffusion model of the variables of a graph, conditional on any subset of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ Trace = Callable[[int, dict[str, Tensor]], None]
 
 
 class Diffusion(ConditionalModel):
-    """A diffusion model: a denoiser, levels of noise, and what the denoiser predicts.
+    """A diffusion model: a denoiser, a noise schedule and a prediction target.
 
     Args:
-        denoiser: of a graph; its ``self_conditioning`` says what of each estimate is fed back to the next.
-        schedule: of the noise; ``LogNormal()`` by default.
-        prediction: what the network's output means. "mixed" (default): velocity for continuous variables; for binary variables and categories the
-            log-odds of the options, trained by cross-entropy. "x0": the clean sample for all of them (the paper's). "velocity": for all of them.
-        passes: with self-conditioning, how many estimates of an example training makes before the one that counts, each told of the one before: so
-            many for half of the examples, fewer for the others.
+        denoiser: denoiser of a graph; its ``self_conditioning`` selects the part of each estimate
+            that is fed back.
+        schedule: noise schedule; ``LogNormal()`` by default.
+        prediction: prediction target. "mixed" (default): velocity for continuous variables, logits
+            of the options for binary variables and categories, trained by cross-entropy. "x0": the
+            clean sample for all variables (as in the paper). "velocity": velocity for all
+            variables.
+        passes: number of self-conditioning passes in training before the one with a loss:
+            ``passes`` for half of the examples, fewer for the others.
     """
 
     def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "mixed", passes: int = 1) -> None:
@@ -49,57 +52,68 @@ class Diffusion(ConditionalModel):
         self.passes = passes
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """The mean squared error of the estimates at the nodes that are not observed (structured-diffusion paper, equation 4), a scalar.
+        """Mean training loss over the unobserved nodes (structured-diffusion paper, equation 4), a scalar.
 
         Draws from torch's global generator.
 
         Args:
-            values: samples, by variable, shape ``(batch, *axes)``.
-            observed: which nodes the network is given, shape ``(batch, nodes)``, boolean; or by variable, shape ``(batch, *node axes)``.
-            sizes: of the axes without a static one.
+            values: training samples, by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
+                ``(batch, *node axes)``.
+            sizes: sizes of the axes without a static size.
         """
         clean, condition = self.example(values, observed, **sizes)
         sigma = self.schedule.draw(len(clean)).to(clean)
         noisy = clean + sigma[:, None] * torch.randn_like(clean)
-        memory = None if self.denoiser.self_conditioning == "none" else self._rehearsed(noisy, sigma, condition)
+        memory = None
+        if self.denoiser.self_conditioning != "none":
+            memory = self._simulate_self_conditioning(noisy, sigma, condition)
         output, _ = self._output(noisy, sigma, condition, memory)
         return self.mean_over_unknown(self._errors(output, clean, noisy, sigma[:, None], condition.frame), condition)
 
     @torch.no_grad()
-    def _rehearsed(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        """What earlier estimates have left: ``passes`` of them for half of the examples, for the others fewer, each number as often.
+    def _simulate_self_conditioning(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        """Self-conditioning state after ``passes`` passes for half of the examples, fewer for the others.
 
-        In sampling nearly all estimates have many before them; a network that was told of one alone in training makes little of more.
+        Self-conditioning is recursive in sampling; training with a single pass does not prepare the
+        network for it. The other examples have 0 to ``passes - 1`` passes with equal probability.
         """
         frame = condition.frame
         shape = (frame.nodes, self.denoiser.width) if self.denoiser.self_conditioning == "tokens" else (frame.numbers,)
         memory = noisy.new_zeros(len(noisy), *shape)
         passes = torch.randint(2 * self.passes, (len(noisy),), device=noisy.device).clamp(max=self.passes)
         for done in range(self.passes):
-            again = (passes > done).nonzero().squeeze(1)
-            if not len(again):
+            active = (passes > done).nonzero().squeeze(1)
+            if not len(active):
                 break
-            _, left = self.recall(noisy[again], sigma[again], condition.some(again), memory[again])
-            assert left is not None
-            memory[again] = left.to(memory)
+            _, state = self.denoise_step(noisy[active], sigma[active], condition.some(active), memory[active])
+            assert state is not None
+            memory[active] = state.to(memory)
         return memory
 
     def denoise(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        """The estimate of the clean sample, shape ``(batch, numbers)``, with the known values in their place, and nothing fed back.
+        """Estimate the clean sample without self-conditioning, shape ``(batch, numbers)``.
+
+        The estimate contains the observed values exactly.
 
         Args:
             x: standardised values plus sigma times Gaussian noise, shape ``(batch, numbers)``.
-            sigma: level of noise, shape ``(batch,)`` or ``()``.
-            condition: what is known.
+            sigma: noise level, shape ``(batch,)`` or ``()``.
+            condition: evidence.
         """
-        return self.recall(x, sigma, condition)[0]
+        return self.denoise_step(x, sigma, condition)[0]
 
-    def recall(self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The same, told what an earlier estimate has left, and what this one leaves; None without self-conditioning.
+    def denoise_step(
+        self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One self-conditioned denoising step; returns the estimate and the new self-conditioning state.
 
         Args:
             x, sigma, condition: as for ``denoise``.
-            memory: what an earlier call has left; None for the first.
+            memory: self-conditioning state of the previous step; None for the first.
+
+        Returns:
+            The estimate, shape ``(batch, numbers)``, and the state; None without self-conditioning.
         """
         sigma = sigma.to(x).expand(len(x))
         output, tokens = self._output(x, sigma, condition, memory)
@@ -113,22 +127,22 @@ class Diffusion(ConditionalModel):
         return self.denoiser.estimate(tokens, condition.frame), tokens
 
     def _estimate(self, output: Tensor, x: Tensor, sigma: Tensor, frame: Frame) -> Tensor:
-        """The clean sample that an output means, shape ``(batch, numbers)``."""
+        """Convert the network's output to an estimate of the clean sample, shape ``(batch, numbers)``."""
         if self.prediction == "x0":
             return output
         parts = []
         for k, slot in enumerate(frame.slots.values()):
             out, noisy = output[:, slot.numbers], x[:, slot.numbers]
             if self.prediction == "mixed" and slot.kind != "real":
-                shares = out.unflatten(1, (-1, slot.channels)).softmax(-1).flatten(1)
-                parts.append((shares - self.offsets[k]) / self.scales[k])
+                probabilities = out.unflatten(1, (-1, slot.channels)).softmax(-1).flatten(1)
+                parts.append((probabilities - self.offsets[k]) / self.scales[k])
             else:
                 # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans and Ho (2022)
                 parts.append(noisy / (1 + sigma**2) + sigma * (1 + sigma**2).rsqrt() * out)
         return torch.cat(parts, 1)
 
     def _errors(self, output: Tensor, clean: Tensor, x: Tensor, sigma: Tensor, frame: Frame) -> Tensor:
-        """What training minimises, of each number, shape ``(batch, numbers)``: squared errors of the network's target, or cross-entropies."""
+        """Squared error of the target or cross-entropy per number, shape ``(batch, numbers)``."""
         if self.prediction == "x0":
             return (output - clean) ** 2
         parts = []
@@ -144,19 +158,19 @@ class Diffusion(ConditionalModel):
         return torch.cat(parts, 1)
 
     def estimator(self, condition: Condition) -> Callable[[Tensor, Tensor], Tensor]:
-        """The function ``(x, sigma) -> x0`` that samplers need, those of other libraries too.
+        """Return a function ``(x, sigma) -> x0`` for samplers, including those of other libraries.
 
-        With self-conditioning it remembers its last call, so that each draw needs a new one.
+        With self-conditioning the function stores the state of its last call; use a new one for each draw.
 
         Args:
-            condition: what is known of the samples.
+            condition: evidence for the samples.
         """
         memory: Tensor | None = None
 
         def estimate(x: Tensor, sigma: Tensor) -> Tensor:
             nonlocal memory
-            found, memory = self.recall(x, sigma, condition, memory)
-            return found
+            x0, memory = self.denoise_step(x, sigma, condition, memory)
+            return x0
 
         return estimate
 
@@ -179,23 +193,29 @@ class Diffusion(ConditionalModel):
         """Sample all variables that are not given.
 
         Args:
-            given: by variable, whole or in part; a batch axis of 1 is repeated.
-            count: of samples.
-            steps: estimates of the network, twice as many for "heun".
-            sampler: see ``unn.diffusion.SAMPLERS``. With an exact denoiser each of them has the right distribution as steps grow; the default is
-                within 5% of every standard deviation with 20 steps. "churn" sharpens when steps are few.
-            spacing: of the levels of noise: even in the log-SNR over the range of the schedule, the schedule's own, or "restarts", as in
-                ``restarting_levels``, which sharpens when steps are few and mends samples that break a constraint.
-            seed: of all samples together, or one for each, which then depends on nothing else; None draws from torch's global generator.
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: number of samples.
+            steps: number of denoising steps; "heun" evaluates the network twice per step.
+            sampler: name of a sampler in ``unn.diffusion.SAMPLERS``. With an exact denoiser all of
+                them converge to the right distribution as steps grow; the default is within 5% of
+                every standard deviation with 20 steps. "churn" gives too sharp samples when steps
+                are few.
+            spacing: spacing of the noise levels: "log-snr", even in log-SNR over the range of the
+                schedule; "schedule", the schedule's own; or "restarts", as in
+                ``restarting_levels``, which gives too sharp samples when steps are few but corrects
+                samples that violate a constraint.
+            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the
+                rest of the batch; None draws from torch's global generator.
             verify: check the constraints of the graph.
-            tries: attempts per sample until it meets the constraints; needs ``verify``.
-            at_once: samples in memory at a time.
-            trace: called after each step with its number and the values, by variable, shape ``(batch, *axes)``; continuous ones of categories too.
-            sizes: of the axes without a static one.
+            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
+            at_once: batch size.
+            trace: callback after each step with its number and the current values by variable, shape
+                ``(batch, *axes)``; values of categories are continuous.
+            sizes: sizes of the axes without a static size.
 
         Raises:
-            DeclarationError: for an unknown sampler or spacing; for steps, count or tries below 1; for ``verify`` where the graph has no constraint,
-                and ``tries`` without ``verify``.
+            DeclarationError: for an unknown sampler or spacing; for steps, count or tries below 1;
+                for ``verify`` on a graph without constraints, and ``tries`` without ``verify``.
             ObservationError: for values that do not fit the graph.
         """
         if sampler not in SAMPLERS:
@@ -204,26 +224,27 @@ class Diffusion(ConditionalModel):
             raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(spacing, SPACINGS)}")
         check_counts("sampling", count=count, tries=tries, at_once=at_once)
         condition = self.condition(given or {}, count, **(sizes or {}))
-        falls = [levels.to(condition.rows) for levels in self._falls(spacing, steps)]
+        schedules = [levels.to(condition.rows) for levels in self._level_schedules(spacing, steps)]
         generators = generators_of(seed, count)
         training = self.training
         self.eval()
 
-        def draw(held: Condition, some: list[torch.Generator] | None) -> Tensor:
-            return self._draw(held, falls, sampler, some, trace)
+        def draw(batch: Condition, batch_generators: list[torch.Generator] | None) -> Tensor:
+            return self._draw(batch, schedules, sampler, batch_generators, trace)
 
         try:
-            return tried_again(self, condition, given or {}, draw, generators, verify, tries, at_once)
+            return sample_with_retries(self, condition, given or {}, draw, generators, verify, tries, at_once)
         finally:
             self.train(training)
 
-    def _falls(self, spacing: str, steps: int) -> list[Tensor]:
+    def _level_schedules(self, spacing: str, steps: int) -> list[Tensor]:
         if spacing == "restarts":
             return restarting_levels(self.schedule, steps)
         return [log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)]
 
     def _draw(
-        self, condition: Condition, falls: Sequence[Tensor], sampler: str, generators: list[torch.Generator] | None, trace: Trace | None
+        self, condition: Condition, schedules: Sequence[Tensor], sampler: str,
+        generators: list[torch.Generator] | None, trace: Trace | None,
     ) -> Tensor:
         shape = condition.rows.shape
         like = condition.rows
@@ -233,31 +254,34 @@ class Diffusion(ConditionalModel):
                 return torch.randn_like(like)
             return torch.stack([torch.randn(shape[1], generator=g) for g in generators]).to(like)
 
-        def look(step: int, x: Tensor, x0: Tensor) -> None:
+        def callback(step: int, x: Tensor, x0: Tensor) -> None:
             if trace is not None:
-                trace(step, self._raw(torch.where(condition.numbers, condition.rows, x), condition.frame))
+                rows = torch.where(condition.numbers, condition.rows, x)
+                trace(step, self._continuous_values(rows, condition.frame))
 
-        start = (1 + falls[0][0] ** 2).sqrt() * noise()
-        return torch.where(condition.numbers, condition.rows, restarted(SAMPLERS[sampler], self.estimator(condition), start, falls, noise, look))
+        start = (1 + schedules[0][0] ** 2).sqrt() * noise()
+        rows = restarted(SAMPLERS[sampler], self.estimator(condition), start, schedules, noise, callback)
+        return torch.where(condition.numbers, condition.rows, rows)
 
-    def _raw(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:
+    def _continuous_values(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:
+        """Values by variable on their natural scale, without rounding discrete ones."""
         natural = self._natural(rows, frame).cpu()
-        found = {}
+        values = {}
         for name, slot in frame.slots.items():
             x = natural[:, slot.numbers].unflatten(1, (-1, slot.channels))
-            found[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
-        return found
+            values[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
+        return values
 
 
 def check_counts(where: str, **counts: int) -> None:
-    """Check numbers of samples and the like.
+    """Check that counts are integers >= 1.
 
     Args:
-        where: they are counted, for the message.
-        counts: by name.
+        where: caller, for the message.
+        counts: counts by name.
 
     Raises:
-        DeclarationError: names the first that is no whole number >= 1.
+        DeclarationError: for the first count that is not an integer >= 1.
     """
     for name, number in counts.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -265,23 +289,23 @@ def check_counts(where: str, **counts: int) -> None:
 
 
 def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:
-    """A generator for each sample, from one seed for all or one for each; None where torch's global generator is to be used.
+    """One generator per sample, from a single seed or one seed per sample; None for torch's global generator.
 
     Raises:
-        ObservationError: if there is not one seed for each sample.
+        ObservationError: if the number of seeds is not ``count``.
     """
     if seed is None:
         return None
     if not isinstance(seed, Sequence):
-        seeds = [seed_of(_checked(seed), k) for k in range(count)]
+        seeds = [seed_of(_check_seed(seed), k) for k in range(count)]
     else:
-        seeds = [_checked(k) for k in seed]
+        seeds = [_check_seed(k) for k in seed]
         if len(seeds) != count:
             raise ObservationError(f"sampling: {len(seeds)} seeds are given for {count} samples.")
     return [torch.Generator().manual_seed(k) for k in seeds]
 
 
-def _checked(seed: int) -> int:
+def _check_seed(seed: int) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
@@ -298,10 +322,12 @@ def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
             "or leave out verify."
         )
     if tries > 1 and not verify:
-        raise DeclarationError(f"sampling: tries={tries} draws samples again that break a constraint; that needs verify=True.")
+        raise DeclarationError(
+            f"sampling: tries={tries} resamples what violates a constraint, which needs verify=True."
+        )
 
 
-def tried_again(
+def sample_with_retries(
     model: ConditionalModel,
     condition: Condition,
     given: Given,
@@ -311,34 +337,36 @@ def tried_again(
     tries: int,
     at_once: int,
 ) -> Samples:
-    """Draw samples, ``at_once`` at a time; with ``verify``, draw those that break a constraint again, up to ``tries`` times in all.
+    """Draw samples in batches of ``at_once``; with ``verify``, resample those that violate a constraint.
+
+    Each sample is drawn at most ``tries`` times.
 
     Raises:
-        DeclarationError: if there is no constraint to verify, or several tries are asked for without ``verify``.
+        DeclarationError: for ``verify`` on a graph without constraints, or ``tries`` > 1 without ``verify``.
     """
     _check_verification(model.frames.graph, verify, tries)
     count = len(condition.rows)
     rows = torch.zeros_like(condition.rows)
 
-    def fill(places: Tensor) -> None:
-        for chosen in places.split(at_once):
-            own = [generators[int(k)] for k in chosen] if generators else None
-            # with a seed, not even rounding may depend on the process
-            with reproducible(own is not None):
-                rows[chosen] = draw(condition.some(chosen), own)
+    def fill(indices: Tensor) -> None:
+        for batch in indices.split(at_once):
+            batch_generators = [generators[int(k)] for k in batch] if generators else None
+            # with a seed, results must not depend on the process, not even by rounding
+            with reproducible(batch_generators is not None):
+                rows[batch] = draw(condition.some(batch), batch_generators)
 
     fill(torch.arange(count, device=rows.device))
     values = model.values_of(rows, condition, given)
-    tried = torch.ones(count, dtype=torch.int64)
+    attempts = torch.ones(count, dtype=torch.int64)
     if not verify:
-        return Samples(values, None, tried)
+        return Samples(values, None, attempts)
     valid = model.valid(values)
     for _ in range(tries - 1):
-        again = (~valid).nonzero().squeeze(1)
-        if not len(again):
+        invalid = (~valid).nonzero().squeeze(1)
+        if not len(invalid):
             break
-        fill(again.to(rows.device))
-        tried[again] += 1
+        fill(invalid.to(rows.device))
+        attempts[invalid] += 1
         values = model.values_of(rows, condition, given)
         valid = model.valid(values)
-    return Samples(values, valid, tried)
+    return Samples(values, valid, attempts)

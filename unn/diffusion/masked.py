@@ -1,4 +1,4 @@
-"""Sampling discrete variables by revealing them a few at a time: the alternative to Gaussian noise where there are only categories."""
+"""Masked diffusion: reveal discrete variables a few at a time, instead of denoising Gaussian noise."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, one_hot
 
 from ..errors import DeclarationError
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Given
 from .conditional import Condition, ConditionalModel, Samples
-from .diffusion import check_counts, generators_of, tried_again
+from .diffusion import check_counts, generators_of, sample_with_retries
 
 
 class MaskedDiffusion(ConditionalModel):
-    """Learns the distribution of each hidden category given those that are shown, by cross-entropy; samples by revealing nodes in random order.
+    """Masked diffusion: predict masked nodes from the visible ones; sample by revealing them in random order.
 
     Args:
-        denoiser: of a graph whose variables are all discrete.
+        denoiser: denoiser of a graph whose variables are all discrete.
 
     Raises:
         DeclarationError: if a variable is continuous.
@@ -30,24 +30,27 @@ class MaskedDiffusion(ConditionalModel):
         self.denoiser = denoiser
         for name, kind in self.frames.kinds.items():
             if kind == "real":
-                raise DeclarationError(f"variable {name!r} is continuous; revealing needs discrete variables only, so take unn.Diffusion.")
+                raise DeclarationError(
+                    f"variable {name!r} is continuous, but MaskedDiffusion needs discrete variables; "
+                    "use unn.Diffusion."
+                )
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """The mean cross-entropy of hidden nodes, a scalar; any share of those that are not observed is shown as well.
+        """Mean cross-entropy of masked nodes, a scalar; a random share of the unobserved nodes is visible.
 
         Draws from torch's global generator. Arguments as for ``Diffusion.loss``.
         """
         clean, condition = self.example(values, observed, **sizes)
-        shown = torch.rand_like(clean[:, :1]) > torch.rand(condition.nodes.shape, device=clean.device)
-        held = _with(condition, condition.nodes | shown, clean)
+        visible = torch.rand_like(clean[:, :1]) > torch.rand(condition.nodes.shape, device=clean.device)
+        masked = _reveal(condition, condition.nodes | visible, clean)
         frame = condition.frame
-        scores = self._scores(held)
+        scores = self._scores(masked)
         truth = self._natural(clean, frame)
         error = torch.zeros_like(clean)
         for slot in frame.slots.values():
             logs = log_softmax(scores[:, slot.numbers].unflatten(1, (-1, slot.channels)), -1)
             error[:, slot.numbers] = -(logs.flatten(1) * truth[:, slot.numbers]) * slot.channels
-        return self.mean_over_unknown(error, held)
+        return self.mean_over_unknown(error, masked)
 
     @torch.no_grad()
     def sample(
@@ -65,14 +68,14 @@ class MaskedDiffusion(ConditionalModel):
         """Sample all variables that are not given, revealing nodes in random order.
 
         Args:
-            given: by variable, whole or in part; a batch axis of 1 is repeated.
-            count: of samples.
-            steps: calls of the network, over which the hidden nodes are spread; None for one a node.
-            seed: of all samples together, or one for each; None draws from torch's global generator.
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: number of samples.
+            steps: number of network evaluations per sample; None for one per masked node.
+            seed: seed for all samples, or one seed per sample; None draws from torch's global generator.
             verify: check the constraints of the graph.
-            tries: with ``verify``, how often to sample what meets them not.
-            at_once: samples in memory at a time.
-            sizes: of the axes without a static one.
+            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
+            at_once: batch size.
+            sizes: sizes of the axes without a static size.
 
         Raises:
             DeclarationError: for steps, count, tries or at_once below 1.
@@ -83,8 +86,12 @@ class MaskedDiffusion(ConditionalModel):
         generators = generators_of(seed, count)
         training = self.training
         self.eval()
+
+        def draw(batch: Condition, batch_generators: list[torch.Generator] | None) -> Tensor:
+            return self._draw(batch, steps, batch_generators)
+
         try:
-            return tried_again(self, condition, given or {}, lambda held, some: self._draw(held, steps, some), generators, verify, tries, at_once)
+            return sample_with_retries(self, condition, given or {}, draw, generators, verify, tries, at_once)
         finally:
             self.train(training)
 
@@ -96,31 +103,32 @@ class MaskedDiffusion(ConditionalModel):
 
         frame = condition.frame
         hidden = ~condition.nodes
-        # the rank of each hidden node in the order of revealing; known ones come first
-        rank = torch.where(hidden, 1 + uniform(frame.nodes), 0).argsort(1).argsort(1) - condition.nodes.sum(1, keepdim=True)
-        own = hidden.sum(1, keepdim=True)
-        # each sample spreads its own hidden nodes over its own calls
-        calls = own if steps is None else own.clamp(max=steps)
+        # rank of each masked node in the random order of revealing; observed nodes come first
+        order = torch.where(hidden, 1 + uniform(frame.nodes), 0).argsort(1).argsort(1)
+        rank = order - condition.nodes.sum(1, keepdim=True)
+        hidden_count = hidden.sum(1, keepdim=True)
+        # the number of masked nodes, and so of network evaluations, differs between samples
+        calls = hidden_count if steps is None else hidden_count.clamp(max=steps)
         for k in range(int(calls.max())):
             scores = self._scores(condition)
             chosen = torch.zeros_like(condition.rows)
             for slot in frame.slots.values():
                 logits = scores[:, slot.numbers].unflatten(1, (-1, slot.channels))
                 noise = uniform(logits[0].numel()).view_as(logits).clamp(1e-20, 1 - 1e-7)
-                picked = (logits - (-noise.log()).log()).argmax(-1)
-                chosen[:, slot.numbers] = torch.nn.functional.one_hot(picked, slot.channels).to(chosen).flatten(1)
-            new = hidden & (rank * calls < own * (k + 1)) & ~condition.nodes
+                options = (logits - (-noise.log()).log()).argmax(-1)
+                chosen[:, slot.numbers] = one_hot(options, slot.channels).to(chosen).flatten(1)
+            new = hidden & (rank * calls < hidden_count * (k + 1)) & ~condition.nodes
             rows = torch.where(new[:, frame.node_of_number.to(new.device)], self._standard(chosen, frame), condition.rows)
-            condition = _with(condition, condition.nodes | new, rows)
+            condition = _reveal(condition, condition.nodes | new, rows)
         return condition.rows
 
     def _scores(self, condition: Condition) -> Tensor:
         level = torch.zeros(len(condition.rows), device=condition.rows.device, dtype=condition.rows.dtype)
-        found: Tensor = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
-        return found
+        scores: Tensor = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
+        return scores
 
 
-def _with(condition: Condition, nodes: Tensor, rows: Tensor) -> Condition:
-    """More nodes known, with the values in some rows."""
+def _reveal(condition: Condition, nodes: Tensor, rows: Tensor) -> Condition:
+    """The condition in which ``nodes`` are known, with their values in ``rows``."""
     numbers = nodes[:, condition.frame.node_of_number.to(nodes.device)]
     return Condition(condition.frame, torch.where(numbers, rows, 0), nodes, numbers)

@@ -1,8 +1,10 @@
-"""Samplers: from noise to a sample, by a function ``denoise(x, sigma) -> x0``.
+"""Samplers, which integrate the reverse process with a denoiser ``denoise(x, sigma) -> x0``.
 
-All of them work on x = x0 + sigma noise, with rows ``(batch, numbers)``, levels that fall to 0, shape ``(steps + 1,)``, and ``noise()``, which
-gives standard Gaussian noise of the shape of x. ``look(k, x, x0)`` is called after each step. A process that keeps the variance, as the
-structured-diffusion paper's, is the same one after a division by sqrt(1 + sigma^2).
+All samplers work on x = x0 + sigma noise (variance exploding), shape ``(batch, numbers)``.
+``levels`` are noise levels that decrease to 0, shape ``(steps + 1,)``; ``noise()`` returns standard
+Gaussian noise of the shape of x; the callback ``look(k, x, x0)`` is called after each step.
+Dividing by sqrt(1 + sigma^2) gives the variance-preserving process of the structured-diffusion
+paper.
 """
 
 from __future__ import annotations
@@ -20,106 +22,111 @@ Sampler = Callable[[Denoise, Tensor, Tensor, Noise, Look], Tensor]
 
 
 def ancestral(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """Draws from q(x_s | x_t, x0) at each step (Ho et al., 2020, equation 7)."""
-    return _exponential(denoise, x, levels, noise, look, renewed=1, carried=0)
+    """Ancestral sampling: draw from q(x_s | x_t, x0) at each step (Ho et al., 2020, equation 7)."""
+    return _exponential_integrator(denoise, x, levels, noise, look, eta=1, extrapolation=0)
 
 
 def ddim(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """Keeps the noise that the estimate implies (Song et al., 2021, eta = 0): Euler steps of the probability flow."""
-    return _exponential(denoise, x, levels, noise, look, renewed=0, carried=0)
+    """DDIM with eta = 0 (Song et al., 2021): Euler steps of the probability-flow ODE."""
+    return _exponential_integrator(denoise, x, levels, noise, look, eta=0, extrapolation=0)
 
 
 def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """DPM-Solver++ 2M (Lu et al., 2022): exact in the linear part, the estimate extrapolated from the step before."""
-    return _exponential(denoise, x, levels, noise, look, renewed=0, carried=1)
+    """DPM-Solver++ 2M (Lu et al., 2022): exact linear part, estimate extrapolated from the previous step."""
+    return _exponential_integrator(denoise, x, levels, noise, look, eta=0, extrapolation=1)
 
 
 def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """SDE-DPM-Solver++ 2M (Lu et al., 2022): the same for the stochastic process, with fresh noise in each step."""
-    return _exponential(denoise, x, levels, noise, look, renewed=1, carried=1)
+    """SDE-DPM-Solver++ 2M (Lu et al., 2022): ``dpm_solver`` for the reverse SDE."""
+    return _exponential_integrator(denoise, x, levels, noise, look, eta=1, extrapolation=1)
 
 
 def churn(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """The reverse process with more noise than ``ancestral`` (Karras et al., 2022, equation 6), for few steps; it sharpens.
+    """Stochastic sampler with more noise than ``ancestral`` (Karras et al., 2022, equation 6), for few steps.
 
-    The noise rate is 32 times the length of a step in log sigma, 16 at most: with 20 steps nearly all noise is replaced in each of them, so that the
-    errors of earlier steps do not last. The price is spread: 20 steps of ``LinearSteps(last=0.01)`` keep 0.91 of the standard deviation of Gaussian
-    data of unit variance, 100 steps 0.97, 1000 steps 0.999. As the rate falls with the length of the steps, the limit is the right distribution.
+    The noise rate is 32 times the step length in log sigma, at most 16: with 20 steps nearly all
+    noise is replaced in each step, which removes the errors of earlier steps. Samples become too
+    sharp: 20 steps of ``LinearSteps(last=0.01)`` keep 0.91 of the standard deviation of Gaussian
+    data of unit variance, 100 steps 0.97, 1000 steps 0.999. The rate decreases with the step
+    length, so the sampler converges to the right distribution.
     """
-    return _exponential(denoise, x, levels, noise, look, renewed=16, carried=0.5, per_length=32)
+    return _exponential_integrator(denoise, x, levels, noise, look, eta=16, extrapolation=0.5, per_length=32)
 
 
 def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
-    """Second-order steps of the probability flow, two estimates each (Karras et al., 2022, algorithm 1)."""
+    """Heun's method for the probability-flow ODE (Karras et al., 2022, algorithm 1), two estimates a step."""
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
         slope = (x - x0) / now
-        there = x + (after - now) * slope
+        euler = x + (after - now) * slope
         if after > 0:
-            slope = (slope + (there - denoise(there, after)) / after) / 2
+            slope = (slope + (euler - denoise(euler, after)) / after) / 2
         x = x + (after - now) * slope
         look(k, x, x0)
     return x
 
 
 def restarted(sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look) -> Tensor:
-    """Restart sampling (Xu et al., 2023): several falls of the noise, with fresh noise up to the first level of the next one in between.
+    """Restart sampling (Xu et al., 2023): run several noise schedules, re-noising the sample in between.
 
-    Fresh noise contracts the discretisation error of the fall before. Each fall adds a discretisation error of its own, so that the limit is the
-    right distribution only as the falls themselves get more steps.
+    Re-noising to the first level of the next schedule contracts the discretisation error of the
+    previous schedule. Each schedule adds a discretisation error of its own, so the sampler
+    converges to the right distribution only as each schedule gets more steps.
 
     Args:
-        sampler: for each fall.
-        denoise: as of the sampler.
-        x: at the first level of the first fall.
-        falls: falling levels, as a sampler needs them.
-        noise: as of the sampler.
-        look: as of the sampler; steps are numbered through.
+        sampler: sampler for each schedule.
+        denoise: denoiser, as for the sampler.
+        x: noisy sample at the first level of the first schedule.
+        falls: noise schedules, each with decreasing levels, shape ``(steps + 1,)``.
+        noise: noise source, as for the sampler.
+        look: callback, as for the sampler; steps are numbered across all schedules.
     """
     done = 0
 
-    def look_on(k: int, now: Tensor, x0: Tensor) -> None:
+    def numbered(k: int, now: Tensor, x0: Tensor) -> None:
         look(done + k, now, x0)
 
     for index, levels in enumerate(falls):
         if index:
             x = x + (levels[0] ** 2 - falls[index - 1][-1] ** 2).sqrt() * noise()
-        x = sampler(denoise, x, levels, noise, look_on)
+        x = sampler(denoise, x, levels, noise, numbered)
         done += len(levels) - 1
     return x
 
 
-def _exponential(
-    denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look, renewed: float, carried: float,
+def _exponential_integrator(
+    denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look, eta: float, extrapolation: float,
     per_length: float | None = None,
 ) -> Tensor:
-    """Steps that are exact where the estimate does not change, for any amount of noise in the reverse process (Karras et al., 2022, equation 6).
+    """Exponential integrator for any noise rate (Karras et al., 2022, equation 6).
+
+    It is exact for a constant estimate.
 
     Args:
-        denoise, x, levels, noise, look: as of every sampler.
-        renewed: how fast noise is replaced by fresh noise: 0 for the probability flow, 1 for the reverse of the process that made the noise.
-        carried: how much of the way to the middle of a step its estimate is extrapolated from the one before: 1 for the second order.
-        per_length: limits ``renewed`` to this number times log(now / after), so that it falls as steps get shorter; None for no limit.
+        denoise, x, levels, noise, look: as for every sampler.
+        eta: noise rate; 0 integrates the probability-flow ODE, 1 the reverse SDE.
+        extrapolation: weight of the second-order correction in [0, 1].
+        per_length: bound on ``eta`` per unit of step length log(now / after); None for no bound.
     """
-    before: Tensor | None = None
+    previous: Tensor | None = None
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
-        straight = x0 + carried * _change(x0, before, levels, k) if carried else x0
-        rate = renewed if per_length is None else (per_length * (now / after).log()).clamp(max=renewed)
+        straight = x0 + extrapolation * _midpoint_correction(x0, previous, levels, k) if extrapolation else x0
+        rate = eta if per_length is None else (per_length * (now / after).log()).clamp(max=eta)
         x = straight + (after / now) ** (1 + rate) * (x - straight)
-        if renewed and after > 0:
+        if eta and after > 0:
             x = x + after * (1 - (after / now) ** (2 * rate)).sqrt() * noise()
-        before = x0
+        previous = x0
         look(k, x, x0)
     return x
 
 
-def _change(x0: Tensor, before: Tensor | None, levels: Tensor, k: int) -> Tensor:
-    """By how much the estimate of step k changes to the middle of the step, as it did since the step before; nothing where there is none."""
-    if before is None or not 0 < levels[k + 1] < levels[k] < levels[k - 1]:
+def _midpoint_correction(x0: Tensor, previous: Tensor | None, levels: Tensor, k: int) -> Tensor:
+    """Linear extrapolation of the estimate to the midpoint of step k in log-SNR; zero for the first step."""
+    if previous is None or not 0 < levels[k + 1] < levels[k] < levels[k - 1]:
         return torch.zeros_like(x0)
     ratio = (levels[k - 1] / levels[k]).log() / (levels[k] / levels[k + 1]).log()
-    return (x0 - before) / (2 * ratio)
+    return (x0 - previous) / (2 * ratio)
 
 
 SAMPLERS: dict[str, Sampler] = {
@@ -130,4 +137,4 @@ SAMPLERS: dict[str, Sampler] = {
     "dpm-solver-sde": dpm_solver_sde,
     "churn": churn,
 }
-"""By name."""
+"""All samplers, by name."""

@@ -1,4 +1,4 @@
-"""Levels of noise: the standard deviation sigma of what is added to data of about unit variance."""
+"""Noise schedules: levels are standard deviations sigma of noise added to data of about unit variance."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from ..errors import DeclarationError
 
 
 class Schedule(ABC):
-    """From which levels of noise training draws, and through which sampling goes."""
+    """Noise schedule: distribution of noise levels in training, sequence of noise levels in sampling."""
 
     @abstractmethod
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Levels for training, shape ``(count,)``."""
+        """Draw noise levels for training, shape ``(count,)``."""
 
     @abstractmethod
     def levels(self, steps: int) -> Tensor:
-        """Levels for sampling, falling, the last one 0, shape ``(steps + 1,)``."""
+        """Noise levels for sampling, decreasing to 0, shape ``(steps + 1,)``."""
 
 
 @dataclass(frozen=True)
 class LinearSteps(Schedule):
-    """The paper's process: x_t = sqrt(1 - beta_t) x_(t-1) + sqrt(beta_t) noise, with beta linear in t (equation 1 and Appendix A).
+    """Linear schedule of the structured-diffusion paper (equation 1 and Appendix A).
 
-    In units of the data, after t steps sigma_t^2 = 1 / prod_s (1 - beta_s) - 1.
+    x_t = sqrt(1 - beta_t) x_(t-1) + sqrt(beta_t) noise, with beta linear in t. In units of the
+    data, the noise level after t steps is sigma_t^2 = 1 / prod_s (1 - beta_s) - 1.
 
     Attributes:
-        steps: T.
+        steps: number of steps T.
         first: beta_1.
-        last: beta_T; 0.005 in the paper leaves sigma_T at 3.4, where noise does not drown the data; 0.02 takes it to 157.
+        last: beta_T; the paper's 0.005 gives sigma_T = 3.4, where the data are still visible; 0.02 gives 157.
     """
 
     steps: int = 1000
@@ -47,27 +48,26 @@ class LinearSteps(Schedule):
 
     @cached_property
     def sigmas(self) -> Tensor:
-        """After each step, rising, shape ``(steps,)``."""
-        kept = torch.log1p(-torch.linspace(self.first, self.last, self.steps, dtype=torch.float64)).cumsum(0)
-        return torch.expm1(-kept).sqrt().float()
+        """Noise level after each step, increasing, shape ``(steps,)``."""
+        betas = torch.linspace(self.first, self.last, self.steps, dtype=torch.float64)
+        return torch.expm1(-torch.log1p(-betas).cumsum(0)).sqrt().float()
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         return self.sigmas[torch.randint(self.steps, (count,), generator=generator)]
 
     def levels(self, steps: int) -> Tensor:
-        """Evenly spaced in t."""
+        """Levels evenly spaced in t, interpolated between steps in log sigma."""
         _check_steps(steps)
-        place = torch.linspace(self.steps - 1, 0 if steps > 1 else self.steps - 1, steps)
-        low = place.floor().long().clamp(max=self.steps - 1)
+        times = torch.linspace(self.steps - 1, 0 if steps > 1 else self.steps - 1, steps)
+        low = times.floor().long().clamp(max=self.steps - 1)
         high = (low + 1).clamp(max=self.steps - 1)
-        # between two steps, in the logarithm
         logs = self.sigmas.log()
-        return torch.cat([(logs[low] + (place - low) * (logs[high] - logs[low])).exp(), torch.zeros(1)])
+        return torch.cat([(logs[low] + (times - low) * (logs[high] - logs[low])).exp(), torch.zeros(1)])
 
 
 @dataclass(frozen=True)
 class LogUniform(Schedule):
-    """Uniform in log sigma, for training and for sampling: evenly spaced in the log-SNR.
+    """Schedule uniform in log sigma, in training and in sampling.
 
     Attributes:
         lowest: smallest sigma.
@@ -85,18 +85,19 @@ class LogUniform(Schedule):
         return (low + (high - low) * torch.rand(count, generator=generator)).exp()
 
     def levels(self, steps: int) -> Tensor:
-        """Evenly spaced in log sigma."""
+        """Levels evenly spaced in log sigma."""
         return _log_spaced(self.lowest, self.highest, steps)
 
 
 @dataclass(frozen=True)
 class LogNormal(Schedule):
-    """Levels of Karras et al. (2022): log sigma is Gaussian in training; sampling is even in sigma^(1/7).
+    """Schedule of Karras et al. (2022): Gaussian in log sigma in training, even in sigma^(1/7) in sampling.
 
     Attributes:
-        mean: of log sigma; -1.2 for the images of the paper. Levels matter where they are near the standard deviation of a posterior, in units
-            of that of the prior, and posteriors of few numbers are wider than those of pixels.
-        deviation: of log sigma; 1.2 in the paper.
+        mean: mean of log sigma in training; -1.2 for the images of the paper. Training is most
+            useful at levels near the standard deviation of the posterior, in units of that of the
+            prior, and posteriors of a few numbers are wider than those of pixels.
+        deviation: standard deviation of log sigma in training; 1.2 in the paper.
         lowest: smallest sigma in sampling.
         highest: largest sigma in sampling.
     """
@@ -113,34 +114,37 @@ class LogNormal(Schedule):
         return (self.mean + self.deviation * torch.randn(count, generator=generator)).exp()
 
     def levels(self, steps: int) -> Tensor:
-        """Karras et al. (2022), equation 5, rho = 7."""
+        """Levels of Karras et al. (2022), equation 5, rho = 7."""
         _check_steps(steps)
-        place = torch.linspace(0, 1, steps)
+        ramp = torch.linspace(0, 1, steps)
         high, low = self.highest ** (1 / 7), self.lowest ** (1 / 7)
-        return torch.cat([(high + place * (low - high)) ** 7, torch.zeros(1)])
+        return torch.cat([(high + ramp * (low - high)) ** 7, torch.zeros(1)])
 
 
-_AGAIN, _TO, _SHORTEST = 1.5, 0.06, 4
-"""First level and last of the shortest round, in standard deviations of the data, and its number of estimates."""
+_RESTART_HIGHEST, _RESTART_LOWEST, _SHORTEST = 1.5, 0.06, 4
+"""First level and last level, in standard deviations of the data, and steps of the shortest restart."""
 
 
 def restarting_levels(schedule: Schedule, steps: int) -> list[Tensor]:
-    """Levels for ``unn.diffusion.restarted``: a fall through those of the schedule, then rounds, at most three fifths of all steps.
+    """Noise levels for ``unn.diffusion.restarted``: one pass over the schedule, then restarts.
 
-    Rounds are evenly spaced in the log-SNR and start at 1.5 standard deviations of the data: a sample that is nearly right is still recognisable
-    there, its errors are not. A round has as many steps as the square root of all, four at least, and ends at a level that falls as its length
-    grows, so that both the number of rounds and their accuracy grow with the steps. Fewer than seven steps leave no round.
+    Restarts have at most three fifths of all steps. They are evenly spaced in log-SNR and start at
+    1.5 standard deviations of the data, a level that preserves a nearly correct sample but erases
+    its errors. Each restart has the square root of ``steps`` steps, at least four, and its last
+    level decreases with its length, so both the number of restarts and their accuracy grow with
+    ``steps``. With fewer than seven steps there are no restarts.
     """
     _check_steps(steps)
     length = max(_SHORTEST, math.isqrt(steps))
     highest, lowest = schedule.levels(2)[:2].tolist()
-    highest, lowest = min(highest, _AGAIN), max(lowest, _TO * _SHORTEST / length)
-    rounds = 3 * steps // 5 // length if lowest < highest else 0
-    return [schedule.levels(steps - rounds * length), *(_log_spaced(lowest, highest, length) for _ in range(rounds))]
+    highest, lowest = min(highest, _RESTART_HIGHEST), max(lowest, _RESTART_LOWEST * _SHORTEST / length)
+    restarts = 3 * steps // 5 // length if lowest < highest else 0
+    first = schedule.levels(steps - restarts * length)
+    return [first, *(_log_spaced(lowest, highest, length) for _ in range(restarts))]
 
 
 def log_snr_levels(schedule: Schedule, steps: int) -> Tensor:
-    """As many levels over the range of a schedule, evenly spaced in the log-SNR, shape ``(steps + 1,)``."""
+    """Levels over the range of a schedule, evenly spaced in log-SNR, shape ``(steps + 1,)``."""
     ends = schedule.levels(2)
     return _log_spaced(float(ends[1]), float(ends[0]), steps)
 
@@ -152,7 +156,7 @@ def _log_spaced(lowest: float, highest: float, steps: int) -> Tensor:
 
 def _check_steps(steps: int) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise DeclarationError(f"sampling needs a number of steps >= 1, got {steps!r}.")
+        raise DeclarationError(f"sampling needs an integer number of steps >= 1, got {steps!r}.")
 
 
 def _check_range(lowest: float, highest: float, schedule: Schedule) -> None:

@@ -1,4 +1,4 @@
-"""What learned engines share: layouts of tokens, embeddings, transformer blocks, and the denoiser made of them."""
+"""Networks over graphs: token layouts, embeddings, transformer blocks and the denoiser."""
 
 from .blocks import TransformerBlock as TransformerBlock
 from .denoiser import Denoiser as Denoiser

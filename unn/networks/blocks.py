@@ -1,4 +1,4 @@
-"""Blocks of transformers over the nodes of a graph."""
+"""Transformer blocks over the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from ..ops.attention import AttentionMask, attention
 
 
 class TransformerBlock(nn.Module):
-    """A residual block on each token, then attention, each on normalised tokens (structured-diffusion paper, Appendix D).
+    """Residual block per token, then attention, both pre-norm (structured-diffusion paper, Appendix D).
 
-    Norms are per token, so that no information bypasses the mask. Queries and keys are normalised; values are not, since a weighted mean of
-    continuous values, such as a posterior mean, needs their magnitudes. A new block is nearly the identity.
+    LayerNorm is per token, so no information bypasses the mask. Queries and keys are computed from
+    normalised tokens, values from unnormalised ones, since a weighted mean of continuous values,
+    such as a posterior mean, needs their magnitudes. A newly initialised block is nearly the
+    identity.
 
     Args:
-        width: of a token.
-        heads: of attention; divides the width.
-        dropout: probability in the residual block.
-        global_token: add a linear function of the mean of all tokens to each; this bypasses the mask.
-        conditioned: has the block weights for a conditioning tensor?
+        width: token width.
+        heads: number of attention heads; divides the width.
+        dropout: dropout probability in the residual block.
+        global_token: add a linear function of the mean of all tokens to each token; this bypasses the mask.
+        conditioned: give the block weights for a conditioning tensor.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, global_token: bool = False, conditioned: bool = True) -> None:
@@ -42,16 +44,17 @@ class TransformerBlock(nn.Module):
     def forward(
         self, tokens: Tensor, conditioning: Tensor | None = None, mask: AttentionMask | None = None, kernel: str = "auto"
     ) -> Tensor:
-        """New tokens, shape ``(batch, nodes, width)``.
+        """Apply the block; returns tokens, shape ``(batch, nodes, width)``.
 
         Args:
-            tokens: of that shape.
-            conditioning: time, position or whatever else each token is conditioned on; broadcastable to that shape. None for none.
-            mask: which nodes attend to which; None for all to all.
-            kernel: of attention, see ``unn.ops.attention.attention``.
+            tokens: input tokens, same shape.
+            conditioning: embedding of what each token is conditioned on, such as time and position;
+                broadcastable to the shape of the tokens. None for no conditioning.
+            mask: attention mask; None for dense attention.
+            kernel: attention kernel, see ``unn.ops.attention.attention``.
 
         Raises:
-            DeclarationError: for a conditioning tensor where the block has no weights for it.
+            DeclarationError: for a conditioning tensor if the block was made with ``conditioned=False``.
         """
         h = self.first(silu(self.first_norm(tokens)))
         if conditioning is not None:

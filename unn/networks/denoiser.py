@@ -1,4 +1,4 @@
-"""A transformer over the nodes of a graph: the attention mask is that of the graph, and embeddings are shared along its symmetries."""
+"""Denoiser: a transformer over the nodes of a graph, masked by its adjacency, tied by its symmetries."""
 
 from __future__ import annotations
 
@@ -28,30 +28,38 @@ SELF_CONDITIONINGS = ("tokens", "estimate", "none")
 
 
 class Denoiser(nn.Module):
-    """Estimates a sample from its noisy values, given any of them exactly.
+    """Network that estimates a clean sample from noisy values and exact evidence.
 
-    A token for each node; a stack of residual blocks and of attention in which a node sees its neighbours in the graph (structured-diffusion
-    paper, Section 3 and Appendix D). Norms are per token, so that no information bypasses the mask.
+    A transformer with one token per node, in which a node attends to its neighbours in the graph
+    (structured-diffusion paper, Section 3 and Appendix D). LayerNorm is per token, so no
+    information bypasses the mask.
 
     Args:
-        graph: the declaration.
-        width: of a token.
-        depth: pairs of a residual block and attention; None for as many as information needs to cross the graph, two at least.
-        heads: of attention; divides the width.
-        embedding: of nodes. "exchangeable": one for each variable, and positions along the indices that are not exchangeable; "array": one for each
-            variable, and positions along all of its axes; "independent": one for each node, for one size of the graph.
-        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for "exchangeable"; None for all of them, with an
-            ``ExchangeabilityWarning`` at the first use where a factor leaves open whether they are symmetries of the problem.
-        dropout: probability in the residual blocks.
-        global_token: add a linear function of the mean of all tokens to each token in each block; this bypasses the mask.
-        structure: who attends to whom: "graph", or an ablation of it (structured-diffusion paper, Figure 7): "dense", everybody to everybody;
-            "directed", children to parents but not back; "random", as many pairs anywhere.
-        kernel: of attention, see ``unn.ops.attention.attention``.
-        self_conditioning: which part of an estimate the next one is conditioned on: "tokens", the last token of each node (Jabri et al., 2023);
-            "estimate", the estimate alone (Chen et al., 2023); "none".
-        sizes: of axes without a static one, at which "independent" embeddings are made.
-        body: instead of the stack of blocks, a module that takes tokens and their conditioning on time and position, shape
-            ``(batch, nodes, width)`` each, and returns tokens; such as ``factors.EnergyBody``.
+        graph: declaration of the graph.
+        width: token width.
+        depth: number of transformer blocks; None for the number that propagates information across
+            the graph, at least two.
+        heads: number of attention heads; divides the width.
+        embedding: node embeddings. "exchangeable": one per variable, and positions along the
+            indices that are not exchangeable; "array": one per variable, and positions along all of
+            its axes; "independent": one per node, for one size of the graph.
+        shared: names of the symmetries (``g.symmetries()``) whose indices share embeddings, for
+            "exchangeable"; None for all of them, with an ``ExchangeabilityWarning`` at the first
+            use if a factor does not state whether they are symmetries of the problem.
+        dropout: dropout probability in the residual blocks.
+        global_token: add a linear function of the mean of all tokens to each token in each block;
+            this bypasses the mask.
+        structure: attention mask: "graph", or an ablation (structured-diffusion paper, Figure 7):
+            "dense", no mask; "directed", children attend to parents but not conversely; "random",
+            the same number of random pairs.
+        kernel: attention kernel, see ``unn.ops.attention.attention``.
+        self_conditioning: part of the previous estimate that the next one is conditioned on:
+            "tokens", the last token of each node (Jabri et al., 2023); "estimate", the estimate
+            (Chen et al., 2023); "none".
+        sizes: sizes of the axes without a static size, for "independent" embeddings.
+        body: module that replaces the blocks: it takes tokens and their conditioning on time and
+            position, shape ``(batch, nodes, width)`` each, and returns tokens; for example
+            ``factors.EnergyBody``.
 
     Raises:
         DeclarationError: for options out of range.
@@ -108,7 +116,7 @@ class Denoiser(nn.Module):
                 nn.init.zeros_(weight)
 
     def frame(self, **sizes: int) -> Frame:
-        """The graph at given sizes; those that were asked for last are kept, so that asking again costs nothing.
+        """Return the frame of the graph at given sizes, cached for the last sizes used.
 
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
@@ -116,26 +124,27 @@ class Denoiser(nn.Module):
         return self.frames.at(**sizes)
 
     def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
-        """An estimate of the clean sample, shape ``(batch, numbers)``; at observed nodes it means nothing.
+        """Estimate of the clean sample, shape ``(batch, numbers)``; undefined at observed nodes.
 
-        Arguments as for ``tokens``, of which this is the ``estimate``.
+        Arguments as for ``tokens``.
         """
         return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
 
     def tokens(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
-        """The last token of each node, shape ``(batch, nodes, width)``.
+        """Final token of each node, shape ``(batch, nodes, width)``.
 
         Args:
-            rows: noisy values of unit scale where nothing is observed, exact ones where it is, shape ``(batch, numbers)``.
-            level: of the noise, the logarithm of its ratio to the data, shape ``(batch,)``.
-            observed: which nodes are, shape ``(batch, nodes)``, boolean.
-            frame: of the graph at the sizes of these rows.
-            memory: with self-conditioning, of an earlier call: its tokens, shape ``(batch, nodes, width)``, or its estimate, shape
-                ``(batch, numbers)``; None and zeros are the same.
+            rows: exact values at observed nodes, noisy values of unit scale elsewhere, shape
+                ``(batch, numbers)``.
+            level: log-ratio of noise to data, shape ``(batch,)``.
+            observed: mask of observed nodes, shape ``(batch, nodes)``, boolean.
+            frame: frame of the graph at the sizes of these rows.
+            memory: self-conditioning state: the tokens of the previous call, shape ``(batch, nodes,
+                width)``, or its estimate, shape ``(batch, numbers)``; None is equivalent to zeros.
         """
         tokens = self._tokens(self.read, rows, frame)
         if memory is not None:
-            tokens = tokens + self._remembered(memory, frame)
+            tokens = tokens + self._embed_memory(memory, frame)
         embeddings = self._embeddings(frame)
         tokens = tokens + embeddings + observed[..., None] * self.observed
         conditioning = silu(self.time(sinusoids(level * 250, self.width)))[:, None] + embeddings
@@ -147,28 +156,28 @@ class Denoiser(nn.Module):
         return silu(self.norm(tokens))
 
     def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
-        """The estimate that follows from tokens, shape ``(batch, numbers)``.
+        """Estimate of the clean sample from the final tokens, shape ``(batch, numbers)``.
 
         Args:
-            tokens: shape ``(batch, nodes, width)``.
-            frame: of the graph at their sizes.
+            tokens: final tokens, shape ``(batch, nodes, width)``.
+            frame: frame of the graph at their sizes.
         """
         return torch.cat([self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()], 1)
 
-    def _remembered(self, memory: Tensor, frame: Frame) -> Tensor:
+    def _embed_memory(self, memory: Tensor, frame: Frame) -> Tensor:
         if isinstance(self.previous, nn.ModuleDict):
             return self._tokens(self.previous, memory, frame)
         if self.previous is None:
             raise DeclarationError('the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" or "estimate".')
-        found: Tensor = self.previous(memory)
-        return found
+        tokens: Tensor = self.previous(memory)
+        return tokens
 
     def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
         parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
         return torch.cat(parts, 1)
 
     def _embeddings(self, frame: Frame) -> Tensor:
-        """The embeddings of all nodes, shape ``(nodes, width)``."""
+        """Embeddings of all nodes, shape ``(nodes, width)``."""
         if self.independent is not None:
             if self.independent.num_embeddings != frame.nodes:
                 raise DeclarationError(
@@ -184,10 +193,10 @@ class Denoiser(nn.Module):
         return embeddings
 
     def _shared(self, frame: Frame) -> list[Symmetry]:
-        """The symmetries along whose indices nodes share embeddings.
+        """Symmetries along whose indices nodes share embeddings.
 
         Raises:
-            DeclarationError: for the name of a symmetry that the graph does not have.
+            DeclarationError: for a name in ``shared`` that is not a symmetry of the graph.
         """
         known = [symmetry.name for symmetry in frame.candidates]
         for name in self.shared or ():
@@ -204,20 +213,21 @@ class Denoiser(nn.Module):
 
 
 def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-    """Accept states of earlier versions, in which parts of the blocks had other names."""
+    """Rename the keys of state dicts from earlier versions, in which parts of the blocks had other names."""
     for key in [key for key in state if key.startswith(f"{prefix}blocks.")]:
         state[key.replace(".told.", ".conditioning.").replace(".everyone.", ".global_token.")] = state.pop(key)
 
 
 def _warn(assumption: Assumption) -> None:
-    """Say that embeddings are shared along indices of which the declaration leaves open whether they are exchangeable."""
-    factor, (one, other) = assumption.factor, assumption.shared
+    """Warn that embeddings are shared along indices that are not declared exchangeable."""
+    factor, (left, right) = assumption.factor, assumption.shared
     warnings.warn(
-        f"denoiser: embeddings are shared along {one.name!r} and {other.name!r}, but factor {factor.name!r} ({factor.formula()}) "
-        "relates each value of one to each value of the other and does not state that they are exchangeable. A relation that treats "
-        "them unequally, such as a matrix product with fixed weights, cannot be learned with shared embeddings. State in the factor "
-        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do not; or give the denoiser '
-        'shared=[...] or embedding="array".',
+        f"denoiser: embeddings are shared along {left.name!r} and {right.name!r}, but factor {factor.name!r} "
+        f"({factor.formula()}) relates each value of one to each value of the other and does not state that "
+        "they are exchangeable. A relation that treats them unequally, such as a matrix product with fixed "
+        "weights, cannot be learned with shared embeddings. State in the factor "
+        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do not; or '
+        'pass the denoiser shared=[...] or embedding="array".',
         ExchangeabilityWarning,
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""Embeddings of nodes, from the arrays of a declaration and its symmetries."""
+"""Node embeddings from the variables of a declaration and its symmetries."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..graph.symmetries import Symmetry, shared_index
 from .tokens import Frame
 
 INDEX_WIDTH = 16
-"""Numbers for the index along an axis."""
+"""Width of the sinusoidal embedding of an index along one axis."""
 
 
 def sinusoids(x: Tensor, width: int) -> Tensor:
-    """Sines and cosines of numbers at geometrically spaced rates (Vaswani et al., 2017).
+    """Sinusoidal embedding with geometrically spaced frequencies (Vaswani et al., 2017).
 
     Args:
-        x: any shape.
-        width: of the result, even.
+        x: numbers to embed, any shape.
+        width: width of the embedding, even.
 
     Returns:
         Shape ``(*x.shape, width)``.
@@ -34,15 +34,16 @@ def sinusoids(x: Tensor, width: int) -> Tensor:
 
 
 def node_positions(graph: Declaration, frame: Frame, shared: Sequence[Symmetry]) -> Tensor:
-    """Sinusoids of the index of each node along each axis that is not exchangeable.
+    """Sinusoidal embedding of the index of each node along each axis that is not exchangeable.
 
     Args:
-        graph: the declaration.
-        frame: of the graph at some sizes.
+        graph: declaration of the graph.
+        frame: frame of the graph.
         shared: symmetries along whose indices nodes have the same position.
 
     Returns:
-        Shape ``(nodes, INDEX_WIDTH * axes)``, the axes being those of the variable with the most node axes; zeros for those that a variable lacks.
+        Shape ``(nodes, INDEX_WIDTH * axes)``, where ``axes`` is the largest number of node axes of
+        a variable; zeros for the axes that a variable does not have.
     """
     wide = most_node_axes(graph)
     parts = []
@@ -56,16 +57,16 @@ def node_positions(graph: Declaration, frame: Frame, shared: Sequence[Symmetry])
 
 
 def most_node_axes(graph: Declaration) -> int:
-    """The largest number of node axes of any variable, one at least."""
+    """Largest number of node axes of a variable, at least 1."""
     return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
 
 
 class ArrayEmbedding(nn.Module):
-    """A vector for each variable, plus a linear function of the position in it.
+    """Learned vector per variable plus a linear function of the node's position.
 
     Args:
-        graph: the declaration.
-        width: of the embedding.
+        graph: declaration of the graph.
+        width: width of the embedding.
     """
 
     def __init__(self, graph: Declaration, width: int) -> None:
@@ -74,11 +75,11 @@ class ArrayEmbedding(nn.Module):
         self.position = nn.Linear(INDEX_WIDTH * most_node_axes(graph), width, bias=False)
 
     def forward(self, positions: Tensor, frame: Frame) -> Tensor:
-        """The embeddings of all nodes, shape ``(nodes, width)``.
+        """Embeddings of all nodes, shape ``(nodes, width)``.
 
         Args:
-            positions: as ``node_positions`` gives them.
-            frame: of the graph at their sizes.
+            positions: result of ``node_positions``.
+            frame: frame of the graph at the same sizes.
         """
         counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
         embeddings: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))

@@ -1,4 +1,4 @@
-"""A graph at given sizes, as a denoiser sees it: a token for each node, and all values of a sample as one row of numbers."""
+"""Token layout of a graph at given sizes: one token per node, one row of numbers per sample."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ Kind = Literal["real", "binary", "category"]
 Structure = Literal["graph", "dense", "directed", "random"]
 STRUCTURES = ("graph", "dense", "directed", "random")
 MOST_SIZES = 64
-"""Sizes of a graph whose frames, with their attention masks, are kept; made again, a frame costs time but changes nothing."""
+"""Number of sizes of a graph whose frames, with their attention masks, are cached."""
 Given = Mapping[str, Tensor | Partial]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where the values of one variable lie.
+    """Layout of one variable: the range of its nodes and of its numbers.
 
     Attributes:
-        name: of the variable.
+        name: name of the variable.
         kind: "real", "binary" (0 or 1, diffused as two options) or "category" (one-hot along the feature axis).
-        shape: of its values without the batch axis.
-        node_shape: the axes of ``shape`` that index nodes.
-        channels: numbers in a node.
-        nodes: range of its nodes among all.
-        numbers: range of its numbers among all.
+        shape: shape of its values without the batch axis.
+        node_shape: sizes of the node axes, the first axes of ``shape``.
+        channels: numbers per node.
+        nodes: range of its nodes in the tokens.
+        numbers: range of its numbers in a row.
     """
 
     name: str
@@ -54,16 +54,16 @@ class Slot:
 
 
 class Frame:
-    """A graph at given sizes.
+    """Token layout of a graph at given sizes.
 
     Args:
-        graph: the declaration.
-        sizes: of the axes without a static one.
+        graph: declaration of the graph.
+        sizes: sizes of the axes without a static size.
 
     Attributes:
-        sizes: as given.
-        adjacency: who interacts with whom.
-        slots: by variable, where its values lie.
+        sizes: sizes as given.
+        adjacency: adjacency of the nodes.
+        slots: layout of each variable, by name.
 
     Raises:
         DeclarationError: for a graph without nodes, or sizes that are missing or contradict the declaration.
@@ -77,28 +77,31 @@ class Frame:
         self.slots = _slots(graph, self.sizes)
         if not self.nodes:
             raise DeclarationError(f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing to sample.")
-        alone = [name for name, slot in self.slots.items() if self._alone(slot)]
-        if alone and self.nodes > 1:
+        isolated = [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
+        if isolated and self.nodes > 1:
             warnings.warn(
-                f"graph {graph.name!r}: nodes of {', '.join(alone)} interact with no other node; their samples will be independent of the rest.",
+                f"graph {graph.name!r}: nodes of {', '.join(isolated)} interact with no other node; "
+                "their samples will be independent of the rest.",
                 stacklevel=3,
             )
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return self.adjacency.count
 
     @property
     def numbers(self) -> int:
-        """How many numbers a sample has."""
+        """Number of numbers per sample."""
         return sum(slot.numbers.stop - slot.numbers.start for slot in self.slots.values())
 
     def masks(self, structure: Structure) -> AttentionMask | None:
-        """Who attends to whom; None for everybody to everybody."""
+        """Attention mask of a structure; None for dense attention."""
         if structure not in self._masks:
-            other = self.adjacency.directed() if structure == "directed" else self.adjacency.random(torch.Generator().manual_seed(0))
-            self._masks[structure] = AttentionMask(other)
+            directed = structure == "directed"
+            generator = torch.Generator().manual_seed(0)
+            changed = self.adjacency.directed() if directed else self.adjacency.random(generator)
+            self._masks[structure] = AttentionMask(changed)
         return self._masks[structure]
 
     @cached_property
@@ -108,23 +111,25 @@ class Frame:
 
     @cached_property
     def candidates(self) -> list[Symmetry]:
-        """Indices that the patterns call exchangeable, those with one value at these sizes as well."""
+        """Exchangeable indices by the declared patterns, including those of size 1."""
         return candidates(self.graph, self.adjacency.shapes)
 
     @cached_property
     def node_of_number(self) -> Tensor:
-        """To which node each number belongs, shape ``(numbers,)``."""
+        """Node of each number, shape ``(numbers,)``."""
         parts = [torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels) for s in self.slots.values()]
         return torch.cat(parts)
 
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Values of all variables as rows of numbers, shape ``(batch, numbers)``.
+        """Convert values of all variables to rows of numbers, shape ``(batch, numbers)``.
 
         Args:
-            values: by variable, shape ``(batch, *axes)``; one-hot along the feature axis for categories, 0 or 1 for binary ones.
+            values: values by variable, shape ``(batch, *axes)``; one-hot along the feature axis for
+                categories, 0 or 1 for binary variables.
 
         Raises:
-            ObservationError: for missing or unknown variables, wrong shapes, NaN, or values that are not of their kind.
+            ObservationError: for missing or unknown variables, wrong shapes, NaN, or values that do
+                not fit their kind.
         """
         self._check_names(values)
         missing = [name for name in self.slots if name not in values]
@@ -138,54 +143,66 @@ class Frame:
         return torch.cat([self._row(slot, values[name]) for name, slot in self.slots.items()], 1)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
-        """Rows of numbers as values by variable; the largest of a category's or binary value's numbers is taken for it.
+        """Convert rows of numbers to values by variable; discrete values are the argmax over their options.
 
         Args:
-            rows: shape ``(batch, numbers)``.
+            rows: rows of numbers, shape ``(batch, numbers)``.
         """
-        found = {}
+        values = {}
         for name, slot in self.slots.items():
             x = rows[:, slot.numbers].unflatten(1, (-1, slot.channels))
             if slot.kind == "binary":
                 x = x.argmax(-1).to(rows.dtype)
             elif slot.kind == "category":
                 x = torch.nn.functional.one_hot(x.argmax(-1), slot.channels).to(rows.dtype)
-            found[name] = x.reshape(len(rows), *slot.shape)
-        return found
+            values[name] = x.reshape(len(rows), *slot.shape)
+        return values
 
     def observation(self, given: Given, batch: int) -> tuple[Tensor, Tensor]:
-        """What is given as rows of numbers, 0 elsewhere, shape ``(batch, numbers)``, and which nodes are observed, shape ``(batch, nodes)``.
+        """Convert evidence to rows of numbers and a mask of observed nodes.
 
         Args:
-            given: by variable, whole, or in part with a mask over nodes or entries; a batch axis of 1 is repeated.
-            batch: how many rows.
+            given: evidence by variable, complete, or partial with a mask over nodes or entries; a
+                batch axis of 1 is repeated.
+            batch: number of rows.
+
+        Returns:
+            Rows, 0 where unobserved, shape ``(batch, numbers)``, and the mask, shape ``(batch, nodes)``.
 
         Raises:
-            ObservationError: for unknown variables, wrong shapes, NaN, values that are not of their kind, or a node observed in part.
+            ObservationError: for unknown variables, wrong shapes, NaN, values that do not fit their
+                kind, or a partially observed node.
         """
         self._check_names(given)
         rows = torch.zeros(batch, self.numbers)
-        seen = torch.zeros(batch, self.nodes, dtype=torch.bool)
-        for name, found in given.items():
+        observed = torch.zeros(batch, self.nodes, dtype=torch.bool)
+        for name, given_value in given.items():
             slot = self.slots[name]
-            value, mask = (found.value, found.mask) if isinstance(found, Partial) else (found, None)
+            if isinstance(given_value, Partial):
+                value, mask = given_value.value, given_value.mask
+            else:
+                value, mask = given_value, None
             self._check_shape(slot, value)
-            where = torch.ones(1, *slot.node_shape, dtype=torch.bool) if mask is None else self._node_mask(slot, mask, value)
-            kept = where.reshape(*where.shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
-            # what stands at unobserved entries does not matter
-            value = torch.where(kept.to(value.device), value, torch.zeros((), dtype=value.dtype, device=value.device))
-            numbers = self._row(slot, value, where)
-            for x in (numbers, where):
+            if mask is None:
+                nodes = torch.ones(1, *slot.node_shape, dtype=torch.bool)
+            else:
+                nodes = self._node_mask(slot, mask, value)
+            entries = nodes.reshape(*nodes.shape, *(1,) * (len(slot.shape) - len(slot.node_shape)))
+            # unobserved entries may hold anything, even NaN
+            zero = torch.zeros((), dtype=value.dtype, device=value.device)
+            value = torch.where(entries.to(value.device), value, zero)
+            numbers = self._row(slot, value, nodes)
+            for x in (numbers, nodes):
                 if len(x) not in (1, batch):
                     raise ObservationError(f"variable {name!r}: {len(x)} batch elements are given, but {batch} are to be sampled.")
-            here = where.reshape(len(where), -1).expand(batch, -1)
-            seen[:, slot.nodes] = here
+            expanded = nodes.reshape(len(nodes), -1).expand(batch, -1)
+            observed[:, slot.nodes] = expanded
             if not numbers.is_floating_point() or rows.dtype != numbers.dtype:
                 rows = rows.to(torch.promote_types(rows.dtype, numbers.dtype))
-            rows[:, slot.numbers] = torch.where(here.repeat_interleave(slot.channels, 1), numbers, 0)
-        return rows, seen
+            rows[:, slot.numbers] = torch.where(expanded.repeat_interleave(slot.channels, 1), numbers, 0)
+        return rows, observed
 
-    def _alone(self, slot: Slot) -> bool:
+    def _has_isolated_node(self, slot: Slot) -> bool:
         degree = self.adjacency.matrix.indptr[1:] - self.adjacency.matrix.indptr[:-1]
         return bool((degree[slot.nodes] == 1).any())
 
@@ -194,8 +211,8 @@ class Frame:
             if name not in self.slots:
                 raise ObservationError(f"graph {self.graph.name!r} has no variable {name!r}.{suggest(name, self.slots)}")
 
-    def _row(self, slot: Slot, value: Tensor, where: Tensor | None = None) -> Tensor:
-        """The numbers of one variable, shape ``(batch, nodes * channels)``."""
+    def _row(self, slot: Slot, value: Tensor, observed: Tensor | None = None) -> Tensor:
+        """Numbers of one variable, shape ``(batch, nodes * channels)``; checks observed nodes."""
         name = slot.name
         self._check_shape(slot, value)
         x = value if value.is_floating_point() else value.float()
@@ -208,32 +225,34 @@ class Frame:
         x = x.reshape(len(x), -1, slot.channels)
         if slot.kind == "category":
             ones = (x == 1).sum(-1) == 1
-            if where is not None:
-                ones = ones | ~where.reshape(len(where), -1)
+            if observed is not None:
+                ones = ones | ~observed.reshape(len(observed), -1)
             if not bool(((x == 0) | (x == 1)).all() and ones.all()):
                 raise ObservationError(f"variable {name!r} has {slot.channels} options; its values must be one-hot along the last axis.")
         return x.flatten(1)
 
     def _check_shape(self, slot: Slot, value: object) -> None:
         if not isinstance(value, Tensor) or value.ndim != len(slot.shape) + 1 or tuple(value.shape[1:]) != slot.shape:
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             expected = ", ".join(map(str, ("batch", *slot.shape)))
-            raise ObservationError(f"variable {slot.name!r}: expected a tensor of shape ({expected}), got {found}.")
+            raise ObservationError(f"variable {slot.name!r} needs a tensor of shape ({expected}), got {got}.")
 
     def _node_mask(self, slot: Slot, mask: Tensor, value: Tensor) -> Tensor:
-        """Which nodes a mask observes, shape ``(batch or 1, *node axes)``."""
+        """Mask of the observed nodes, shape ``(batch or 1, *node axes)``."""
         full = tuple(value.shape)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != full[: mask.ndim] or not mask.ndim:
             raise ObservationError(
-                f"variable {slot.name!r}: the mask of a partial observation is boolean and has the shape of the value, "
-                f"{full}, or of its first axes."
+                f"variable {slot.name!r}: the mask of a partial observation must be boolean and have the "
+                f"shape of the value, {full}, or of its first axes."
             )
         known = 1 + len(slot.node_shape)
         if mask.ndim <= known:
             return mask.reshape(*mask.shape, *(1,) * (known - mask.ndim)).expand(len(mask), *slot.node_shape)
         flat = mask.flatten(known)
         if not torch.equal(flat.all(-1), flat.any(-1)):
-            raise ObservationError(f"variable {slot.name!r}: the features of a node are observed together or not at all.")
+            raise ObservationError(
+                f"variable {slot.name!r}: the features of a node must be observed together or not at all."
+            )
         return flat.all(-1)
 
     def __repr__(self) -> str:
@@ -241,14 +260,14 @@ class Frame:
 
 
 class Frames:
-    """A graph at any sizes; the frames that were used last are kept.
+    """Frames of a graph by sizes; the last ones used are cached.
 
     Args:
-        graph: the declaration.
+        graph: declaration of the graph.
 
     Attributes:
-        kinds: by variable, of what kind its values are.
-        channels: by variable, numbers in a node.
+        kinds: kind of values of each variable.
+        channels: numbers per node of each variable.
 
     Raises:
         DeclarationError: for a graph without variables, or with a feature axis whose size is not static.
@@ -261,7 +280,7 @@ class Frames:
         self._made: BoundedCache[tuple[tuple[str, int], ...], Frame] = BoundedCache(MOST_SIZES)
 
     def at(self, **sizes: int) -> Frame:
-        """The graph at given sizes.
+        """Return the frame at given sizes.
 
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
@@ -270,33 +289,33 @@ class Frames:
 
 
 def kinds(graph: Declaration) -> dict[str, Kind]:
-    """Of what kind the values of each variable are, by its regularizer."""
-    found: dict[str, Kind] = {}
+    """Kind of values of each variable, determined by its regularizer."""
+    kinds: dict[str, Kind] = {}
     for name, variable in graph.variables.items():
         over = variable.regularizer.over_axes(variable.axes)
         features = variable.axes[node_axis_count(variable) :]
         if over and over == features:
-            found[name] = "category"
+            kinds[name] = "category"
         elif isinstance(variable.regularizer, BinaryEntropy) and not features:
-            found[name] = "binary"
+            kinds[name] = "binary"
         else:
-            found[name] = "real"
-    return found
+            kinds[name] = "real"
+    return kinds
 
 
 def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
-    """Numbers in a node of each variable; they must be known from the declaration, as weights depend on them."""
-    found = {}
+    """Numbers per node of each variable; they must be static, because weights depend on them."""
+    channels = {}
     for name, kind in kinds.items():
         variable = graph.variables[name]
         features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
         if None in features:
             axis = variable.axes[node_axis_count(variable) + features.index(None)]
             raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
-        found[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
-    if not found:
+        channels[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
+    if not channels:
         raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
-    return found
+    return channels
 
 
 def _slots(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, Slot]:

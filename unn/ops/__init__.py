@@ -1,1 +1,1 @@
-"""Tensor algebra that knows no graph object."""
+"""Tensor algebra, independent of graph objects."""

@@ -1,8 +1,8 @@
-"""Contractions of named dimensions, lowered once for a pattern to the fewest tensor operations.
+"""Contractions of named dimensions, compiled once per pattern to few tensor operations.
 
 A contraction is given by the letters of each operand and of its result; the order of pairwise products comes from
 opt_einsum. Each pair becomes ``linear``, ``matmul`` or a broadcast product where the letters allow, and an einsum of two
-operands otherwise. Nothing is expanded: operands without a batch letter stay without one.
+operands otherwise. Operands without a batch letter are not expanded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Step = tuple[tuple[int, ...], Callable[..., Tensor]]
 
 
 class Contraction:
-    """The sum over products of operands, ready to run.
+    """Compiled sum over products of operands.
 
     Args:
-        operands: the letters of each operand; ``BATCH`` marks a batch dimension.
-        result: the letters of the result; those that no operand has become dimensions of size 1.
+        operands: letters of each operand; ``BATCH`` marks a batch dimension.
+        result: letters of the result; letters that no operand has become dimensions of size 1.
         sizes: typical sizes of letters, for the choice of the path.
     """
 
@@ -34,23 +34,23 @@ class Contraction:
         inner = tuple(letter for letter in result if letter in present)
         self._steps: list[_Step] = []
         stack = list(operands)
-        for chosen in _path(operands, inner, sizes):
-            taken = sorted(chosen, reverse=True)
-            pair = [stack.pop(index) for index in taken][::-1]
+        for step in _path(operands, inner, sizes):
+            positions = sorted(step, reverse=True)
+            pair = [stack.pop(index) for index in positions][::-1]
             last = not stack
             needed = set(inner).union(*stack)
             if len(pair) == 1:
                 letters, run = _single(pair[0], inner)
             else:
                 letters, run = _pair(pair[0], pair[1], needed, inner if last else None)
-            self._steps.append((tuple(taken), run))
+            self._steps.append((tuple(positions), run))
             stack.append(letters)
         self._missing = [k for k, letter in enumerate(result) if letter not in present]
 
     def __call__(self, operands: Sequence[Tensor]) -> Tensor:
         stack = list(operands)
-        for taken, run in self._steps:
-            stack.append(run(*[stack.pop(index) for index in taken][::-1]))
+        for positions, run in self._steps:
+            stack.append(run(*[stack.pop(index) for index in positions][::-1]))
         out = stack[0]
         for axis in self._missing:
             out = out.unsqueeze(axis)
@@ -58,7 +58,7 @@ class Contraction:
 
 
 def contraction(operands: tuple[Letters, ...], result: Letters, sizes: dict[str, int] | None = None) -> Contraction:
-    """The contraction for a pattern; found once and kept."""
+    """Return the contraction for a pattern, cached."""
     return _contraction(operands, result, tuple(sorted((sizes or {}).items())))
 
 
@@ -84,8 +84,8 @@ def _symbols(operands: Sequence[Letters]) -> dict[str, str]:
 
 def _single(letters: Letters, result: Letters) -> tuple[Letters, Callable[..., Tensor]]:
     summed = tuple(k for k, x in enumerate(letters) if x not in result)
-    kept = [x for x in letters if x in result]
-    order = [kept.index(x) for x in result]
+    remaining = [x for x in letters if x in result]
+    order = [remaining.index(x) for x in result]
 
     def run(a: Tensor) -> Tensor:
         if summed:
@@ -96,11 +96,11 @@ def _single(letters: Letters, result: Letters) -> tuple[Letters, Callable[..., T
 
 
 def _pair(a: Letters, b: Letters, needed: set[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]]:
-    alone_a = [x for x in a if x not in b and x not in needed]
-    alone_b = [x for x in b if x not in a and x not in needed]
-    if alone_a or alone_b:
-        left = tuple(x for x in a if x not in alone_a)
-        right = tuple(x for x in b if x not in alone_b)
+    only_a = [x for x in a if x not in b and x not in needed]
+    only_b = [x for x in b if x not in a and x not in needed]
+    if only_a or only_b:
+        left = tuple(x for x in a if x not in only_a)
+        right = tuple(x for x in b if x not in only_b)
         letters, inner = _pair(left, right, needed, result)
         _, reduce_a = _single(a, left)
         _, reduce_b = _single(b, right)
@@ -109,9 +109,9 @@ def _pair(a: Letters, b: Letters, needed: set[str], result: Letters | None) -> t
     if not summed:
         return _product(a, b, result)
     for swapped, (s, t) in ((False, (a, b)), (True, (b, a))):
-        found = _linear(s, t, summed, result) or _matmul(s, t, summed, result)
-        if found is not None:
-            letters, run = found
+        lowered = _linear(s, t, summed, result) or _matmul(s, t, summed, result)
+        if lowered is not None:
+            letters, run = lowered
             return letters, (lambda x, y, run=run: run(y, x)) if swapped else run
     return _einsum(a, b, summed, result)
 
@@ -137,7 +137,7 @@ def _aligner(letters: Letters, result: Letters) -> Callable[[Tensor], Tensor]:
 
 
 def _linear(a: Letters, b: Letters, summed: list[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]] | None:
-    """``a`` ends in the summed letters and shares no other with ``b``, in which they are a block at one end."""
+    """Lower to ``linear``: the summed letters end ``a``, start or end ``b``, and are the only shared ones."""
     count = len(summed)
     tail = a[len(a) - count :]
     free_b = tuple(x for x in b if x not in summed)
@@ -167,7 +167,7 @@ def _linear(a: Letters, b: Letters, summed: list[str], result: Letters | None) -
 
 
 def _matmul(a: Letters, b: Letters, summed: list[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]] | None:
-    """Both are stacks of matrices over the same leading letters, with one summed letter."""
+    """Lower to ``matmul``: stacks of matrices over the same leading letters, with one summed letter."""
     if len(summed) != 1 or len(a) != len(b) or len(a) < 3 or a[:-2] != b[:-2]:
         return None
     if summed[0] not in a[-2:] or summed[0] not in b[-2:]:

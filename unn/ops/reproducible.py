@@ -1,4 +1,4 @@
-"""Where results have to be the same bit for bit from process to process, nothing may be decided by a clock."""
+"""Context in which no choice depends on measured times, for results that are bitwise reproducible."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _REQUIRED: ContextVar[bool] = ContextVar("reproducible", default=False)
 
 @contextmanager
 def reproducible(required: bool = True) -> Iterator[None]:
-    """Take no decision by measured times inside: the same inputs give the same bits in each process on one machine.
+    """Forbid choices by measured times: the same inputs give the same bits in every process on one machine.
 
-    ``fit`` trains inside it, so that a run that was stopped and resumed ends with the bits of one that was not, and denoisers
-    sample inside it if they are given a seed. A training loop of one's own can do the same.
+    ``fit`` trains inside it, so that a resumed run ends with the same bits as an uninterrupted one, and
+    denoisers sample inside it if they have a seed. Custom training loops can do the same.
 
     Args:
-        required: False changes nothing.
+        required: False has no effect.
     """
     token = _REQUIRED.set(required or _REQUIRED.get())
     try:

@@ -1,4 +1,4 @@
-"""One convention for randomness: every function takes a generator, those that sample a seed as well."""
+"""Conventions for randomness: functions take a generator; those that sample also take a seed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..errors import ObservationError
 
 
 def generator_for(where: str, generator: torch.Generator | None, seed: int | None) -> torch.Generator | None:
-    """The generator that a call draws from; None for torch's global one.
+    """Generator for a call; None for torch's global generator.
 
     Args:
-        where: the call, for messages.
-        generator: that was passed.
-        seed: that was passed instead, for a fresh generator on the CPU.
+        where: name of the call, for messages.
+        generator: generator passed by the user.
+        seed: seed passed by the user instead, for a new generator on the CPU.
 
     Raises:
         ObservationError: if both were passed, or the seed is not a whole number from 0 to 2**63 - 1.
@@ -35,6 +35,6 @@ def generator_for(where: str, generator: torch.Generator | None, seed: int | Non
 
 
 def seed_of(*keys: int) -> int:
-    """One seed of 63 bits from several numbers, by numpy's SeedSequence."""
+    """Combine several numbers into a 63-bit seed with numpy's SeedSequence."""
     low, high = np.random.SeedSequence(keys).generate_state(2, np.uint32).tolist()
     return int(low) | (int(high) & 0x7FFFFFFF) << 32

@@ -1,7 +1,8 @@
-"""What a dynamic program over structures adds up: logarithms of sums, maxima, or random draws; the same recursion then gives each answer.
+"""Semirings for dynamic programs over structures: log-sum, maximum and sampling.
 
-The gradient of the program's result is the answer: marginals, the best structure, or an exact sample (Eisner, 2016; Goodman, 1999). torch-struct's
-own semirings stand for -inf by -1e5 and -1e9, in whatever dtype the scores have, and draw from the global generator; these do not.
+The gradient of the program's result gives the marginals, the best structure or an exact sample
+(Eisner, 2016; Goodman, 1999). torch-struct's own semirings represent -inf by -1e5 and -1e9, whatever the
+dtype of the scores, and draw from the global generator; these do not.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from torch import Tensor
 from ..regularizers.base import uniform
 
 NEVER = -1e300
-"""Stands for -inf, so that differences stay numbers; in float64 no sum of scores of float32 comes near it."""
+"""Represents -inf, so that differences are not NaN; in float64 no sum of float32 scores comes near it."""
 
 Total = Callable[[Tensor, int], Tensor]
-"""A sum along one axis, by its number counted from the end."""
+"""A semiring sum along one axis, given by its negative index."""
 
 
 def log_sum(x: Tensor, dim: int = -1) -> Tensor:
-    """The logarithm of the sum of exponentials; its gradient leads to marginals."""
+    """Logarithm of the sum of exponentials; its gradient gives marginals."""
     # the gradient of logsumexp is exp(x - result), whose terms do not sum to one where the result is rounded to a coarse grid
     peak = x.detach().amax(dim, keepdim=True)
     return torch.logsumexp(x - peak, dim) + peak.squeeze(dim)
 
 
 def best(x: Tensor, dim: int = -1) -> Tensor:
-    """The maximum; its gradient leads to one best structure, also where there are several."""
+    """Maximum; its gradient gives one best structure, also in case of ties."""
     return torch.max(x, dim).values
 
 
 def draw(generator: torch.Generator | None) -> Total:
-    """The logarithm of the sum, whose gradient draws one of the terms with its probability; leads to exact samples."""
+    """Logarithm of the sum of exponentials whose gradient samples one of the terms; gives exact samples."""
 
     def total(x: Tensor, dim: int = -1) -> Tensor:
         drawn: Tensor = _Drawn.apply(x, dim, generator)
@@ -44,17 +45,17 @@ def draw(generator: torch.Generator | None) -> Total:
 
 
 def possible(partition: Tensor) -> Tensor:
-    """Which results of a recursion are those of at least one structure without forbidden parts."""
+    """Mask of results for which at least one structure without forbidden parts exists."""
     return partition.detach() > NEVER / 2
 
 
 def gradient(program: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
-    """The gradient of the sum of a program's results where they are possible, 0 elsewhere; detached, shape of ``scores``."""
+    """Detached gradient of the sum of a program's possible results, shape of ``scores``; 0 for the others."""
     with torch.enable_grad():
         leaf = scores.detach().requires_grad_()
         result = program(leaf)
-        (found,) = torch.autograd.grad(torch.where(possible(result), result, 0).sum(), leaf)
-    return found.detach()
+        (derivative,) = torch.autograd.grad(torch.where(possible(result), result, 0).sum(), leaf)
+    return derivative.detach()
 
 
 class _Drawn(torch.autograd.Function):
@@ -74,7 +75,7 @@ class _Drawn(torch.autograd.Function):
 
 
 class Semiring:
-    """One of these sums as torch-struct's recursions take it; tensors have an additional first axis of size 1 there.
+    """Semiring in the interface of torch-struct, in which tensors have an additional first axis of size 1.
 
     Args:
         total: ``log_sum``, ``best`` or ``draw(generator)``.
@@ -86,15 +87,15 @@ class Semiring:
         self.total = total
 
     def size(self) -> int:
-        """Of the additional first axis."""
+        """Size of the additional first axis."""
         return 1
 
     def convert(self, scores: Tensor) -> Tensor:
-        """Scores with the additional axis."""
+        """Add the additional axis to scores."""
         return scores[None]
 
     def unconvert(self, scores: Tensor) -> Tensor:
-        """Scores without it."""
+        """Remove the additional axis from scores."""
         return scores[0]
 
     def sum(self, x: Tensor, dim: int = -1) -> Tensor:

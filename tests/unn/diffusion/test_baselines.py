@@ -75,7 +75,7 @@ def test_a_regressor_finds_the_smaller_and_the_larger():
     assert torch.equal(found["u"], u)
 
 
-def test_a_regressor_takes_the_mean_of_what_is_possible():
+def test_a_regressor_estimates_the_posterior_mean():
     """One free coin that two nodes share: the least error is 1 / 2 for each, in units of variance 1."""
     model = Regressor(unn.Denoiser(circuit(1, True), width=16, depth=2, heads=2))
     coin = torch.tensor([0.0, 1.0] * 32)[:, None]

@@ -86,7 +86,7 @@ def watched(model, look):
 # -- what the network predicts ---------------------------------------------------------------------------------------
 
 
-def test_the_network_sees_values_of_unit_scale_and_a_level_of_the_order_of_one():
+def test_the_network_receives_values_of_unit_scale_and_a_level_of_the_order_of_one():
     seen = []
     model = with_network(made(), lambda rows, level, observed, _, memory: seen.append((rows, level, observed, memory)) or torch.zeros_like(rows))
     condition = model.condition({"A": values_of(1)["A"]}, 3)
@@ -149,7 +149,7 @@ def perfect(model, clean, error=0.0):
 
 
 @pytest.mark.parametrize("prediction", ["mixed", "x0", "velocity"])
-def test_the_loss_of_a_perfect_network_is_zero_and_counts_what_is_not_observed_alone(prediction):
+def test_the_loss_of_a_perfect_network_is_zero_and_counts_unobserved_nodes_only(prediction):
     values = values_of(5)
     model = made(prediction=prediction, schedule=LogUniform(0.1, 10))
     observed = torch.rand(5, 16, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -232,7 +232,7 @@ def test_the_loss_has_finite_gradients_for_all_weights(prediction, self_conditio
 
 @pytest.mark.parametrize("passes", [1, 4])
 @pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
-def test_half_of_the_examples_have_been_seen_so_many_times_the_others_less_often_and_without_gradient(self_conditioning, passes):
+def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradient(self_conditioning, passes):
     model = made(self_conditioning=self_conditioning, passes=passes)
     calls = []
     watched(model, lambda *found: calls.append((*found, torch.is_grad_enabled())))
@@ -243,7 +243,7 @@ def test_half_of_the_examples_have_been_seen_so_many_times_the_others_less_often
     sizes = [len(rows) for rows, *_ in calls]
     # from pass to pass an eighth fewer if there are four
     assert all(150 < larger - smaller < 250 for larger, smaller in itertools.pairwise([count, *sizes[:-1]])) and sizes[-1] == count
-    # each example is told what its last pass has left, of the same noisy values; those without one nothing
+    # each example receives the state of its last pass on the same noisy values; zeros without one
     left = {}
     for rows, memory, tokens, estimate, _ in calls:
         for k, row in enumerate(rows):
@@ -339,7 +339,7 @@ def test_one_given_value_is_for_all_samples():
     assert torch.equal(found["A"], values["A"].expand(5, 4)) and torch.equal(found["K"][:, [0, 3]], values["K"][:, [0, 3]].expand(5, 2, 3))
 
 
-def test_what_is_given_matters_and_other_samples_do_not():
+def test_samples_depend_on_their_evidence_and_not_on_other_samples():
     model = made()
     a, b = values_of(2, seed=1)["A"], values_of(2, seed=2)["A"]
     b[0] = a[0]
@@ -450,7 +450,7 @@ def test_sampling_keeps_no_graph_and_goes_back_to_training():
 
 @EVERY_SAMPLER
 @EVERY_SELF_CONDITIONING
-def test_what_is_asked_for_of_the_last_estimate_is_fed_back_also_between_rounds(sampler, self_conditioning):
+def test_the_selected_part_of_the_last_estimate_is_fed_back_also_between_restarts(sampler, self_conditioning):
     model = made(self_conditioning=self_conditioning)
     calls = []
     watched(model, lambda rows, *found: calls.append(found))
@@ -857,7 +857,7 @@ def test_revealed_one_by_one_samples_have_the_distribution_that_the_network_know
     assert (found["K"].argmax(2) == 2).all() and not found["B"].any()
 
 
-def test_the_loss_of_revealing_is_a_cross_entropy_of_what_is_hidden():
+def test_the_loss_of_masked_diffusion_is_the_cross_entropy_of_masked_nodes():
     model = masked(twins(), m=1)
     K = torch.nn.functional.one_hot(torch.arange(300) % 3, 3).double()[:, None].expand(-1, 2, -1)
     values = {"K": K, "B": K[:, :1, 0]}
@@ -875,7 +875,7 @@ def test_the_loss_of_revealing_is_a_cross_entropy_of_what_is_hidden():
 
 
 @pytest.mark.parametrize("steps", [None, 1, 3, 1000])
-def test_revealing_asks_the_network_as_often_as_it_should_and_keeps_what_is_given(steps):
+def test_revealing_evaluates_the_network_once_per_step_and_keeps_given_values(steps):
     model = masked(sudoku(2, 2))
     calls = []
     watched(model, lambda rows, *_: calls.append(len(rows)))

@@ -141,16 +141,16 @@ def test_the_default_call_keeps_the_probabilities_of_categories_and_of_sets_of_p
 def deviation_ratio(sampler, spacing, variance, steps):
     """Of samples to Gaussian data, exactly: the start and each draw of noise are followed on their own through linear estimates."""
     diffusion = Exact(reals(1), None, LogUniform(0.002, 80.0))
-    falls = [levels.double() for levels in diffusion._falls(spacing, steps)]
+    schedules = [levels.double() for levels in diffusion._level_schedules(spacing, steps)]
     draws = itertools.count()
 
     def unit():
-        x = torch.zeros(steps + len(falls) + 1, 1, dtype=torch.float64)
+        x = torch.zeros(steps + len(schedules) + 1, 1, dtype=torch.float64)
         x[next(draws)] = 1
         return x
 
-    start = (variance + falls[0][0] ** 2).sqrt() * unit()
-    ends = restarted(SAMPLERS[sampler], lambda x, sigma: variance / (variance + sigma**2) * x, start, falls, unit, lambda *_: None)
+    start = (variance + schedules[0][0] ** 2).sqrt() * unit()
+    ends = restarted(SAMPLERS[sampler], lambda x, sigma: variance / (variance + sigma**2) * x, start, schedules, unit, lambda *_: None)
     return float((ends**2).sum() / variance) ** 0.5
 
 

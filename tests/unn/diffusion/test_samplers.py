@@ -127,10 +127,10 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
     longer = LONGER.get(sampler, 1)
     # rounds of many steps, so that the error of short ones does not hide a wrong amount of noise
     again = torch.linspace(math.log(2.0), math.log(0.03), 100 * longer, dtype=torch.float64).exp()
-    falls = [restarting_levels(LogUniform(), 200 * longer)[0].double(), *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0))]
+    schedules = [restarting_levels(LogUniform(), 200 * longer)[0].double(), *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0))]
     generator = torch.Generator().manual_seed(0)
-    start = noisy(falls[0][0], 1)
-    found = restarted(SAMPLERS[sampler], denoise, start, falls, lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype), silent)
+    start = noisy(schedules[0][0], 1)
+    found = restarted(SAMPLERS[sampler], denoise, start, schedules, lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype), silent)
     error = 5 / SAMPLED**0.5 + OFF.get(sampler, 0.002)
     assert ((found.mean(0) - mean).abs() < error * covariance.diagonal().sqrt()).all()
     scale = (torch.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2).sqrt()

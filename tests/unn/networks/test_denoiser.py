@@ -225,7 +225,7 @@ def test_nothing_given_is_nothing_observed():
 
 @given(seed=st.integers(0, 10_000), entries=st.booleans(), batch=st.integers(1, 3), name=st.sampled_from("AVBKZT"))
 @settings(max_examples=60, deadline=None)
-def test_what_is_given_in_part_is_observed_at_those_nodes_and_the_rest_does_not_matter(seed, entries, batch, name):
+def test_partial_evidence_is_observed_at_its_nodes_and_other_entries_do_not_matter(seed, entries, batch, name):
     frame = Frame(mixed(), SIZES)
     values = values_of_mixed(batch, seed=seed)
     slot = frame.slots[name]
@@ -555,7 +555,7 @@ def test_all_kinds_of_variables_run_at_all_sizes():
 
 
 @pytest.mark.parametrize("embedding", ["exchangeable", "array"])
-def test_one_network_runs_at_several_sizes_and_remembers_none(embedding):
+def test_one_network_runs_at_several_sizes_and_keeps_no_state_of_them(embedding):
     net = network(factorisation.declare("binary", True), embedding=embedding)
     first = {"i": 3, "j": 4, "k": 2}
     before = net(*inputs(net.frame(**first)), net.frame(**first))
@@ -610,7 +610,7 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
 @pytest.mark.parametrize("embedding", EMBEDDINGS)
 @pytest.mark.parametrize("structure", ["graph", "dense"])
 @pytest.mark.parametrize("self_conditioning", SELF_CONDITIONINGS)
-def test_every_parameter_has_a_gradient_those_of_what_is_fed_back_if_something_is(embedding, structure, self_conditioning):
+def test_every_parameter_has_a_gradient_those_of_self_conditioning_if_it_has_a_state(embedding, structure, self_conditioning):
     net = network(mixed(), embedding=embedding, structure=structure, self_conditioning=self_conditioning, global_token=True, sizes=SIZES)
     frame = net.frame(**SIZES)
     rows, level, _ = inputs(frame)
@@ -631,7 +631,7 @@ def memories_of(net, frame):
 
 
 @pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
-def test_what_is_fed_back_starts_without_influence_and_zeros_never_have_one(self_conditioning):
+def test_self_conditioning_starts_without_influence_and_zeros_never_have_one(self_conditioning):
     torch.manual_seed(0)
     net = Denoiser(mixed(), width=8, heads=2, depth=2, self_conditioning=self_conditioning).double()
     frame = net.frame(**SIZES)
@@ -650,7 +650,7 @@ def test_without_self_conditioning_nothing_can_be_fed_back():
         net(*given, frame, given[0])
 
 
-def test_the_level_and_what_is_observed_matter_at_every_node():
+def test_the_level_and_the_observation_mask_matter_at_every_node():
     net, frame, (rows, level, observed) = named("factorisation")
     out = net(rows, level, observed, frame)
     assert ((net(rows, level + 0.3, observed, frame) - out).abs() > 1e-9).all()

@@ -146,7 +146,7 @@ def test_nodes_take_the_mean_of_their_neighbours_if_all_scores_are_equal(kernel)
 
 
 @EVERY
-def test_a_node_depends_on_its_neighbours_and_on_nobody_else(kernel):
+def test_a_node_depends_on_its_neighbours_only(kernel):
     mask = regular(sorting(4), i=4)
     allowed = mask.adjacency.dense()
     query, key, value = inputs(mask.count, batch=1, heads=1)
@@ -252,13 +252,13 @@ def test_nodes_without_neighbours_get_zero_and_give_no_gradient(kernel):
     out, by_query, by_key, by_value = with_gradients(lambda q, k, v: attention(q, k, v, AttentionMask.of(allowed), kernel), given, slope_of(given))
     for x in (out, by_query):
         assert (x[:, :, [1, 3]] == 0).all() and (x[:, :, [0, 2]] != 0).all()
-    # nobody sees the last node
+    # no node attends to the last node
     for x in (by_key, by_value):
         assert (x[:, :, 3] == 0).all() and (x[:, :, :2] != 0).all()
 
 
 @EVERY
-def test_if_nobody_has_neighbours_all_is_zero(kernel):
+def test_the_output_is_zero_if_no_node_has_neighbours(kernel):
     given = inputs(5)
     for found in with_gradients(
         lambda q, k, v: attention(q, k, v, AttentionMask.of(torch.zeros(5, 5, dtype=torch.bool)), kernel), given, slope_of(given)
@@ -711,7 +711,7 @@ def test_the_kernel_is_chosen_by_size_sparsity_and_device():
     assert choose_kernel(middle, 2, 8, gpu) == "relational"
 
 
-def test_what_is_chosen_is_what_runs():
+def test_the_chosen_kernel_is_the_one_that_runs():
     mask = AttentionMask(sudoku(3, 3).adjacency())
     given = [x.detach() for x in inputs(81)]
     for kernel in ("dense", "relational", "sparse"):

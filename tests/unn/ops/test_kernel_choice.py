@@ -75,7 +75,7 @@ def trials(monkeypatch):
 
 
 @given(seconds=st.dictionaries(st.sampled_from(NAMES), st.floats(1e-4, 1.0), min_size=1))
-def test_what_is_chosen_is_the_fastest_within_the_margin_and_the_preferred_one_if_it_is(seconds):
+def test_the_choice_is_the_fastest_within_the_margin_and_the_preferred_one_if_it_is(seconds):
     preferred, least = next(iter(seconds)), min(seconds.values())
     name = chosen(seconds)
     assert seconds[name] <= 1.001 * MARGIN * least
@@ -109,7 +109,7 @@ def test_nothing_is_tried_that_the_model_of_costs_makes_hopeless_or_that_does_no
     assert set(names) == expected
 
 
-# -- what is measured is remembered ----------------------------------------------------------------------------------
+# -- measurements are cached ------------------------------------------------------------------------------------------
 
 
 def test_each_size_is_measured_once(trials):
@@ -138,7 +138,7 @@ def test_batches_of_similar_sizes_share_a_measurement(trials):
     assert len(trials) == 1
 
 
-def test_no_more_sizes_are_remembered_than_the_capacity(trials):
+def test_at_most_capacity_sizes_are_cached(trials):
     mask, inputs = large(8)
     with patch.object(torch, "get_num_threads", iter(range(1, 1000)).__next__):
         for _ in range(CAPACITY + 10):

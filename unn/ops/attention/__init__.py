@@ -1,4 +1,4 @@
-"""Attention in which each node of a graph sees its neighbours alone: one function, several exact kernels."""
+"""Attention of each node of a graph to its neighbours: one function, several exact kernels."""
 
 from .kernels import attention as attention
 from .kernels import choose_kernel as choose_kernel

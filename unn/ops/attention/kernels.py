@@ -1,4 +1,4 @@
-"""Attention over a graph: the function, its kernels, and which of them is taken when."""
+"""Attention over a graph: the function, its kernels and their selection."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from torch.nn.functional import scaled_dot_product_attention
 from ...errors import ObservationError, suggest
 from .mask import AttentionMask
 from .measure import Size, can_be_measured, candidates_of, fastest_kernel
-from .relational import by_terms
-from .sparse import by_pairs, copies_at_once
+from .relational import attention_by_terms
+from .sparse import attention_by_pairs, copies_at_once
 from .terms import Aligned, Listed, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, kernel: str = "auto") -> Tensor:
-    """softmax(Q K^T / sqrt(width)) V over the neighbours of each node; zero where there are none.
+    """softmax(Q K^T / sqrt(width)) V over the neighbours of each node; zero for nodes without neighbours.
 
-    All kernels give the same numbers to rounding. Second derivatives need the kernel "packed".
+    All kernels agree up to rounding. Second derivatives need the kernel "packed".
 
     Args:
         query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
-        mask: who attends to whom.
-        kernel: "auto", the fastest on this machine: on a processor measured once for each size of problem, unless the problem is
-            tiny or the result has to be reproducible to the bit, as in training by ``fit`` (``unn.ops.attention.measure`` says why);
-            "estimated" by the cost model, a function of the graph and the sizes alone; "dense" (PyTorch's
-            scaled_dot_product_attention), "relational" (dense products along the axes of the declaration), "packed" (the
-            neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse" (products of sparse
-            matrices), or "blocks" (PyTorch's flex_attention over blocks of 128 nodes, in an order that puts neighbours
-            together; on a GPU).
+        mask: attention mask.
+        kernel: "auto", the fastest on this machine: on a CPU measured once per problem size, unless
+            the problem is tiny or the result must be reproducible bit for bit, as in training by
+            ``fit`` (see ``unn.ops.attention.measure``); "estimated" by the cost model, a function
+            of the graph and the sizes alone; "dense" (PyTorch's scaled_dot_product_attention),
+            "relational" (dense products along the axes of the declaration), "packed" (the
+            neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse"
+            (products of sparse matrices), or "blocks" (PyTorch's flex_attention over blocks of 128
+            nodes, in an order that places neighbours close; on a GPU).
 
     Returns:
         Shape ``(batch, heads, nodes, width of values)``.
@@ -46,39 +47,39 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
     if kernel not in _KERNELS and kernel not in _CHOICES:
         raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, [*kernel_names(), *_CHOICES])}")
     if not value.numel():
-        # part of the autograd graph all the same
+        # keep the result in the autograd graph
         return value + 0 * (query.sum() + key.sum())
     if kernel == "auto":
-        kernel = _measured(query, key, value, mask)
+        kernel = _measure_kernel(query, key, value, mask)
     elif kernel == "estimated":
         kernel = choose_kernel(mask, query.shape[0] * query.shape[1], query.shape[3], query.device)
     return _KERNELS[kernel](query, key, value, mask)
 
 
 def kernel_names() -> list[str]:
-    """The kernels that can be asked for, beside "auto" and "estimated"."""
+    """Names of the kernels; "auto" and "estimated" select one of them."""
     return list(_KERNELS)
 
 
 def choose_kernel(mask: AttentionMask, batch: int, width: int, device: torch.device) -> str:
-    """The kernel that should be fastest, by a model of its cost; the same on every machine of a kind.
+    """The fastest kernel by the cost model; independent of measurements.
 
     Args:
-        mask: who attends to whom.
-        batch: batch elements times heads.
-        width: of a head.
-        device: on which it runs.
+        mask: attention mask.
+        batch: batch size times number of heads.
+        width: width of a head.
+        device: device on which attention runs.
     """
     if device.type != "cpu":
-        # launching many small kernels costs more than what a dense mask wastes
+        # launching many small kernels costs more than computing masked pairs
         n = mask.count
         return "dense" if n <= 2048 else "blocks" if n <= 16384 and width >= 16 else "relational"
     costs = _estimates(mask, batch, width)
     return min(costs, key=costs.__getitem__)
 
 
-def _measured(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
-    """The fastest kernel of a call on this machine; by the model of costs where that must not be measured or does not pay."""
+def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
+    """The measured fastest kernel of a call; by the cost model where measuring is not worthwhile."""
     batch, width = query.shape[0] * query.shape[1], query.shape[3]
     if not can_be_measured(query):
         return choose_kernel(mask, batch, width, query.device)
@@ -89,26 +90,27 @@ def _measured(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) ->
         names = candidates_of(estimates)
         if len(names) == 1:
             return names[0]
-        return fastest_kernel({name: _over(mask, _KERNELS[name]) for name in names}, size, query, key, value)
+        runs = {name: _bind_mask(mask, _KERNELS[name]) for name in names}
+        return fastest_kernel(runs, size, query, key, value)
 
     return mask.measured.get_or_make(size, choose)
 
 
-def _over(mask: AttentionMask, kernel: Kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _bind_mask(mask: AttentionMask, kernel: Kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return lambda query, key, value: kernel(query, key, value, mask)
 
 
 def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
-    """Nanoseconds by kernel, forward and backward, on one thread of an Intel Xeon."""
+    """Cost model: nanoseconds of forward and backward per kernel, on one thread of an Intel Xeon."""
     n = mask.count
     dense = 80_000 + batch * n * (150 + n * (2.4 + 0.073 * width))
     costs = {
-        # many operations lose more to cold caches than one
-        "dense": dense / _COLD,
+        # the kernels with many operations lose more to cold caches than the single operation of this one
+        "dense": dense / _COLD_CACHE_FACTOR,
         "relational": sum(_cost(term, batch, width) for term in mask.terms(torch.device("cpu"))),
     }
     if torch.backends.mkl.is_available():
-        # without it, products of sparse matrices are slow
+        # without MKL, sparse matrix products are slow
         parts = math.ceil(batch / copies_at_once(mask.adjacency))
         pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
         costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
@@ -124,8 +126,8 @@ def _cost(term: Term, batch: int, width: int) -> float:
     return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
 
 
-_COLD = 1.4
-"""How much longer the other kernels take, measured one after another with warm caches, between other work."""
+_COLD_CACHE_FACTOR = 1.4
+"""Slowdown of the other kernels between other work, relative to their measured times with warm caches."""
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
@@ -135,8 +137,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> No
     if query.shape[2] != mask.count:
         raise ObservationError(f"attention: the mask has {mask.count} nodes, but the query has {query.shape[2]}.")
     if len({(x.dtype, x.device) for x in (query, key, value)}) > 1:
-        found = [(x.dtype, str(x.device)) for x in (query, key, value)]
-        raise ObservationError(f"attention: query, key and value differ in dtype or device: {found}.")
+        dtypes = [(x.dtype, str(x.device)) for x in (query, key, value)]
+        raise ObservationError(f"attention: query, key and value differ in dtype or device: {dtypes}.")
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
@@ -148,7 +150,7 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Te
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    q, k, v = _wide(query, key, value)
+    q, k, v = _promote(query, key, value)
     neighbours, padding = mask.neighbours(query.device)
     scores = (q[:, :, None] * k[:, neighbours]).sum(-1).masked_fill(padding, -torch.inf)
     if mask.has_empty_rows:
@@ -158,19 +160,22 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
 
 
 def _relational(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    q, k, v = _wide(query, key, value)
-    return by_terms(q, k, v, mask.terms(query.device)).view(value.shape).to(value.dtype)
+    q, k, v = _promote(query, key, value)
+    return attention_by_terms(q, k, v, mask.terms(query.device)).view(value.shape).to(value.dtype)
 
 
 def _sparse(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    q, k, v = _wide(query, key, value)
-    return by_pairs(q, k, v, mask.pairs(len(q), query.device)).view(value.shape).to(value.dtype)
+    q, k, v = _promote(query, key, value)
+    return attention_by_pairs(q, k, v, mask.pairs(len(q), query.device)).view(value.shape).to(value.dtype)
 
 
-def _wide(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled query, key and value, shape ``(batch * heads, nodes, width)``, in float32 at least, as sums over many neighbours overflow or stall."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    q, k, v = (x.to(wide).flatten(0, 1) for x in (query, key, value))
+def _promote(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled query, key and value, shape ``(batch * heads, nodes, width)``, in at least float32.
+
+    In half precision, sums over many neighbours overflow or stall.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    q, k, v = (x.to(dtype).flatten(0, 1) for x in (query, key, value))
     return q * max(1, query.shape[3]) ** -0.5, k, v
 
 
@@ -178,18 +183,18 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     device = query.device
-    order, back = mask.order(device)
+    order, inverse = mask.order(device)
 
     def make() -> Any:
         allowed = mask.dense(device)[order][:, order]
-        # compiled code reads it by position
+        # compiled code indexes the mask by position
         return create_block_mask(lambda b, h, i, j: allowed[i, j], None, None, mask.count, mask.count, device=str(device))
 
     blocks = mask.kept("blocks", device, make)
     run: Any = flex_attention if device.type == "cpu" else mask.kept("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
     q, k, v = (x.index_select(2, order) for x in (query, key, value))
     out: Tensor = run(q, k, v, block_mask=blocks)
-    return out.index_select(2, back)
+    return out.index_select(2, inverse)
 
 
 _CHOICES = ("auto", "estimated")

@@ -1,18 +1,19 @@
-"""Choose the kernel of attention by its time on this machine, once for each size of problem.
+"""Choose the attention kernel by its measured time on this machine, once per problem size.
 
-All kernels are exact, so a choice changes results by rounding alone. A clock does not give the same answer twice, so a choice by
-time must not reach what has to be the same bit for bit:
+All kernels are exact, so the choice changes results only by rounding. Measured times vary, so a
+measured choice must not affect results that have to be reproducible bit for bit:
 
-- Training by ``fit`` promises that a run that was stopped and resumed ends with the bits of one that was not, and that the same
-  seed gives the same weights in another process. Choices stored in the checkpoint would keep neither promise: the run that was
-  not stopped is another process, with measurements of its own. So ``fit`` runs inside ``unn.ops.reproducible.reproducible``, where
-  the kernel is a function of the graph and the sizes alone (the model of costs), in training and in the evaluations between.
-- Samples drawn with a seed are the same in each process for the same reason: many steps of sampling can turn a difference in
-  rounding into another sample.
+- Training by ``fit`` guarantees that a resumed run ends with the same bits as an uninterrupted one,
+  and that the same seed gives the same weights in another process. Storing choices in the checkpoint
+  would not suffice: the uninterrupted run is another process with its own measurements. Therefore
+  ``fit`` runs inside ``unn.ops.reproducible.reproducible``, where the kernel is a function of the graph
+  and the sizes alone (the cost model), in training and in evaluations.
+- Sampling with a seed does the same: over many steps a difference in rounding can lead to another
+  sample.
 - ``torch.use_deterministic_algorithms(True)`` has the same effect.
-- Inside one process a size is measured once, and its choice is reused: the same call gives the same bits again (unless more
-  than ``CAPACITY`` other sizes of the same graph come between).
-- Compiled and exported programs have no clock either; they get the kernel of the model of costs.
+- Within a process a size is measured once and its choice is reused, so the same call gives the same
+  bits again (unless more than ``CAPACITY`` other sizes of the same graph occur in between).
+- Compiled and exported programs cannot measure; they use the kernel of the cost model.
 """
 
 from __future__ import annotations
@@ -30,40 +31,40 @@ from ...cache import BoundedCache
 from ..reproducible import reproducibility_is_required
 
 CAPACITY = 64
-"""Measured sizes that are remembered for one graph."""
+"""Number of measured sizes cached per graph."""
 
 WORTHWHILE = 1e-3
-"""Seconds that a call should take, by the model of costs, before measuring pays."""
+"""Minimum estimated seconds of a call for measuring to be worthwhile."""
 
 HOPELESS = 3.0
-"""Kernels that the model of costs makes so many times slower than the fastest are not tried: they could need too much memory."""
+"""Kernels with an estimate above this multiple of the fastest are not tried: they may exhaust memory."""
 
 MARGIN = 1.05
-"""How many times faster than the kernel of the model another has to be to replace it; smaller differences may be noise."""
+"""Speed-up over the cost model's kernel that a kernel needs to replace it; smaller ones may be noise."""
 
 BEHIND = 1.5
-"""Kernels that are so many times slower than the fastest in a round of the trial are out."""
+"""Kernels slower than this multiple of the fastest are dropped after a round of the trial."""
 
 ROUNDS = 5
 BUDGET = 0.5
-"""A trial has ``ROUNDS`` rounds, fewer when they take longer than ``BUDGET`` seconds, but two at least."""
+"""A trial has ``ROUNDS`` rounds, fewer if they take longer than ``BUDGET`` seconds, but at least two."""
 
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the fastest kernel for a graph depends on.
+    """Problem size: everything that the fastest kernel for a graph depends on.
 
     Attributes:
-        copies: batch elements times heads, rounded up to a power of two.
-        width: of queries and keys, rounded up to a power of two.
+        copies: batch size times number of heads, rounded up to a power of two.
+        width: width of queries and keys, rounded up to a power of two.
         values: width of values, rounded up to a power of two.
-        dtype: of all three.
-        device: on which attention runs.
+        dtype: dtype of query, key and value.
+        device: device on which attention runs.
         gradients: whether derivatives will be taken.
-        threads: of torch.
-        autocast: precision of matrix products under autocast; None without.
+        threads: number of torch's threads.
+        autocast: precision of matrix products under autocast; None without autocast.
     """
 
     copies: int
@@ -86,7 +87,7 @@ class Size:
 
 
 class MeasuredKernels(BoundedCache[Size, str]):
-    """Fastest kernels of one graph, as measured in this process: shared by copies of a mask, not pickled with it."""
+    """Cache of the measured fastest kernels of one graph; shared by copies of a mask, not pickled with it."""
 
     def __init__(self) -> None:
         super().__init__(CAPACITY)
@@ -99,18 +100,18 @@ class MeasuredKernels(BoundedCache[Size, str]):
 
 
 def can_be_measured(query: Tensor) -> bool:
-    """Whether a call may be decided by time: a plain tensor on a processor, where no reproducible choice is required."""
+    """Whether a call may be measured: a plain tensor on a CPU, where reproducibility is not required."""
     if torch.compiler.is_compiling() or reproducibility_is_required() or query.device.type != "cpu":
         return False
-    # under vmap, or as a tensor without values, it cannot be passed on to another thread
+    # functorch-wrapped and fake tensors cannot be passed to another thread
     return type(query) in (Tensor, Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(query)
 
 
 def candidates_of(estimates: Mapping[str, float]) -> list[str]:
-    """Kernels to try, the one that the model of costs prefers first; no other where measuring does not pay.
+    """Kernels to try, the cost model's choice first; only that one if measuring is not worthwhile.
 
     Args:
-        estimates: seconds by kernel.
+        estimates: estimated seconds by kernel.
     """
     order = sorted(estimates, key=estimates.__getitem__)
     least = estimates[order[0]]
@@ -118,18 +119,19 @@ def candidates_of(estimates: Mapping[str, float]) -> list[str]:
 
 
 def fastest_kernel(runs: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]], size: Size, *given: Tensor) -> str:
-    """Try kernels on the inputs of a call, with derivatives if the call has them.
+    """Measure kernels on the inputs of a call, with derivatives if the call has them.
 
-    The trial needs the memory of one call of each kernel. It runs in a thread of its own, in which no mode of the caller is
-    active, such as the hooks on saved tensors of activation checkpointing; no random numbers are drawn.
+    The trial needs the memory of one call of each kernel. It runs in a separate thread, in which no mode
+    of the caller is active, such as the saved-tensor hooks of activation checkpointing; no random numbers
+    are drawn.
 
     Args:
-        runs: kernels by name, the preferred one first; it is replaced only by one that is ``MARGIN`` times as fast.
-        size: of the call.
+        runs: kernels by name, the preferred one first; only a kernel ``MARGIN`` times as fast replaces it.
+        size: size of the call.
         given: query, key and value.
 
     Returns:
-        The name of a kernel.
+        Name of the chosen kernel.
     """
     inference = torch.is_inference_mode_enabled()
 
@@ -142,11 +144,11 @@ def fastest_kernel(runs: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def fastest(runs: Mapping[str, Run]) -> str:
-    """The name of the fastest of some calls, timed in turns; the first unless another is ``MARGIN`` times as fast."""
+    """Name of the fastest call, timed alternately; the first unless another is ``MARGIN`` times as fast."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, float] = {}
     for name, run in runs.items():
-        # the first call prepares the form of the mask that its kernel needs
+        # the first call prepares the mask layout that the kernel needs
         if _finishes(run):
             seconds[name] = float("inf")
     preferred = next(iter(runs))
@@ -166,7 +168,7 @@ def fastest(runs: Mapping[str, Run]) -> str:
 
 
 def _finishes(run: Run) -> bool:
-    """Whether a call fits into memory; what else is wrong with it will show when it is made in earnest."""
+    """Whether a call succeeds, for example fits into memory; other errors recur in the actual call."""
     try:
         run()
     except (RuntimeError, MemoryError):
@@ -175,7 +177,7 @@ def _finishes(run: Run) -> bool:
 
 
 def _one_call(run: Callable[[Tensor, Tensor, Tensor], Tensor], gradients: bool, given: tuple[Tensor, ...]) -> Run:
-    """Attention, and its derivatives if they are needed, on inputs that lie in memory like the given ones."""
+    """Attention, and its derivatives if needed, on inputs with the memory layout of the given ones."""
     query, key, value = (x.detach() for x in given)
 
     def call() -> object:

@@ -1,6 +1,6 @@
-"""Attention by terms: dense products along axes, or pairs one by one, merged as one softmax.
+"""Attention by terms: dense products along axes and lists of pairs, merged into one softmax.
 
-Memory is that of one number for each pair.
+Memory: one number per pair.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from torch.autograd.function import once_differentiable
 from .terms import Aligned, Listed, Term, Window
 
 _AT_ONCE = 64 * 1024 * 1024
-"""Numbers that may be gathered at once."""
+"""Maximum number of values gathered at once."""
 
 
-def by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -> Tensor:
+def attention_by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequence[Term]) -> Tensor:
     """Attention over disjoint terms.
 
     Args:
-        query, key: shape ``(batch, nodes, width)``; the query scaled. Not in half precision, in which sums over many neighbours overflow or stall.
+        query, key: shape ``(batch, nodes, width)``, the query scaled; not in half precision, in
+            which sums over many neighbours overflow or stall.
         value: shape ``(batch, nodes, width of values)``.
-        terms: that have every pair once.
+        terms: disjoint terms that cover every pair.
 
     Returns:
-        Shape ``(batch, nodes, width of values)``; zero for nodes that attend to nobody.
+        Shape ``(batch, nodes, width of values)``; zero for nodes without neighbours.
     """
     gathered = max((term.pairs * query.shape[2] for term in terms if isinstance(term, Listed)), default=1)
     step = max(1, _AT_ONCE // max(1, gathered))
@@ -45,9 +46,9 @@ class _ByTerms(torch.autograd.Function):
         most = query.new_full(query.shape[:2], -torch.inf)
         scores = []
         for term in terms:
-            found = _scores(query, key, term)
-            _raise(most, term, found)
-            scores.append(found)
+            of_term = _scores(query, key, term)
+            _update_maximum(most, term, of_term)
+            scores.append(of_term)
         most.clamp_(min=torch.finfo(most.dtype).min)
         whole = torch.zeros_like(most)
         out = torch.zeros_like(value)
@@ -63,7 +64,7 @@ class _ByTerms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, whole, *saved = ctx.saved_tensors
-        gradient, common = of_nodes(gradient, out, whole)
+        gradient, common = softmax_backward_terms(gradient, out, whole)
         by_query, by_key, by_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
         for term, weights in zip(ctx.terms, saved, strict=True):
             changed = _scores(gradient, value, term, hide=False).sub_(_of_queries(common, term)).mul_(weights)
@@ -73,34 +74,36 @@ class _ByTerms(torch.autograd.Function):
         return by_query, by_key, by_value, None
 
 
-def of_nodes(gradient: Tensor, out: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-    """What all pairs of a query have in common in the derivative of the softmax.
+def softmax_backward_terms(gradient: Tensor, out: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """Per-query terms of the softmax backward.
 
     Args:
-        gradient, out: of the output, and the output, shape ``(batch, nodes, width)``.
-        whole: the sum of the weights of each query, positive, shape ``(batch, nodes)``.
+        gradient, out: gradient of the output, and the output, shape ``(batch, nodes, width)``.
+        whole: denominator of the softmax of each query, positive, shape ``(batch, nodes)``.
 
     Returns:
-        The gradient divided by the sum, here instead of for each pair; and what the softmax takes off, shape ``(batch, nodes)``.
+        gradient / whole, shape ``(batch, nodes, width)``, and sum(gradient / whole * out), shape
+        ``(batch, nodes)``.
     """
     shared = (gradient / whole[..., None]).contiguous()
     return shared, (shared * out).sum(2)
 
 
 def _scores(query: Tensor, key: Tensor, term: Term, hide: bool = True) -> Tensor:
-    """Products of the pairs of a term, shape ``(batch, *letters)``, ``(batch, groups, m, n)`` or ``(batch, pairs)``."""
+    """Scores of a term, shape ``(batch, *letters)``, ``(batch, groups, m, n)`` or ``(batch, pairs)``."""
     if isinstance(term, Listed):
         return (query.index_select(1, term.queries) * key.index_select(1, term.keys)).sum(-1)
     if isinstance(term, Aligned):
-        found = (term.queries.of(query) * term.keys.of(key)).sum(-1)
+        scores = (term.queries.of(query) * term.keys.of(key)).sum(-1)
     else:
-        # products of matrices are in half precision under autocast
-        found = (_matrices(query, term.queries, term.groups) @ _matrices(key, term.keys, term.groups).mT).to(query.dtype)
-    return found.masked_fill_(term.hidden, -torch.inf) if hide and term.hidden is not None else found
+        # matrix products are in half precision under autocast
+        products = _matrices(query, term.queries, term.groups) @ _matrices(key, term.keys, term.groups).mT
+        scores = products.to(query.dtype)
+    return scores.masked_fill_(term.hidden, -torch.inf) if hide and term.hidden is not None else scores
 
 
 def _of_queries(x: Tensor, term: Term) -> Tensor:
-    """One number for each query, shape ``(batch, nodes)``, so that it fits the scores."""
+    """Broadcast one number per query, shape ``(batch, nodes)``, to the shape of the scores."""
     if isinstance(term, Listed):
         return x.index_select(1, term.queries)
     if isinstance(term, Aligned):
@@ -108,21 +111,21 @@ def _of_queries(x: Tensor, term: Term) -> Tensor:
     return _matrices(x, term.queries, term.groups)[..., None]
 
 
-def _raise(most: Tensor, term: Term, scores: Tensor) -> None:
-    """Raise the largest score of each query so far, in place."""
+def _update_maximum(most: Tensor, term: Term, scores: Tensor) -> None:
+    """Update the running maximum score of each query, in place."""
     if isinstance(term, Listed):
         most.scatter_reduce_(1, term.queries.expand(len(most), -1), scores, "amax")
         return
     if isinstance(term, Aligned):
-        found = scores.amax(term.query_sum, keepdim=True) if term.query_sum else scores
+        maximum = scores.amax(term.query_sum, keepdim=True) if term.query_sum else scores
     else:
-        found = scores.amax(-1)
+        maximum = scores.amax(-1)
     window = term.queries.of(most)
-    torch.maximum(window, found.view(window.shape), out=window)
+    torch.maximum(window, maximum.view(window.shape), out=window)
 
 
 def _add_sums(out: Tensor, whole: Tensor, value: Tensor, term: Term, weights: Tensor) -> None:
-    """Add the weights of each query, and the values of its keys with them, in place."""
+    """Add the sum of the weights of each query and the weighted sum of its values, in place."""
     if isinstance(term, Listed):
         whole.index_add_(1, term.queries, weights)
     else:
@@ -133,7 +136,7 @@ def _add_sums(out: Tensor, whole: Tensor, value: Tensor, term: Term, weights: Te
 
 
 def _add_to_queries(to: Tensor, of_keys: Tensor, term: Term, weights: Tensor) -> None:
-    """Add to each query the vectors of its keys, weighted, in place."""
+    """Add the weighted vectors of its keys to each query, in place."""
     if isinstance(term, Listed):
         to.index_add_(1, term.queries, of_keys.index_select(1, term.keys).mul_(weights[..., None]))
     elif isinstance(term, Aligned):
@@ -144,7 +147,7 @@ def _add_to_queries(to: Tensor, of_keys: Tensor, term: Term, weights: Tensor) ->
 
 
 def _add_to_keys(to: Tensor, of_queries: Tensor, term: Term, weights: Tensor) -> None:
-    """Add to each key the vectors of its queries, weighted, in place."""
+    """Add the weighted vectors of its queries to each key, in place."""
     if isinstance(term, Listed):
         to.index_add_(1, term.keys, of_queries.index_select(1, term.queries).mul_(weights[..., None]))
     elif isinstance(term, Aligned):
@@ -162,7 +165,7 @@ def _add_aligned(to: Tensor, where: Window, vectors: Tensor, weights: Tensor, ax
 
 
 def _matrices(x: Tensor, window: Window, groups: int) -> Tensor:
-    """The nodes of a window, shape ``(batch, groups, members, ...)``."""
+    """Nodes of a window, shape ``(batch, groups, members, ...)``."""
     view = window.of(x)
     members = view.shape[1 + groups : 1 + len(window.sizes)].numel()
     return view.reshape(len(x), -1 if view.numel() else 0, members, *x.shape[2:])
