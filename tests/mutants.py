@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stale message is reused", "unn/descent/state.py",
-        "if kept is not None and kept[0] == stamp:", "if kept is not None:",
+        "if cached is not None and cached[0] == stamp:", "if cached is not None:",
         "tests/unn/graph/test_graph_contract.py",
     ),
     Mutant(
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "colours of neighbours may agree", "unn/graph/colouring.py",
         "both = np.concatenate([pairs, pairs[:, ::-1]])", "both = pairs",
-        "tests/unn/descent/test_colouring.py tests/unn/descent/test_inference.py",
+        "tests/unn/graph/test_colouring.py tests/unn/descent/test_inference.py",
     ),
     Mutant(
         "the trace forgets the value before the update", "unn/descent/energy.py",
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "a live update is taken for dead", "unn/descent/plan.py",
-        "if step.nodes is None:", "if True:",
+        "if step.nodes is None and overwrites:", "if True:",
         "tests/unn",
     ),
     Mutant(
