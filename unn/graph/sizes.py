@@ -376,7 +376,7 @@ class SizeTable:
         """
         where = f"factor {factor.name!r}"
         prefix = f"{factor.name}/"
-        self._pairs += _shifted_pairs(factor)
+        shifted = False
         classes: dict[str, str] = {}
         splits: list[tuple[Reference, str, tuple[str, ...]]] = []
         for reference in factor.references:
@@ -385,7 +385,10 @@ class SizeTable:
                     splits.append((reference, axis, dim.letters))
                     continue
                 letter = dim.letters[0]
-                key = f"{prefix}{letter}{dim.shift:+d}" if dim.shift else prefix + letter
+                key = prefix + letter
+                if dim.shift:
+                    shifted = True
+                    key = f"{key}{dim.shift:+d}"
                 if dim.index is None:
                     self._tie(where, f"letter '{dim if dim.shift else letter}'", key, axis)
                 else:
@@ -393,6 +396,8 @@ class SizeTable:
                     self._tie(where, f"letter '{letter}'", key, index.axes[0])
                     self._tie(where, f"index {index.name!r}", index.into, axis)
                 classes.setdefault(letter, prefix + letter)
+        if shifted:
+            self._pairs += _shifted_pairs(factor)
         for reference, axis, letters in splits:
             for letter in letters:
                 root = self.root(classes.setdefault(letter, prefix + letter))
@@ -491,8 +496,6 @@ def letter_sizes(
 
 def _shifted_pairs(factor: Factor) -> list[ShiftedPair]:
     """Pairs of axes of different names that a factor indexes by the same letter at different shifts."""
-    if all(dim.shift == 0 for reference in factor.references for dim in reference.pattern.dimensions):
-        return []
     uses = [
         (axis, dim)
         for reference in factor.references
