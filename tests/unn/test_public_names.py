@@ -52,6 +52,7 @@ def test_every_package_with_public_names_is_reached_from_the_top():
 )
 def test_submodules_that_moved_keep_their_public_name(name, room):
     assert getattr(unn, name) is importlib.import_module(f"unn.{room}")
+    assert python(f"import unn.{name} as m; print(m.__name__)") == f"unn.{room}"
 
 
 def test_submodules_are_there_after_importing_the_package_alone():

@@ -227,3 +227,13 @@ def test_what_json_cannot_hold_is_refused_before_training(tmp_path, value):
 def test_facts_are_what_is_read_back(tmp_path):
     run = runs.create_run(tmp_path, "toy", Options(), {"shape": (8, 8)})
     assert run.facts == {"shape": [8, 8]} == runs.open_run(tmp_path).facts
+
+
+def test_checkpoints_with_earlier_names_of_tensors_in_blocks_belong_to_the_same_graph(tmp_path):
+    earlier = ("axis n: 3", "tensor denoiser.blocks.0.told.weight: (8, 8)", "tensor denoiser.blocks.11.everyone.bias: (8,)", "tensor told.x: (1,)")
+    now = (
+        "axis n: 3", "tensor denoiser.blocks.0.conditioning.weight: (8, 8)", "tensor denoiser.blocks.11.global_token.bias: (8,)", "tensor told.x: (1,)",
+    )  # fmt: skip
+    runs.write_checkpoint(tmp_path, runs.Checkpoint(5, earlier, {"x": torch.ones(2)}), keep=1)
+    checkpoint, problems = runs.newest_checkpoint(tmp_path, now)
+    assert checkpoint is not None and checkpoint.step == 5 and checkpoint.signature == now and not problems
