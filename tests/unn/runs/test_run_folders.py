@@ -230,10 +230,9 @@ def test_facts_are_what_is_read_back(tmp_path):
 
 
 def test_checkpoints_with_earlier_names_of_tensors_in_blocks_belong_to_the_same_graph(tmp_path):
-    earlier = ("axis n: 3", "tensor denoiser.blocks.0.told.weight: (8, 8)", "tensor denoiser.blocks.11.everyone.bias: (8,)", "tensor told.x: (1,)")
-    now = (
-        "axis n: 3", "tensor denoiser.blocks.0.conditioning.weight: (8, 8)", "tensor denoiser.blocks.11.global_token.bias: (8,)", "tensor told.x: (1,)",
-    )  # fmt: skip
+    start = "tensor denoiser.blocks"
+    earlier = ("axis n: 3", f"{start}.0.told.weight: (8, 8)", f"{start}.11.everyone.bias: (8,)", "tensor told.x: (1,)")
+    now = ("axis n: 3", f"{start}.0.conditioning.weight: (8, 8)", f"{start}.11.global_token.bias: (8,)", "tensor told.x: (1,)")
     runs.write_checkpoint(tmp_path, runs.Checkpoint(5, earlier, {"x": torch.ones(2)}), keep=1)
     checkpoint, problems = runs.newest_checkpoint(tmp_path, now)
     assert checkpoint is not None and checkpoint.step == 5 and checkpoint.signature == now and not problems
