@@ -327,7 +327,7 @@ def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tm
     assert inferred["output"] == pytest.approx([0.2913, 0.5370, -0.7163], abs=0.02)
     assert data("show", "phases")["nodes"] == {"source": 4, "output": 4}
     assert data("resume", "run")["step"] == 200
-    assert data("size", "run") == {"parameters": 1} and "Count the parameters" in finished(unn_process("--help", path=[installed]))
+    assert data("size", "run") == {"parameters": 3} and "Count the parameters" in finished(unn_process("--help", path=[installed]))
     done = unn_process("broken", "run", folder=tmp_path, path=[installed])
     assert done.returncode == 2 and "'broken' (phases.verb:Missing) cannot be loaded" in done.stderr and "Traceback" not in done.stderr
     refused = unn_process("sample", "run", folder=tmp_path, path=[installed])
