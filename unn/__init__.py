@@ -4,25 +4,20 @@ Names and submodules are imported when they are first used, so that the command 
 ``__init__.pyi``.
 """
 
-from importlib import import_module
-
 import lazy_loader
 
 __version__ = "0.1.0"
 _import, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 
-SUBMODULES = ("diffusion", "draw", "errors", "networks", "programs", "runs", "testing", "training")
+SUBMODULES = (
+    "attention", "diffusion", "draw", "errors", "models", "networks", "problem", "programs", "runs", "testing", "tracing", "training",
+)  # fmt: skip
 """What ``unn.NAME`` imports, but ``from unn import *`` does not: some need packages that are not always there."""
 
-_ROOMS = {"attention": "ops.attention", "models": "networks", "problem": "cli.problem", "tracing": "programs"}
-"""Submodules whose public name is not their place."""
-
-__all__ = [name for name in _names if name not in (*SUBMODULES, *_ROOMS)]
+__all__ = [name for name in _names if name not in SUBMODULES]
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
-        return import_module(f"{__name__}.{_ROOMS[name]}")
     if name in _names:
         return _import(name)
     from .missing import explanation

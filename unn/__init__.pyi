@@ -1,15 +1,18 @@
 """unn: declare a factor graph once, infer any variables given any others."""
 
+from . import attention as attention
 from . import diffusion as diffusion
 from . import draw as draw
 from . import errors as errors
+from . import models as models
 from . import networks as networks
+from . import problem as problem
 from . import programs as programs
 from . import regularizers as regularizers
 from . import runs as runs
 from . import testing as testing
+from . import tracing as tracing
 from . import training as training
-from .cli import problem as problem
 from .descent.gradients import Checkpoint as Checkpoint
 from .descent.gradients import Gradient as Gradient
 from .descent.gradients import Truncate as Truncate
@@ -44,7 +47,6 @@ from .graph.partial import Partial as Partial
 from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule
 from .networks.denoiser import Denoiser as Denoiser
-from .ops import attention as attention
 from .ops.attention.mask import AttentionMask as AttentionMask
 from .programs import trace as trace
 from .regularizers import L1 as L1

@@ -40,8 +40,10 @@ OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
 
 
 def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:
-    """Commands by name, in the order of ``--help``; commands that cannot be loaded are omitted."""
-    added = [_load(name) for name in verb_names()]
+    """Commands by name, in the order of ``--help``; commands that cannot be loaded are omitted, as are those with
+    the name of a built-in one."""
+    own = {kind.name for kind in (*EVERYDAY, *OTHERS)}
+    added = [_load(name) for name in verb_names() if name not in own]
     kinds: list[type[Verb] | type[ProblemVerb[Any]]] = [*EVERYDAY, *(kind for kind in added if isinstance(kind, type)), *OTHERS]
     return {kind.name: kind for kind in kinds}
 

@@ -108,7 +108,7 @@ def run_steps(state: State, steps: Sequence[Step], receive_last: bool) -> None:
 
 def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> None:
     """Run updates without keeping what their derivatives need."""
-    names = [name for name in state.plan.free if name in state.values]
+    names = _present(state)
     # sums of messages that never change are computed once for all groups
     state.sum_static(dict.fromkeys(step.name for step in steps))
     before = state.branch({})

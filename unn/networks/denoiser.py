@@ -17,6 +17,7 @@ from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path
 from ..graph.symmetries import Assumption, Symmetry, assumptions
+from ..renamed import current_name
 from .blocks import TransformerBlock
 from .embeddings import ArrayEmbedding, node_positions, sinusoids
 from .tokens import MOST_SIZES, STRUCTURES, Frame, Frames, Structure
@@ -214,8 +215,8 @@ class Denoiser(nn.Module):
 
 def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """Rename the keys of state dicts from earlier versions, in which parts of the blocks had other names."""
-    for key in [key for key in state if key.startswith(f"{prefix}blocks.")]:
-        state[key.replace(".told.", ".conditioning.").replace(".everyone.", ".global_token.")] = state.pop(key)
+    for key in [key for key in state if key.startswith(prefix) and current_name(key) != key]:
+        state[current_name(key)] = state.pop(key)
 
 
 def _warn(assumption: Assumption) -> None:

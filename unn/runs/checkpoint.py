@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..renamed import current_name
 from .files import delete_folder, write_folder_atomically
 from .tree import from_bytes, put_together, take_apart, to_bytes
 
@@ -165,20 +166,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
                 raise ValueError("the checksum does not match")
             state = put_together(head["state"], from_bytes(packed))
-            return Checkpoint(int(head["step"]), tuple(_current_line(str(line)) for line in head["signature"]), dict(state), format_version)
+            return Checkpoint(int(head["step"]), tuple(current_name(str(line)) for line in head["signature"]), dict(state), format_version)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _CorruptError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
     raise DataError(
         f"{path} has checkpoint format {format_version}, written by unn {version}; "
         f"this version reads format {' and '.join(map(str, READABLE))}."
     )
-
-
-def _current_line(line: str) -> str:
-    """A line of a signature, with the names that tensors of transformer blocks have now."""
-    for earlier, now in (("told", "conditioning"), ("everyone", "global_token")):
-        line = re.sub(rf"^(tensor .*\bblocks\.\d+\.){earlier}\.", rf"\1{now}.", line)
-    return line
 
 
 def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, suggest
+from ..renamed import current_name
 from .files import write_atomically
 
 if TYPE_CHECKING:
@@ -98,14 +99,12 @@ def _checksum(content: bytes) -> str:
     return digest.hexdigest()
 
 
-_RENAMED = {"graph": "declaration", "told": "conditioning", "everyone": "global_token"}
-"""Current names of submodules of ``unn.Unrolled`` and of the blocks of ``unn.Denoiser``, by their
-names in earlier versions."""
-
-
 def _current_name(name: str, own: Mapping[str, Tensor]) -> str:
-    """Map the name of a tensor, from this or an earlier version, to its current name."""
-    renamed = ".".join(_RENAMED.get(part, part) for part in name.split("."))
+    """The name of a tensor now, by its name now or in an earlier version, when the declaration of ``unn.Unrolled`` was called ``graph``."""
+    if name in own:
+        return name
+    name = current_name(name)
+    renamed = ".".join("declaration" if part == "graph" else part for part in name.split("."))
     return renamed if name not in own and renamed in own else name
 
 

@@ -127,6 +127,11 @@ def test_help_lists_every_command_and_those_of_everyday_use_first(capsys):
     assert "--version" in out
 
 
+def test_a_package_does_not_replace_a_command(monkeypatch):
+    monkeypatch.setattr("unn.cli.main.verb_names", lambda: ["train", "parse"])
+    assert verbs()["train"] is Train and "parse" in verbs()
+
+
 def help_texts():
     """What ``--help`` says of each option, by option."""
     files = [ROOT / "unn" / "cli" / "options.py", *(Path(inspect.getfile(kind)) for kind in verbs().values())]
