@@ -18,6 +18,7 @@ from .descent.gradients import Gradient as Gradient
 from .descent.gradients import Truncate as Truncate
 from .descent.gradients import Unroll as Unroll
 from .descent.infer import infer as infer
+from .descent.model import DescentModel as DescentModel
 from .descent.orders import Block as Block
 from .descent.orders import ForwardBackward as ForwardBackward
 from .descent.orders import Order as Order
@@ -40,9 +41,11 @@ from .errors import UnnError as UnnError
 from .factor_graph import FactorGraph as FactorGraph
 from .graph.boundedness import Bound as Bound
 from .graph.boundedness import Boundedness as Boundedness
+from .graph.declaration import Declaration as Declaration
 from .graph.factor import Constraint as Constraint
 from .graph.factor import EnergyFactor as EnergyFactor
 from .graph.factor import Factor as Factor
+from .graph.latents import contract_latents as contract_latents
 from .graph.partial import Partial as Partial
 from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule

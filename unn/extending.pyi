@@ -1,11 +1,14 @@
-"""Everything that writers of factors, regularizers, constraints and problems import, beside ``unn`` itself."""
+"""Everything that writers of factors, regularizers, constraints, engines, problems and verbs import, beside ``unn``
+itself."""
 
+from .cli.declared import DeclaredProblem as DeclaredProblem
+from .cli.declared import Defaults as Defaults
+from .cli.declared import Query as Query
 from .cli.evaluate import Evaluate as Evaluate
 from .cli.open import open_trained as open_trained
 from .cli.options import Json as Json
 from .cli.options import Quiet as Quiet
 from .cli.options import RunFolder as RunFolder
-from .cli.options import SamplingOptions as SamplingOptions
 from .cli.options import Theme as Theme
 from .cli.options import require_number as require_number
 from .cli.options import require_rounds as require_rounds
@@ -21,6 +24,21 @@ from .cli.sample import Sample as Sample
 from .cli.verb import Answer as Answer
 from .cli.verb import ProblemVerb as ProblemVerb
 from .cli.verb import Verb as Verb
+from .descent.engine import DescentOptions as DescentOptions
+from .diffusion.conditional import ConditionalModel as ConditionalModel
+from .diffusion.options import DenoiserOptions as DenoiserOptions
+from .diffusion.options import RegressorOptions as RegressorOptions
+from .diffusion.options import VAEACOptions as VAEACOptions
+from .diffusion.samples import Condition as Condition
+from .diffusion.samples import Samples as Samples
+from .engine import CanInfer as CanInfer
+from .engine import CanLearn as CanLearn
+from .engine import CanSample as CanSample
+from .engine import Engine as Engine
+from .engine import SamplingOptions as SamplingOptions
+from .engine import Verdict as Verdict
+from .engine import engine_names as engine_names
+from .engine import load_engine as load_engine
 from .errors import suggest as suggest
 from .errors import unknown as unknown
 from .graph.arrays import Array as Array

@@ -2,42 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.errors import DataError, DeclarationError, ObservationError, suggest
-from unn.extending import Answer, HasDemo, Problem, Trained
-from unn.training.options import TrainingConfig
+from unn.errors import DataError, ObservationError, suggest
+from unn.extending import (
+    Answer,
+    CanSample,
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    DescentOptions,
+    HasDemo,
+    Query,
+    RegressorOptions,
+    Trained,
+    TrainingConfig,
+    VAEACOptions,
+    check_ranges,
+)
 
-from .config import DigitsConfig, check_config
+from .config import DigitsConfig
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import Tensor
 
     import unn
+    from unn.training import Task
 
     from .data import Digits
-    from .network import DigitsTask
 
 LABELS = 10
-# well under a minute on two cores
-DEMO = DigitsConfig(dropout=0.3, training=TrainingConfig(epochs=30, batch=64, rate=2e-3))
+
+_STEPS = TrainingConfig(steps=4000, evaluate_every=4000, batch=64, rate=2e-3, clip=1.0, ema=0.99)
+"""Training of the engines that sample, a few minutes on one core."""
+
+_SAMPLED = 256
+"""Number of test queries of models that sample."""
 
 
-class DigitsProblem(Problem, HasDemo):
-    """Handwritten digits: classify images, draw prototypes of labels."""
+class DigitsProblem(DeclaredProblem, HasDemo):
+    """Handwritten digits: labels given images, and images given labels.
+
+    Args:
+        digits: images; by default loaded according to the configuration.
+    """
 
     name = "digits"
-    summary = "handwritten digits: classify images and draw prototypes of classes with the same weights"
+    summary = "handwritten digits: classify images and draw images of classes with the same weights"
     config = DigitsConfig
+    noun = "digits"
+    defaults = {
+        "descent": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
+        "untied": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
+        "denoiser": Defaults(DenoiserOptions(width=64, depth=4, embedding="array", sampling_steps=50), _STEPS),
+        "regressor": Defaults(RegressorOptions(width=64, depth=4, embedding="array"), _STEPS),
+        "vaeac": Defaults(VAEACOptions(width=128, depth=3), _STEPS),
+    }
 
-    def check(self, config: DigitsConfig) -> None:
+    def __init__(self, digits: Digits | None = None) -> None:
+        self._digits = digits
+
+    def images(self, config: DigitsConfig) -> Digits:
+        """Images and labels of the configuration.
+
+        Raises:
+            DataError: if files are missing or corrupt.
+        """
+        from .data import load_digits
+
+        return self._digits or load_digits(config.data)
+
+    def check(self, config: Any) -> None:
         """Check the ranges of all options."""
-        check_config(config)
-        if config.untied and config.gamma:
-            raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
+        ranges: dict[str, tuple[float, float, float]] = {
+            "gamma": (config.gamma, 0, 1e6),
+            "channels": (config.channels, 1, 100_000),
+        }
+        check_ranges("digits", ranges)
+        super().check(config)
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Configurations of runs without engines had the options of coordinate descent among those of the problem."""
+        if "engine" in content or "iterations" not in content:
+            return content
+        own = {name: content[name] for name in ("data", "gamma", "channels") if name in content}
+        model = {name: content[name] for name in ("iterations", "initial", "dropout") if name in content}
+        model |= {"sweep": content.get("order", "forward-backward"), "penalty": 1.0}
+        engine = "untied" if content.get("untied") else "descent"
+        return {**own, "engine": engine, "model": model, "training": content.get("training", {})}
 
     def declare(self, config: DigitsConfig) -> unn.FactorGraph:
         """The graph for images of 8x8 (embedded) or 28x28 pixels (MNIST)."""
@@ -46,31 +102,88 @@ class DigitsProblem(Problem, HasDemo):
         size = 28 if config.data == "mnist" else 8
         return declare(size, size, config.channels)
 
-    def task(self, config: DigitsConfig) -> DigitsTask:
-        """Load the images."""
-        from .network import DigitsTask
+    def observable(self, config: DigitsConfig) -> tuple[str, ...]:
+        """Image and label; H1 and H2 are latent."""
+        return ("image", "label")
 
-        return DigitsTask(config)
+    def task(self, config: Any) -> Task:
+        """Training on the training images, with the accuracy on the test images."""
+        task = super().task(config)
+        digits = self.images(config)
+        task.facts = {"image_shape": list(digits.image_shape), "data": digits.checksums(config.data)}
+        return task
 
-    def network(self, config: DigitsConfig, facts: Mapping[str, Any]) -> nn.Module:
-        """Both directions of one graph, or the untied baseline."""
-        from .network import build
+    def training_set(self, config: DigitsConfig) -> Mapping[str, Tensor]:
+        """The training images with their labels."""
+        from .network import one_hot
 
-        shape = facts.get("image_shape")
-        if not (isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)):
-            raise DataError(f"digits: the run's image_shape must be [rows, columns], got {shape!r}.")
-        return build(config, (shape[0], shape[1]))
+        digits = self.images(config)
+        return {"image": digits.train_images, "label": one_hot(digits.train_labels)}
 
-    def iterations(self, run: Trained) -> int:
-        """Number of rounds in training."""
-        return int(run.config.iterations)
+    def generate(
+        self, config: DigitsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Random training images with their labels."""
+        import torch
 
-    def order(self, run: Trained, given: Mapping[str, str]) -> unn.Order | list[str]:
-        """Order away from the given variable, and back if the network was trained with forward-backward."""
-        import unn
+        values = self.training_set(config)
+        chosen = torch.randint(len(values["label"]), (count,), generator=generator)
+        return {name: x[chosen] for name, x in values.items()}
 
-        names = [name for name in (["H1", "H2", "label", "image"] if "image" in given else ["H2", "H1", "image", "label"]) if name not in given]
-        return unn.ForwardBackward(names) if run.config.order == "forward-backward" and len(names) > 2 else names
+    def observed(
+        self, config: DigitsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """The image."""
+        import torch
+
+        return {"image": torch.ones(1, 1, 1, 1, dtype=torch.bool)}
+
+    def training_queries(
+        self, config: DigitsConfig, observed: Mapping[str, Tensor]
+    ) -> Sequence[tuple[float, Mapping[str, Tensor]]]:
+        """The label given the image, and with weight gamma the image given the label."""
+        import torch
+
+        return [(1.0, observed), (config.gamma, {"label": torch.ones(1, dtype=torch.bool)})]
+
+    def test_count(self, config: DigitsConfig, network: Any) -> int:
+        """All test images, or 256 for models that sample."""
+        count = len(self.images(config).test_labels)
+        return min(count, _SAMPLED) if isinstance(network, CanSample) else count
+
+    def test_queries(self, config: DigitsConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
+        """Labels of test images; and images of labels, ten classes in turn, if that direction is trained."""
+        import torch
+
+        from .network import one_hot
+
+        digits = self.images(config)
+        chosen = torch.arange(count) % len(digits.test_labels)
+        labels = one_hot(digits.test_labels[chosen])
+        queries = {"": Query({"image": digits.test_images[chosen]}, {"label": labels})}
+        if config.gamma:
+            queries["images"] = Query({"label": one_hot(torch.arange(count) % LABELS)})
+        return queries
+
+    def metrics(self, config: DigitsConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Accuracy of labels; for images, the share that a support vector machine recognises, and their spread.
+
+        The spread within classes is relative to that of test images: one prototype for each class is recognised as
+        well as a sample of the class, and has no spread.
+        """
+        from .network import classifier_of, spread_ratio
+
+        labels = values["label"].argmax(1)
+        if "image" in query.given:
+            return {"test_accuracy": float((labels == query.truth["label"].argmax(1)).float().mean())}
+        digits = self.images(config)
+        predictions = classifier_of(digits).predict(values["image"].cpu().flatten(1).numpy())
+        recognised = float((predictions == labels.cpu().numpy()).mean())
+        return {"recognised": recognised, "spread": spread_ratio(values["image"].cpu(), labels.cpu(), digits)}
+
+    def order(self, run: Trained, given: Mapping[str, str]) -> unn.Order | list[str] | None:
+        """The order in which the network was trained."""
+        return None if not hasattr(run.network, "order") else super().order(run, given)
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
         """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1, 1]."""
@@ -95,31 +208,37 @@ class DigitsProblem(Problem, HasDemo):
             return ", ".join(f"{k} ({float(value[0, k]):.1%})" for k in best)
         return super().show_value(run, name, value)
 
-    def graph(self, network: nn.Module) -> unn.FactorGraph:
-        """Graph of both directions."""
-        from .network import DigitsNetwork
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """The label of a sample."""
+        return [f"sample {k + 1}: label {int(values['label'][k].argmax())}"]
 
-        if not isinstance(network, DigitsNetwork):
-            raise ObservationError("this run contains the untied baseline, which has one direction only; use unn evaluate.")
-        return network.graph
+    def picture(self, run: Trained, values: Mapping[str, Tensor], given: Any) -> Figure:
+        """The images of the samples with their labels."""
+        from unn.draw import draw_images
+
+        return draw_images(values["image"], [str(int(label)) for label in values["label"].argmax(1)])
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
-        """Accuracy, and how many of the ten prototypes are recognised."""
+        """For coordinate descent the accuracy, and how many of the ten prototypes are recognised; else the metrics."""
+        from unn import DescentModel
         from unn.draw import draw_images, save_figure
         from unn.runs import PLOTS, make_folder
 
-        from .network import DigitsNetwork, DigitsTask, accuracy, prototypes, recognise
+        from .network import accuracy, prototypes, recognise
+        from .untied import UntiedDigits
 
-        digits = DigitsTask(run.config).digits
-        network: Any = run.network
+        if not isinstance(run.network, DescentModel | UntiedDigits):
+            return super().evaluate(run, iterations)
+        digits = self.images(run.config)
+        trained = run.config.model.iterations
         lines, accuracies = [], {}
-        for k in iterations or (run.config.iterations,):
-            accuracies[k] = accuracy(network, digits.test_images, digits.test_labels, k)
-            lines.append(f"test accuracy {accuracies[k]:.2%} with {k} iterations (trained with {run.config.iterations})")
+        for k in iterations or (trained,):
+            accuracies[k] = accuracy(run.network, digits.test_images, digits.test_labels, k)
+            lines.append(f"test accuracy {accuracies[k]:.2%} with {k} iterations (trained with {trained})")
         data: dict[str, Any] = {"test_accuracy": accuracies}
-        if isinstance(network, DigitsNetwork):
-            drawn = prototypes(network)
-            recognition = recognise(network, digits, drawn)
+        if isinstance(run.network, DescentModel):
+            drawn = prototypes(run.network)
+            recognition = recognise(run.network, digits, drawn)
             picture = run.folder / PLOTS / "prototypes.png"
             lines += _recognition_lines(recognition.network, recognition.classifier, recognition.classifier_accuracy)
             try:
@@ -143,12 +262,16 @@ class DigitsProblem(Problem, HasDemo):
         from unn.runs import make_folder
 
         from .data import load_digits
-        from .network import DigitsNetwork, accuracy, prototypes, recognise, train
+        from .network import accuracy, prototypes, recognise, train
 
         make_folder(folder)
-        digits = load_digits(DEMO.data)
-        network, _ = train(DEMO, digits, progress)
-        assert isinstance(network, DigitsNetwork)
+        config: Any = self.config_for("descent")(
+            model=DescentOptions(dropout=0.3), training=TrainingConfig(epochs=30, batch=64, rate=2e-3)
+        )
+        digits = load_digits(config.data)
+        # well under a minute on two cores
+        network, _ = train(config, digits, progress)
+        assert isinstance(network, unn.DescentModel)
         network.cpu()
         right = accuracy(network, digits.test_images, digits.test_labels)
         drawn = prototypes(network)

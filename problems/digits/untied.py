@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unn import Declaration, Partial
+from unn.errors import DeclarationError
+from unn.extending import CanInfer, CanLearn
 
-class UntiedDigits(nn.Module):
+
+class UntiedDigits(nn.Module, CanLearn, CanInfer):
     """Rounds of H1, H2, label as feed-forward layers without shared weights.
 
     Args:
@@ -17,10 +22,20 @@ class UntiedDigits(nn.Module):
         iterations: number of rounds, each with its own weights.
         channels: channels of H1 in the tied network whose number of parameters is matched.
         dropout: dropout probability for H1 and H2 in training, one mask for all rounds as in the tied network.
+        graph: declaration of the tied network.
     """
 
-    def __init__(self, image_shape: tuple[int, int], iterations: int, channels: int, dropout: float) -> None:
+    def __init__(
+        self,
+        image_shape: tuple[int, int],
+        iterations: int,
+        channels: int,
+        dropout: float,
+        graph: Declaration | None = None,
+    ) -> None:
         super().__init__()
+        # the parameters of the graph are not those of this network
+        object.__setattr__(self, "graph", graph)
         small = min(image_shape) < 20
         self.stride = 1 if small else 2
         kernels = (3, 3) if small else (6, 4)
@@ -81,6 +96,30 @@ class UntiedDigits(nn.Module):
             y = logits.softmax(1)
         assert logits is not None
         return logits
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Cross-entropy of the label given the image.
+
+        Raises:
+            DeclarationError: for the other direction, which the network does not have.
+        """
+        if "image" not in observed:
+            raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
+        return F.cross_entropy(self.logits(values["image"]), values["label"].argmax(1))
+
+    @torch.no_grad()
+    def infer_values(
+        self, given: Mapping[str, Tensor | Partial], count: int, sizes: Mapping[str, int], iterations: int | None = None
+    ) -> dict[str, Tensor]:
+        """Label probabilities of images.
+
+        Raises:
+            DeclarationError: if images are not given completely.
+        """
+        images = given.get("image")
+        if not isinstance(images, Tensor):
+            raise DeclarationError("digits: the untied baseline infers labels from whole images only.")
+        return {"image": images, "label": self.logits(images, iterations).softmax(1)}
 
     def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         if not self.training or not self.dropout:

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unn.errors import DeclarationError, suggest
-from unn.training.options import TrainingConfig, check_ranges
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
-from ..generated.config import ModelConfig
-from ..generated.problem import DenoisingProblem
+from ..generated.observations import any_nodes, check_observe
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
-MODEL = ModelConfig(
+MODEL = DenoiserOptions(
     depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule"
 )
 TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
@@ -44,8 +42,6 @@ class FactorisationConfig:
             D[k] = [k <= K].
         observe: Observed in training: "E" as in the paper, or "any" subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
-        model: Options of the denoiser and its diffusion, or of a baseline.
-        training: Options of training.
     """
 
     rows: int = 4
@@ -55,11 +51,9 @@ class FactorisationConfig:
     intermediate: bool = True
     observe: str = "E"
     examples: int = 0
-    model: ModelConfig = MODEL
-    training: TrainingConfig = TRAINING
 
 
-class FactorisationProblem(DenoisingProblem):
+class FactorisationProblem(DeclaredProblem):
     """A matrix as the product of a continuous and a binary one."""
 
     name = "factorisation"
@@ -67,6 +61,7 @@ class FactorisationProblem(DenoisingProblem):
     config = FactorisationConfig
     kind: ClassVar[Kind] = "binary"
     noun = "factorisations"
+    defaults = {"denoiser": Defaults(MODEL, TRAINING)}
 
     def check(self, config: FactorisationConfig) -> None:
         """Check the ranges of all options."""
@@ -79,8 +74,10 @@ class FactorisationProblem(DenoisingProblem):
             },
         )  # fmt: skip
         check_observe(self.name, config.observe, ("E", "any"))
-        if config.vary and config.model.process == "vaeac":
-            raise DeclarationError(f"{self.name}: --process vaeac has weights for one size of the graph; leave out --vary.")
+
+    def sizes_vary(self, config: FactorisationConfig) -> bool:
+        """With the option ``vary``."""
+        return config.vary
 
     def declare(self, config: FactorisationConfig) -> unn.FactorGraph:
         """The graph; its sizes are dynamic."""
@@ -116,15 +113,16 @@ class FactorisationProblem(DenoisingProblem):
             return {"E": torch.ones(1, 1, 1, dtype=torch.bool)}
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def conditions(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+    def test_queries(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """E of held-out samples."""
-        return {"": {"E": self.generate(config, count, generator, self.test_sizes(config))["E"]}}
+        values = self.generate(config, count, generator, self.test_sizes(config))
+        return {"": Query({"E": values["E"]}, values)}
 
-    def measures(self, config: FactorisationConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def metrics(self, config: FactorisationConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """RMSE of E against A R of the samples; for binary R also the spread of entries of A that E leaves undetermined."""
         from .graph import error, unused_spread
 
-        E: Any = given["E"]
+        E: Any = query.given["E"]
         figures = {"rmse": error(values, E)}
         if self.kind == "binary" and not math.isnan(spread := unused_spread(values)):
             figures["unused_spread"] = spread
@@ -172,8 +170,6 @@ class InversionConfig(FactorisationConfig):
         intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables.
         observe: Observed in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
-        model: Options of the denoiser and its diffusion, or of a baseline.
-        training: Options of training.
     """
 
     rows: int = 5
@@ -199,38 +195,11 @@ class InversionProblem(FactorisationProblem):
             return {"A": every, "E": every}
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def conditions(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+    def test_queries(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """A of held-out samples, with E the identity; and with E = A R of a Gaussian R, as in training."""
         import torch
 
         values = self.generate(config, count, generator, self.test_sizes(config))
         identity = torch.eye(config.rows, config.columns).expand(count, -1, -1)
-        return {"": {"A": values["A"], "E": identity}, "as trained": {"A": values["A"], "E": values["E"]}}
-
-
-def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Random subset of the nodes of a graph; the number is uniform, and the nodes given the number.
-
-    Returns:
-        By variable, boolean, shape ``(count, *node axes)``.
-    """
-    import torch
-
-    shapes = graph.adjacency(**sizes).shapes
-    total = sum(torch.Size(shape).numel() for shape in shapes.values())
-    rank = torch.rand(count, total, generator=generator).argsort(1).argsort(1)
-    observed = rank < torch.randint(total, (count, 1), generator=generator)
-    parts = observed.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
-    return {name: part.reshape(count, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-
-
-def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check the option ``observe``.
-
-    Raises:
-        DeclarationError: if it is not one of the choices.
-    """
-    if value not in choices:
-        raise DeclarationError(f"{where}: option observe must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")
-
-
+        as_trained = Query({"A": values["A"], "E": values["E"]}, values)
+        return {"": Query({"A": values["A"], "E": identity}), "as trained": as_trained}

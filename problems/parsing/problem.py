@@ -31,6 +31,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
     name = "parsing"
     summary = "dependency parsing: trees of sentences by the matrix-tree theorem, trained on CoNLL-U treebanks"
     config = ParsingConfig
+    own_engine = "descent"
 
     def check(self, config: ParsingConfig) -> None:
         """Check the ranges of all options."""

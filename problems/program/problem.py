@@ -13,21 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError, DeclarationError, suggest
-from unn.training.options import TrainingConfig, check_ranges
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
-from ..factorisation.problem import any_nodes
-from ..generated.config import ModelConfig
-from ..generated.problem import DenoisingProblem
+from ..generated.observations import any_nodes
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     import unn
-    from unn.networks.tokens import Given
     from unn.programs import Traced
-
-    from ..generated.task import DenoisingTask
+    from unn.training import Task
 
 
 COPY = "program.py"
@@ -44,24 +40,26 @@ class ProgramConfig:
         arguments: Arguments of the function, such as m=3,n=3; numbers and strings.
         observe: Comma-separated names of variables observed in training; "any" for any subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
-        model: Options of the denoiser and its diffusion, or of a baseline.
-        training: Options of training.
     """
 
     program: str = ""
     arguments: str = ""
     observe: str = "any"
     examples: int = 0
-    model: ModelConfig = ModelConfig(width=32, depth=3, heads=2, self_conditioning="none", sampling_steps=50)
-    training: TrainingConfig = TrainingConfig(steps=3000, evaluate_every=3000, batch=128, rate=3e-3, clip=1.0, ema=0.99)
 
 
-class ProgramProblem(DenoisingProblem):
+class ProgramProblem(DeclaredProblem):
     """Learn to invert a generative program: sample any of its variables given any others."""
 
     name = "program"
     summary = "a generative program of your own, FILE.py:NAME: sample any of its variables given any others"
     config = ProgramConfig
+    defaults = {
+        "denoiser": Defaults(
+            DenoiserOptions(width=32, depth=3, heads=2, self_conditioning="none", sampling_steps=50),
+            TrainingConfig(steps=3000, evaluate_every=3000, batch=128, rate=3e-3, clip=1.0, ema=0.99),
+        ),
+    }
 
     def __init__(self) -> None:
         self._traced: dict[tuple[str, str], Traced] = {}
@@ -110,7 +108,7 @@ class ProgramProblem(DenoisingProblem):
         # a separate graph for each network
         return trace(_bound(config)).graph
 
-    def task(self, config: ProgramConfig) -> DenoisingTask:
+    def task(self, config: ProgramConfig) -> Task:
         """Draws from the program during training."""
         task = super().task(config)
         digest = _digest(config.program)
@@ -148,7 +146,7 @@ class ProgramProblem(DenoisingProblem):
         """All random variables of the program; computed ones have no spread of their own."""
         return self.traced(config).random_variables
 
-    def measures(self, config: ProgramConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def metrics(self, config: ProgramConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Largest deviation of sample means from those of the program, in its standard deviations."""
         import torch
 

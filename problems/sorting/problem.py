@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from unn.training.options import TrainingConfig, check_ranges
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
-from ..factorisation.problem import any_nodes, check_observe
-from ..generated.config import ModelConfig
-from ..generated.problem import DenoisingProblem
+from ..generated.observations import any_nodes, check_observe
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +28,6 @@ class SortingConfig:
         order: Interactions in the sorted list: "chain" (neighbours in rank), "clique" or "none".
         observe: Observed in training: "u" as in the paper, or "any" subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
-        model: Options of the denoiser and its diffusion, or of a baseline.
-        training: Options of training.
     """
 
     length: int = 5
@@ -39,17 +35,21 @@ class SortingConfig:
     order: Literal["chain", "clique", "none"] = "chain"
     observe: str = "u"
     examples: int = 0
-    model: ModelConfig = ModelConfig(prediction="x0", noise="linear")
-    training: TrainingConfig = TrainingConfig(steps=2000, evaluate_every=2000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
 
-class SortingProblem(DenoisingProblem):
+class SortingProblem(DeclaredProblem):
     """Sort a list: sample the permutation and the sorted list."""
 
     name = "sorting"
     summary = "sorting: sample the permutation that sorts a list, and the sorted list"
     config = SortingConfig
     noun = "permutations"
+    defaults = {
+        "denoiser": Defaults(
+            DenoiserOptions(prediction="x0", noise="linear"),
+            TrainingConfig(steps=2000, evaluate_every=2000, batch=16, rate=2e-3, clip=1.0, ema=0.99),
+        ),
+    }
 
     def check(self, config: SortingConfig) -> None:
         """Check the ranges of all options."""
@@ -77,15 +77,16 @@ class SortingProblem(DenoisingProblem):
             return {"u": torch.ones(1, 1, dtype=torch.bool)}
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def conditions(self, config: SortingConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+    def test_queries(self, config: SortingConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """Held-out lists."""
-        return {"": {"u": self.generate(config, count, generator, {})["u"]}}
+        values = self.generate(config, count, generator, {})
+        return {"": Query({"u": values["u"]}, values)}
 
-    def measures(self, config: SortingConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def metrics(self, config: SortingConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """RMSE of the sorted list against P u, and the fraction of samples in which P is a permutation."""
         from .graph import error, is_permutation
 
-        u: Any = given["u"]
+        u: Any = query.given["u"]
         return {"rmse": error(u, values["P"]), "permutations": float(is_permutation(values["P"]).float().mean())}
 
     def untrained(self, config: SortingConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:

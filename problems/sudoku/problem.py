@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
-from unn.extending import TakesData
-from unn.training.options import TrainingConfig, check_ranges
-
-from ..generated.config import ModelConfig
-from ..generated.problem import DenoisingProblem
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TakesData, TrainingConfig, check_ranges
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     import unn
-    from unn.cli.problem import Trained
+    from unn.extending import Trained
     from unn.networks.tokens import Given
+    from unn.training import Task
 
-    from ..generated.task import DenoisingTask
     from .puzzles import Puzzles
 
 
@@ -38,25 +34,27 @@ class SudokuConfig:
         puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Half of the training examples
             are these under random symmetries, and evaluation uses the held-out fifth of each file. The others have
             random cells given.
-        model: Options of the denoiser and its diffusion, or of a baseline.
-        training: Options of training.
     """
 
     block_rows: int = 2
     block_columns: int = 2
     examples: int = 0
     puzzles: str = ""
-    model: ModelConfig = ModelConfig(prediction="x0", noise="linear", sampler="dpm-solver-sde", spacing="restarts")
-    training: TrainingConfig = TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99)
 
 
-class SudokuProblem(DenoisingProblem, TakesData):
+class SudokuProblem(DeclaredProblem, TakesData):
     """Complete grids from any given cells."""
 
     name = "sudoku"
     summary = "sudoku with blocks of any shape: sample grids that complete a puzzle"
     config = SudokuConfig
     noun = "grids"
+    defaults = {
+        "denoiser": Defaults(
+            DenoiserOptions(prediction="x0", noise="linear", sampler="dpm-solver-sde", spacing="restarts"),
+            TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99),
+        ),
+    }
 
     def check(self, config: SudokuConfig) -> None:
         """Check the ranges of all options."""
@@ -66,7 +64,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
             {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
         )
 
-    def task(self, config: SudokuConfig) -> DenoisingTask:
+    def task(self, config: SudokuConfig) -> Task:
         """Grids generated during training; a checksum of the first detects versions that generate others."""
         import torch
 
@@ -132,7 +130,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
         files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
         return merge_puzzles([split.held_out if held_out else split.training for split in files.values()])
 
-    def conditions(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Given]:
+    def test_queries(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files exist."""
         import torch
 
@@ -144,13 +142,14 @@ class SudokuProblem(DenoisingProblem, TakesData):
         X = self.generate(config, count, generator, {})["X"]
         n = X.shape[1]
         half = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < n * n // 2
-        conditions: dict[str, Given] = {"": {}, "half given": {"X": Partial(X, half.view(count, n, n))}}
+        queries = {"": Query({}), "half given": Query({"X": Partial(X, half.view(count, n, n))}, {"X": X})}
         if config.puzzles and locate(config.puzzles).exists():
             for name, split in load_puzzles(config.puzzles, config.block_rows, config.block_columns).items():
                 # repeat puzzles to fill the number of conditions
                 place = torch.arange(count) % len(split.held_out.grids)
-                conditions[name] = {"X": Partial(one_hot(split.held_out.grids[place], n), split.held_out.given[place])}
-        return conditions
+                grids = one_hot(split.held_out.grids[place], n)
+                queries[name] = Query({"X": Partial(grids, split.held_out.given[place])}, {"X": grids})
+        return queries
 
     def compared_variables(self, config: SudokuConfig) -> tuple[str, ...]:
         """All cells."""
@@ -163,7 +162,7 @@ class SudokuProblem(DenoisingProblem, TakesData):
         load_puzzles(str(data), run.config.block_rows, run.config.block_columns)
         return replace(run, config=replace(run.config, puzzles=str(data)))
 
-    def measures(self, config: SudokuConfig, given: Given, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def metrics(self, config: SudokuConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Fraction of valid grids, and mean number of violated pairs of cells."""
         from .grids import violated_pairs
 

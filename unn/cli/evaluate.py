@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..engine import SamplingOptions
 from .open import open_trained
-from .options import Json, RunFolder, SamplingOptions, require_number, require_rounds
+from .options import Json, RunFolder, require_number, require_rounds
 from .problem import Sampleable, TakesData, require
 from .verb import Answer, Verb
 
@@ -40,5 +41,5 @@ class Evaluate(Verb):
             run = require(problem, TakesData, "is evaluated on its own data only; leave out --data").on_data(run, self.data)
         if (self.count, self.sampling, self.draw) == (None, SamplingOptions(), None):
             return problem.evaluate(run, self.iterations)
-        options = "--tries, --sampler, --spacing, --count, --seed, --at-once and --draw"
+        options = "--steps, --tries, --sampler, --spacing, --count, --seed, --at-once and --draw"
         return require(problem, Sampleable, f"is evaluated without sampling; leave out {options}").evaluate_samples(run, self)

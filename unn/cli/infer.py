@@ -56,6 +56,7 @@ def infer(command: Infer) -> Answer:
     if command.out is not None and command.out == command.energy:
         raise DataError(f"--out and --energy are both {command.out}; give two files.")
     problem, run = open_trained(command.run)
+    problem.require_inference(run)
     from ..descent.infer import infer as minimise
     from ..descent.solution import Status
     from ..draw import draw_energy_terms, save_figure, theme_named

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import operator
 import os
@@ -145,7 +146,8 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         problem, rest = _problem_of(arguments[1], list(arguments[2:]))
         kind: Any = on_problems[arguments[0]]
         prog = f"unn {arguments[0]} {problem.name}"
-        return tyro.cli(kind[problem.config], prog=prog, description=problem.summary, args=rest, config=options), problem
+        config_type = problem.config_for(_engine_in(rest))
+        return tyro.cli(kind[config_type], prog=prog, description=problem.summary, args=rest, config=options), problem
     # importing all problems would slow down every other command
     load_all = (bool(arguments) and arguments[0] in on_problems) or any(word.startswith("--tyro-") for word in arguments)
     choices = []
@@ -175,6 +177,17 @@ def _problem_of(text: str, rest: list[str]) -> tuple[Problem, list[str]]:
     return load_problem(text), rest
 
 
+def _engine_in(arguments: Sequence[str]) -> str | None:
+    """The value of the last option ``--engine``, on which the other options depend; None without one."""
+    engine = None
+    for word, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        if word == "--engine":
+            engine = following
+        elif word.startswith("--engine="):
+            engine = word.removeprefix("--engine=")
+    return engine
+
+
 def _all_problems(kind: Any) -> Any:
     """Make a dataclass whose only field selects among all problems, each with its own options."""
     import tyro
@@ -184,7 +197,7 @@ def _all_problems(kind: Any) -> Any:
         # a broken problem must not disable the others; unn doctor reports its error
         with contextlib.suppress(UnnError):
             problems.append(load_problem(name))
-    choices = [Annotated[kind[p.config], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
+    choices = [Annotated[kind[p.config_for(None)], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
     if len(choices) < 2:
         # tyro needs at least two subcommands
         choices.append(Annotated[Problems, tyro.conf.subcommand("another", description="Any other installed problem.")])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError
+from ..errors import DataError, UnnError
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
 from ..training.options import TrainingConfig, problem_signature
@@ -25,7 +25,12 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     """
     run = open_run(folder)
     problem = load_problem(run.problem)
-    config: Any = config_from_json(problem.config, run.config, str(folder / CONFIG))
+    content = problem.earlier_config(run.config)
+    try:
+        config_type = problem.config_for(content.get("engine"))
+    except UnnError as error:
+        raise DataError(f"{folder / CONFIG}: {error} Install the package of the engine, or train again.") from None
+    config: Any = config_from_json(config_type, content, str(folder / CONFIG))
     config = problem.in_folder(config, folder)
     problem.check(config)
     return problem, config, run

@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ..engine import Verdict, engine_names
 from ..errors import UnnError, suggest
 from ..training.options import TrainingConfig
 from .verb import Answer
@@ -50,14 +51,16 @@ class Trained:
 
 
 class Problem(ABC):
-    """A problem on the command line: its graph, its network and its training task.
+    """A problem on the command line, with a network of its own.
 
-    A package adds a problem by an entry point: ``[project.entry-points."unn.problems"]`` with
-    ``name = "module:Class"``. Three methods suffice for all commands; the others have defaults.
+    Problems that any engine can serve derive from ``DeclaredProblem`` instead. A package adds a problem by an entry
+    point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods suffice for all
+    commands; the others have defaults.
 
     Attributes:
         name: name on the command line.
         summary: one line for the help texts.
+        own_engine: name of the engine that the network of the problem uses; empty for none of the installed ones.
         config: a frozen dataclass whose fields become the options of ``unn train NAME``; one of them is ``training``, a
             ``unn.training.TrainingConfig``.
     """
@@ -65,6 +68,7 @@ class Problem(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     config: ClassVar[type]
+    own_engine: ClassVar[str] = ""
 
     @abstractmethod
     def declare(self, config: Any) -> FactorGraph:
@@ -87,6 +91,45 @@ class Problem(ABC):
         Args:
             config: configuration of the run.
             facts: ``Task.facts`` at training time; read from a file, so they need to be checked.
+        """
+
+    def config_for(self, engine: str | None) -> type:
+        """The configuration of a run with an engine; None for the default engine.
+
+        Raises:
+            UnnError: if the problem has a network of its own, which uses no other engine.
+        """
+        if engine not in (None, self.own_engine):
+            raise UnnError(f"{self._own_network()}; leave out --engine {engine}.")
+        return self.config
+
+    @property
+    def default_engine(self) -> str:
+        """Name of the engine of a run without ``--engine``; empty for a network of the problem's own."""
+        return self.own_engine
+
+    def _own_network(self) -> str:
+        uses = f" of engine {self.own_engine!r}" if self.own_engine else ""
+        return f"problem {self.name!r} has a network of its own{uses}"
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convert the configuration of a run of an earlier version; by default it is unchanged."""
+        return content
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Whether each installed engine serves the problem with its default options, and why not."""
+        return {
+            name: Verdict("" if name == self.own_engine else self._own_network()) for name in engine_names()
+        }
+
+    def prepare(self, config: Any, network: nn.Module) -> None:
+        """Adapt a network with initial weights to the data, before training; nothing by default."""
+
+    def require_inference(self, run: Trained) -> None:
+        """Check that ``unn infer`` can answer queries to a run; all runs by default.
+
+        Raises:
+            UnnError: if its network has no energy to minimise.
         """
 
     def check(self, config: Any) -> None:
@@ -293,6 +336,7 @@ def load_problem(name: str) -> Problem:
             if getattr(problem, "name", None) != name or not isinstance(getattr(problem, "summary", None), str):
                 raise UnnError(f"problem {name!r} ({entry.value}) needs name = {name!r}, as its entry point, and a summary of one line.")
             _check_config_type(name, getattr(problem, "config", None))
+            _check_run_options(problem)
             return problem
     raise UnnError(f"unknown problem {name!r}.{suggest(name, problem_names())}")
 
@@ -301,14 +345,29 @@ def _check_config_type(name: str, config: object) -> None:
     """Check that the command line can derive options from a configuration class.
 
     Raises:
-        UnnError: if it is not a dataclass with defaults and a ``TrainingConfig``.
+        UnnError: if it is not a dataclass.
     """
     if not (isinstance(config, type) and is_dataclass(config)):
         raise UnnError(f"problem {name!r}: its config must be a dataclass, got {config!r}.")
-    training = next((field for field in fields(config) if field.name == "training"), None)
+
+
+def _check_run_options(problem: Problem) -> None:
+    """Check the options of a run with the default engine.
+
+    Raises:
+        UnnError: if options of training are missing, or an option has the name of one of training or of a command.
+    """
+    config: Any = problem.config_for(None)
+    training = next((option for option in fields(config) if option.name == "training"), None)
     if training is None or not isinstance(training.default, TrainingConfig):
-        raise UnnError(f"problem {name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...).")
-    taken = {field.name for field in fields(TrainingConfig)} | {"config", "folder", "out", "theme", "json", "quiet", "count", "chain_steps"}
-    clash = next((field.name for field in fields(config) if field.name in taken), None)
+        raise UnnError(
+            f"problem {problem.name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...)."
+        )
+    taken = {option.name for option in fields(TrainingConfig)}
+    taken |= {"config", "folder", "out", "theme", "json", "quiet", "count", "chain_steps"}
+    clash = next((option.name for option in fields(config) if option.name in taken), None)
     if clash is not None:
-        raise UnnError(f"problem {name!r}: the option {clash!r} of {config.__name__} is one of training or of the command; give it another name.")
+        raise UnnError(
+            f"problem {problem.name!r}: the option {clash!r} of {config.__name__} is one of training or of the "
+            "command; give it another name."
+        )

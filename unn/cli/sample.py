@@ -8,15 +8,16 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
+from ..engine import SamplingOptions
 from .open import open_trained
-from .options import Json, RunFolder, SamplingOptions, require_number
+from .options import Json, RunFolder, require_number
 from .problem import Sampleable, require
 from .verb import Answer, Verb
 
 
 @dataclass(frozen=True)
 class Sample(Verb):
-    """Sample variables of a run given others, by diffusion."""
+    """Sample variables of a run given others."""
 
     name: ClassVar[str] = "sample"
 
@@ -25,8 +26,6 @@ class Sample(Verb):
     """Observed values: of variables, or what the problem reads, such as the file of a puzzle."""
     count: int = 1
     """Number of samples."""
-    steps: int | None = None
-    """Number of denoising steps; that of the run by default."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
     """File for a picture of the samples."""
@@ -36,8 +35,6 @@ class Sample(Verb):
 
     def __call__(self) -> Answer:
         require_number("count", self.count)
-        if self.steps is not None:
-            require_number("steps", self.steps)
         self.sampling.check()
         problem, run = open_trained(self.run)
         return require(problem, Sampleable, "has no generative model to sample from; unn infer finds its most probable values").sample(run, self)

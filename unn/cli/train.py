@@ -92,7 +92,9 @@ def fresh_network(problem: Problem, config: Any, facts: Any) -> Any:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        return problem.network(config, facts)
+        network = problem.network(config, facts)
+        problem.prepare(config, network)
+        return network
 
 
 def _make_run_folder(folder: Path | None, problem: str) -> Path:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError, suggest
-from ..graph.declaration import Declaration
+from ..engine import SamplingOptions
+from ..errors import DeclarationError, suggest
 from ..networks.denoiser import Denoiser
-from ..networks.tokens import Frame, Given
-from ..ops.reproducible import reproducible
-from ..ops.seeds import seed_of
-from .conditional import Condition, ConditionalModel, Samples
+from ..networks.tokens import Frame
+from .conditional import Condition, ConditionalModel, Trace
 from .samplers import SAMPLERS, restarted
+from .sampling import DrawRows, check_counts
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
 
 Prediction = Literal["mixed", "x0", "velocity"]
 PREDICTIONS = ("mixed", "x0", "velocity")
 Spacing = Literal["log-snr", "schedule", "restarts"]
 SPACINGS = ("log-snr", "schedule", "restarts")
-Trace = Callable[[int, dict[str, Tensor]], None]
 
 
 class Diffusion(ConditionalModel):
@@ -50,6 +47,7 @@ class Diffusion(ConditionalModel):
         self.schedule = schedule or LogNormal()
         self.prediction = prediction
         self.passes = passes
+        self.sampling = SamplingOptions(steps=100, sampler="dpm-solver", spacing="log-snr")
 
     def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean training loss over the unobserved nodes (structured-diffusion paper, equation 4), a scalar.
@@ -174,68 +172,20 @@ class Diffusion(ConditionalModel):
 
         return estimate
 
-    @torch.no_grad()
-    def sample(
-        self,
-        given: Given | None = None,
-        count: int = 1,
-        *,
-        steps: int = 100,
-        sampler: str = "dpm-solver",
-        spacing: Spacing = "log-snr",
-        seed: int | Sequence[int] | None = None,
-        verify: bool = False,
-        tries: int = 1,
-        at_once: int = 1024,
-        trace: Trace | None = None,
-        sizes: Mapping[str, int] | None = None,
-    ) -> Samples:
-        """Sample all variables that are not given.
-
-        Args:
-            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
-            count: number of samples.
-            steps: number of denoising steps; "heun" evaluates the network twice per step.
-            sampler: name of a sampler in ``unn.diffusion.SAMPLERS``. With an exact denoiser all of
-                them converge to the right distribution as steps grow; the default is within 5% of
-                every standard deviation with 20 steps. "churn" gives too sharp samples when steps
-                are few.
-            spacing: spacing of the noise levels: "log-snr", even in log-SNR over the range of the
-                schedule; "schedule", the schedule's own; or "restarts", as in
-                ``restarting_levels``, which gives too sharp samples when steps are few but corrects
-                samples that violate a constraint.
-            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the
-                rest of the batch; None draws from torch's global generator.
-            verify: check the constraints of the graph.
-            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
-            at_once: batch size.
-            trace: callback after each step with its number and the current values by variable, shape
-                ``(batch, *axes)``; values of categories are continuous.
-            sizes: sizes of the axes without a static size.
-
-        Raises:
-            DeclarationError: for an unknown sampler or spacing; for steps, count or tries below 1;
-                for ``verify`` on a graph without constraints, and ``tries`` without ``verify``.
-            ObservationError: for values that do not fit the graph.
-        """
+    def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:
+        """Reverse diffusion, from noise to a sample."""
+        sampler, spacing, steps = options.sampler, options.spacing, options.steps
         if sampler not in SAMPLERS:
-            raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(sampler, SAMPLERS)}")
+            raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(str(sampler), SAMPLERS)}")
         if spacing not in SPACINGS:
-            raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(spacing, SPACINGS)}")
-        check_counts("sampling", count=count, tries=tries, at_once=at_once)
-        condition = self.condition(given or {}, count, **(sizes or {}))
-        schedules = [levels.to(condition.rows) for levels in self._level_schedules(spacing, steps)]
-        generators = generators_of(seed, count)
-        training = self.training
-        self.eval()
+            raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(str(spacing), SPACINGS)}")
+        assert steps is not None
+        schedules = self._level_schedules(spacing, steps)
 
-        def draw(batch: Condition, batch_generators: list[torch.Generator] | None) -> Tensor:
-            return self._draw(batch, schedules, sampler, batch_generators, trace)
+        def draw(batch: Condition, generators: list[torch.Generator] | None) -> Tensor:
+            return self._draw(batch, [levels.to(batch.rows) for levels in schedules], sampler, generators, trace)
 
-        try:
-            return sample_with_retries(self, condition, given or {}, draw, generators, verify, tries, at_once)
-        finally:
-            self.train(training)
+        return draw
 
     def _level_schedules(self, spacing: str, steps: int) -> list[Tensor]:
         if spacing == "restarts":
@@ -271,102 +221,3 @@ class Diffusion(ConditionalModel):
             x = natural[:, slot.numbers].unflatten(1, (-1, slot.channels))
             values[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
         return values
-
-
-def check_counts(where: str, **counts: int) -> None:
-    """Check that counts are integers >= 1.
-
-    Args:
-        where: caller, for the message.
-        counts: counts by name.
-
-    Raises:
-        DeclarationError: for the first count that is not an integer >= 1.
-    """
-    for name, number in counts.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise DeclarationError(f"{where}: {name} must be a whole number >= 1, got {number!r}.")
-
-
-def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:
-    """One generator per sample, from a single seed or one seed per sample; None for torch's global generator.
-
-    Raises:
-        ObservationError: if the number of seeds is not ``count``.
-    """
-    if seed is None:
-        return None
-    if not isinstance(seed, Sequence):
-        seeds = [seed_of(_check_seed(seed), k) for k in range(count)]
-    else:
-        seeds = [_check_seed(k) for k in seed]
-        if len(seeds) != count:
-            raise ObservationError(f"sampling: {len(seeds)} seeds are given for {count} samples.")
-    return [torch.Generator().manual_seed(k) for k in seeds]
-
-
-def _check_seed(seed: int) -> int:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise DeclarationError(f"sampling: a seed is a whole number from 0 to 2**63 - 1, got {seed!r}.")
-    return number
-
-
-def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
-    if verify and not graph.constraints:
-        raise DeclarationError(
-            f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, "
-            "or leave out verify."
-        )
-    if tries > 1 and not verify:
-        raise DeclarationError(
-            f"sampling: tries={tries} resamples what violates a constraint, which needs verify=True."
-        )
-
-
-def sample_with_retries(
-    model: ConditionalModel,
-    condition: Condition,
-    given: Given,
-    draw: Callable[[Condition, list[torch.Generator] | None], Tensor],
-    generators: list[torch.Generator] | None,
-    verify: bool,
-    tries: int,
-    at_once: int,
-) -> Samples:
-    """Draw samples in batches of ``at_once``; with ``verify``, resample those that violate a constraint.
-
-    Each sample is drawn at most ``tries`` times.
-
-    Raises:
-        DeclarationError: for ``verify`` on a graph without constraints, or ``tries`` > 1 without ``verify``.
-    """
-    _check_verification(model.frames.graph, verify, tries)
-    count = len(condition.rows)
-    rows = torch.zeros_like(condition.rows)
-
-    def fill(indices: Tensor) -> None:
-        for batch in indices.split(at_once):
-            batch_generators = [generators[int(k)] for k in batch] if generators else None
-            # with a seed, results must not depend on the process, not even by rounding
-            with reproducible(batch_generators is not None):
-                rows[batch] = draw(condition.some(batch), batch_generators)
-
-    fill(torch.arange(count, device=rows.device))
-    values = model.values_of(rows, condition, given)
-    attempts = torch.ones(count, dtype=torch.int64)
-    if not verify:
-        return Samples(values, None, attempts)
-    valid = model.valid(values)
-    for _ in range(tries - 1):
-        invalid = (~valid).nonzero().squeeze(1)
-        if not len(invalid):
-            break
-        fill(invalid.to(rows.device))
-        attempts[invalid] += 1
-        values = model.values_of(rows, condition, given)
-        valid = model.valid(values)
-    return Samples(values, valid, attempts)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot
 
+from ..engine import SamplingOptions
 from ..errors import DeclarationError
 from ..networks.denoiser import Denoiser
-from ..networks.tokens import Given
-from .conditional import Condition, ConditionalModel, Samples
-from .diffusion import check_counts, generators_of, sample_with_retries
+from .conditional import Condition, ConditionalModel, Trace
+from .sampling import DrawRows, check_counts
 
 
 class MaskedDiffusion(ConditionalModel):
@@ -52,48 +52,15 @@ class MaskedDiffusion(ConditionalModel):
             error[:, slot.numbers] = -(logs.flatten(1) * truth[:, slot.numbers]) * slot.channels
         return self.mean_over_unknown(error, masked)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        given: Given | None = None,
-        count: int = 1,
-        *,
-        steps: int | None = None,
-        seed: int | Sequence[int] | None = None,
-        verify: bool = False,
-        tries: int = 1,
-        at_once: int = 1024,
-        sizes: Mapping[str, int] | None = None,
-    ) -> Samples:
-        """Sample all variables that are not given, revealing nodes in random order.
+    def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:
+        """Reveal masked nodes in random order, in at most ``steps`` evaluations of the network."""
+        self.refuse(sampler=options.sampler, spacing=options.spacing, trace=trace)
+        check_counts("sampling", steps=1 if options.steps is None else options.steps)
 
-        Args:
-            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
-            count: number of samples.
-            steps: number of network evaluations per sample; None for one per masked node.
-            seed: seed for all samples, or one seed per sample; None draws from torch's global generator.
-            verify: check the constraints of the graph.
-            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
-            at_once: batch size.
-            sizes: sizes of the axes without a static size.
+        def draw(batch: Condition, generators: list[torch.Generator] | None) -> Tensor:
+            return self._draw(batch, options.steps, generators)
 
-        Raises:
-            DeclarationError: for steps, count, tries or at_once below 1.
-            ObservationError: for values that do not fit the graph.
-        """
-        check_counts("sampling", count=count, tries=tries, at_once=at_once, steps=1 if steps is None else steps)
-        condition = self.condition(given or {}, count, **(sizes or {}))
-        generators = generators_of(seed, count)
-        training = self.training
-        self.eval()
-
-        def draw(batch: Condition, batch_generators: list[torch.Generator] | None) -> Tensor:
-            return self._draw(batch, steps, batch_generators)
-
-        try:
-            return sample_with_retries(self, condition, given or {}, draw, generators, verify, tries, at_once)
-        finally:
-            self.train(training)
+        return draw
 
     def _draw(self, condition: Condition, steps: int | None, generators: list[torch.Generator] | None) -> Tensor:
         def uniform(numbers: int) -> Tensor:

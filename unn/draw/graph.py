@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..factor_graph import FactorGraph
+    from ..graph.declaration import Declaration
     from ..graph.factor import Factor
 
 MARGIN = 0.25  # inches
 
 
-def draw_graph(graph: FactorGraph, given: Collection[str] = (), theme: Theme = LIGHT) -> Figure:
+def draw_graph(graph: Declaration, given: Collection[str] = (), theme: Theme = LIGHT) -> Figure:
     """Draw a graph: variables as circles in columns by their distance from the evidence, factors as
     squares between.
 

@@ -14,7 +14,7 @@ import numpy as np
 from .theme import FINE, LABEL, NAME
 
 if TYPE_CHECKING:
-    from ..factor_graph import FactorGraph
+    from ..graph.declaration import Declaration
     from ..graph.factor import Factor
 
 Node: TypeAlias = "str | Factor"  # variables by name
@@ -57,7 +57,7 @@ class Layout:
     height: float
 
 
-def layout_of(graph: FactorGraph, observed: Collection[str]) -> Layout:
+def layout_of(graph: Declaration, observed: Collection[str]) -> Layout:
     """Place all variables, all factors with variables, and their labels."""
     factors = [factor for factor in graph.factors.values() if factor.variables]
     unary = {name: [factor for factor in factors if factor.variables == (name,)] for name in graph.variables}
@@ -101,7 +101,7 @@ def text_width(text: str, size: float) -> float:
     return float(TextPath((0, 0), text.replace("$", "S"), size=size).get_extents().width) / 72 if text.strip() else 0.0
 
 
-def _plate(graph: FactorGraph, name: str) -> Plate | None:
+def _plate(graph: Declaration, name: str) -> Plate | None:
     """Plate of a variable with node axes, labelled with these axes and their sizes; None without
     node axes."""
     variable = graph.variables[name]
@@ -118,7 +118,7 @@ def _plate(graph: FactorGraph, name: str) -> Plate | None:
     return Plate("\n".join(lines), RADIUS + PAD, down, max(RADIUS, inside, width / 2) + PAD)
 
 
-def _parts(graph: FactorGraph, observed: Collection[str]) -> list[Columns]:
+def _parts(graph: Declaration, observed: Collection[str]) -> list[Columns]:
     """Columns of each connected component of the graph, by distance from the evidence."""
     left = [factor for factor in graph.factors.values() if len(factor.variables) > 1]
     waiting = list(graph.variables)

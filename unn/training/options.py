@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..errors import DeclarationError
+from ..ranges import check_ranges as check_ranges
 
 
 @dataclass(frozen=True)
@@ -117,19 +118,3 @@ def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str,
         else:
             lines.append(f"option {prefix}{name}: {value}")
     return tuple(lines)
-
-
-def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:
-    """Check that options lie within their ranges.
-
-    Args:
-        where: name of the problem, for messages.
-        ranges: value, smallest and largest allowed value, by name.
-
-    Raises:
-        DeclarationError: names the first option that is out of range.
-    """
-    for name, (value, low, high) in ranges.items():
-        # written so that NaN fails too
-        if not isinstance(value, (int, float)) or not low <= value <= high:
-            raise DeclarationError(f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}.")

@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems.generated.config import ModelConfig
+from problems.generated.task import GeneratedExamples, Sampling, measure
 from support.helpers import says
 
 import unn
@@ -22,8 +24,6 @@ from problems.boolean import graph as boolean
 from problems.boolean.problem import BooleanProblem
 from problems.factorisation import graph as factorisation
 from problems.factorisation.problem import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
-from problems.generated.config import ModelConfig
-from problems.generated.task import GeneratedExamples, Sampling, measure
 from problems.sorting import graph as sorting
 from problems.sorting.problem import SortingProblem
 from problems.sudoku import grids as sudoku

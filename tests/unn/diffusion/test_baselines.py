@@ -9,7 +9,7 @@ from factors import Clique
 from problems.boolean.graph import declare as circuit
 from problems.sudoku.grids import all_grids, one_hot
 from problems.sudoku.grids import declare as sudoku
-from unn.diffusion.baselines import VAEAC, Regressor
+from unn.diffusion import VAEAC, Regressor
 
 CORRELATION = 0.95
 

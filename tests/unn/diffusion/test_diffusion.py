@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems.generated.config import ModelConfig
 from support.helpers import INF, NAN, says
 from support.toy import same_tensors, tensors_of, without_times
 
 import unn
 from factors import Cardinality, Clique, Depends
 from problems.factorisation.problem import FactorisationConfig, FactorisationProblem
-from problems.generated.config import ModelConfig
 from problems.sorting.graph import generate as sorted_lists
 from problems.sudoku.grids import all_grids, one_hot
 from problems.sudoku.grids import declare as sudoku

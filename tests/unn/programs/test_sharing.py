@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
-from unn.diffusion.baselines import Regressor
+from unn.diffusion import Regressor
 from unn.graph.symmetries import embedding_indices
 from unn.programs import Bernoulli, Categorical, Distribution, Normal, Permutation, Uniform
 from unn.programs.invariance import is_invariant

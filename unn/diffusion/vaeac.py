@@ -1,8 +1,8 @@
-"""Baselines for diffusion: regression, and a variational auto-encoder with arbitrary conditioning."""
+"""Variational auto-encoder with arbitrary conditioning, a baseline that ignores the structure of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import leaky_relu, log_softmax, one_hot, softplus
 
+from ..engine import SamplingOptions
 from ..errors import DeclarationError, suggest
 from ..graph.declaration import Declaration
-from ..networks.denoiser import Denoiser
-from ..networks.tokens import Frame, Frames, Given
-from .conditional import Condition, ConditionalModel, Samples
-from .diffusion import check_counts, generators_of, sample_with_retries
+from ..networks.tokens import Frame, Frames
+from .conditional import Condition, ConditionalModel, Trace
+from .sampling import DrawRows
 
 Deviation = Literal["learned", "unit"]
 DEVIATIONS = ("learned", "unit")
@@ -25,63 +25,6 @@ _MIN_LATENT_DEVIATION = 1e-3
 
 _MIN_VALUE_DEVIATION = 1e-2
 """Smallest standard deviation of a value given the latent variables."""
-
-
-class Regressor(ConditionalModel):
-    """Regression baseline: a denoiser without noise, which estimates the posterior mean instead of a sample.
-
-    Noisy values and time are replaced by zeros (structured-diffusion paper, Appendix D: "Regressor + GS";
-    "Regressor" is the same with ``Denoiser(..., structure="dense")``).
-
-    Args:
-        denoiser: denoiser of a graph.
-    """
-
-    def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser.frames)
-        self.denoiser = denoiser
-
-    def estimate(self, condition: Condition) -> Tensor:
-        """Standardised estimate with exact observed values, shape ``(batch, numbers)``."""
-        level = condition.rows.new_zeros(len(condition.rows))
-        estimate = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
-        return torch.where(condition.numbers, condition.rows, estimate)
-
-    def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """Mean squared error over the unobserved nodes, all nodes weighted equally; a scalar.
-
-        Args:
-            values: training samples by variable, shape ``(batch, *axes)``.
-            observed: mask of observed nodes, boolean, shape ``(batch, nodes)``; or by variable, shape
-                ``(batch, *node axes)``.
-            sizes: sizes of the axes without a static size.
-
-        Raises:
-            ObservationError: for values or observed nodes that do not fit the graph.
-        """
-        clean, condition = self.example(values, observed, **sizes)
-        return self.mean_over_unknown((self.estimate(condition) - clean) ** 2, condition)
-
-    def sample(
-        self, given: Given | None = None, count: int = 1, *, verify: bool = False, at_once: int = 1024, sizes: Mapping[str, int] | None = None
-    ) -> Samples:
-        """Estimate all variables that are not given; deterministic.
-
-        Args:
-            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
-            count: number of estimates.
-            verify: check the constraints of the graph.
-            at_once: batch size.
-            sizes: sizes of the axes without a static size.
-
-        Raises:
-            DeclarationError: for count or at_once below 1.
-            ObservationError: for values that do not fit the graph.
-        """
-        def draw(condition: Condition, _: list[torch.Generator] | None) -> Tensor:
-            return self.estimate(condition)
-
-        return _sample(self, draw, given, count, None, verify, 1, at_once, sizes)
 
 
 class VAEAC(ConditionalModel):
@@ -124,8 +67,6 @@ class VAEAC(ConditionalModel):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise DeclarationError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
         super().__init__(Frames(graph))
-        # an attribute, because problems read it
-        self.graph = graph
         frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)
         self.deviation, self.latent = deviation, latent
@@ -157,34 +98,10 @@ class VAEAC(ConditionalModel):
         bound = likelihood - kl_divergence(proposal, prior).sum(1) + _hyperprior(prior)
         return -bound.mean()
 
-    def sample(
-        self,
-        given: Given | None = None,
-        count: int = 1,
-        *,
-        seed: int | Sequence[int] | None = None,
-        verify: bool = False,
-        tries: int = 1,
-        at_once: int = 1024,
-        sizes: Mapping[str, int] | None = None,
-    ) -> Samples:
-        """Sample all variables that are not given.
-
-        Args:
-            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
-            count: number of samples.
-            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the
-                rest of the batch; None draws from torch's global generator.
-            verify: check the constraints of the graph.
-            tries: maximum number of attempts per sample; more than 1 needs ``verify``.
-            at_once: batch size.
-            sizes: sizes of the axes without a static size; must be those of the networks.
-
-        Raises:
-            DeclarationError: for count, tries or at_once below 1, or sizes other than those of the networks.
-            ObservationError: for values that do not fit the graph, or the wrong number of seeds.
-        """
-        return _sample(self, self._draw, given, count, seed, verify, tries, at_once, sizes)
+    def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:
+        """A draw from the prior of the latent variables, decoded."""
+        self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
+        return self._draw
 
     def _draw(self, condition: Condition, generators: list[torch.Generator] | None) -> Tensor:
         """Draw standardised rows, shape ``(batch, numbers)``."""
@@ -274,26 +191,3 @@ def _noise(like: Tensor, width: int, generators: list[torch.Generator] | None) -
 
 def _shapes(frame: Frame) -> dict[str, tuple[int, ...]]:
     return {name: slot.shape for name, slot in frame.slots.items()}
-
-
-@torch.no_grad()
-def _sample(
-    model: ConditionalModel,
-    draw: Callable[[Condition, list[torch.Generator] | None], Tensor],
-    given: Given | None,
-    count: int,
-    seed: int | Sequence[int] | None,
-    verify: bool,
-    tries: int,
-    at_once: int,
-    sizes: Mapping[str, int] | None,
-) -> Samples:
-    check_counts("sampling", count=count, tries=tries, at_once=at_once)
-    condition = model.condition(given or {}, count, **(sizes or {}))
-    training = model.training
-    model.eval()
-    try:
-        generators = generators_of(seed, count)
-        return sample_with_retries(model, condition, given or {}, draw, generators, verify, tries, at_once)
-    finally:
-        model.train(training)

@@ -1,0 +1,530 @@
+"""Problems that any engine can serve: a declaration, examples, queries and metrics."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..engine import CanInfer, CanLearn, CanSample, Engine, SamplingOptions, Verdict, engine_names, load_engine
+from ..errors import DeclarationError, UnnError
+from ..training.options import TrainingConfig
+from .evaluate import Evaluate
+from .problem import HasBaselines, Problem, Sampleable, Trained
+from .sample import Sample
+from .verb import Answer
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from ..descent.orders import Order
+    from ..diffusion.samples import Samples
+    from ..factor_graph import FactorGraph
+    from ..networks.tokens import Given
+    from ..training import Task
+
+Masks = Mapping[str, "Tensor"]
+"""Masks of observed nodes by variable, boolean, shape ``(count or 1, *node axes)``."""
+
+TEST_SEED = 1
+"""Seed of the queries for evaluating runs and baselines."""
+
+CONDITIONS = 256
+"""Default number of test queries, with one answer each."""
+
+_DRAWN = 8
+"""Maximum number of samples or steps in a picture."""
+
+_PREPARING = 256
+"""Number of examples to which a model adapts before training."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Measured defaults of a problem for one engine.
+
+    Attributes:
+        options: options of the engine.
+        training: options of training.
+    """
+
+    options: Any
+    training: TrainingConfig = TrainingConfig(
+        steps=2000, evaluate_every=2000, batch=64, rate=1e-3, clip=1.0, ema=0.99
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Evidence for a batch of test queries.
+
+    Attributes:
+        given: evidence by variable, complete or partial.
+        truth: values of the examples from which the evidence comes, by variable; empty if unknown.
+    """
+
+    given: Given
+    truth: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class DeclaredProblem(Problem, Sampleable, HasBaselines):
+    """A problem that any engine can serve.
+
+    It declares its graph, draws or loads examples, and says what is observed in training and in tests, and how
+    answers are measured; it names no network. ``config`` has the options of data and declaration alone: those of the
+    engine and of training are added for the chosen engine, as ``model`` and ``training``.
+
+    Attributes:
+        defaults: measured defaults by engine; the first engine is the default. Other engines run with their own.
+        noun: plural of what a sample is, for texts.
+    """
+
+    defaults: ClassVar[Mapping[str, Defaults]]
+    noun: ClassVar[str] = "samples"
+
+    # -- what a problem defines ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def generate(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Examples: values of all observable variables, by name, shape ``(count, *axes)``.
+
+        Args:
+            config: options of the problem.
+            count: number of examples.
+            generator: random number generator.
+            sizes: sizes of dynamic axes.
+        """
+
+    @abstractmethod
+    def observed(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Observation masks for training, by variable, shape ``(count or 1, *node axes)``; drawn per example."""
+
+    @abstractmethod
+    def metrics(self, config: Any, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Metrics of answers to a batch of queries.
+
+        Args:
+            config: options of the problem.
+            query: evidence of the answers, and the truth where it is known.
+            values: values of all observable variables, shape ``(count, *axes)``.
+        """
+
+    def observable(self, config: Any) -> tuple[str, ...]:
+        """Names of the variables that examples have values of; by default all of the graph."""
+        return tuple(self.declare(config).variables)
+
+    def examples(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Training examples and observation masks; by default the two are independent.
+
+        Args:
+            config: options of the problem.
+            count: number of examples.
+            generator: random number generator.
+            sizes: sizes of dynamic axes.
+        """
+        return self.generate(config, count, generator, sizes), self.observed(config, count, generator, sizes)
+
+    def training_set(self, config: Any) -> Mapping[str, Tensor] | None:
+        """A fixed set of training examples; None (default) for a stream from ``generate``, unless the option
+        ``examples`` sets a number of them."""
+        import torch
+
+        from ..ops.seeds import seed_of
+
+        count = getattr(config, "examples", 0)
+        if not count:
+            return None
+        generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
+        return self.generate(config, count, generator, self.test_sizes(config))
+
+    def training_queries(self, config: Any, observed: Masks) -> Sequence[tuple[float, Masks]]:
+        """Weights and observation masks of the queries of which the training loss is the weighted sum; by default
+        the masks that were drawn, with weight 1."""
+        return [(1.0, observed)]
+
+    def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
+        """Sizes of dynamic axes for one training batch; none by default."""
+        return {}
+
+    def sizes_vary(self, config: Any) -> bool:
+        """Whether ``sizes`` differ between batches."""
+        return False
+
+    def test_count(self, config: Any, network: nn.Module) -> int:
+        """Number of test queries in training evaluations; 64 by default."""
+        return 64
+
+    def test_queries(self, config: Any, count: int, generator: torch.Generator) -> dict[str, Query]:
+        """Queries for evaluation, by name; by default one, named "", observed as in training."""
+        from ..graph.partial import Partial
+
+        sizes = self.test_sizes(config)
+        values = self.generate(config, count, generator, sizes)
+        masks = self.observed(config, count, generator, sizes)
+        given = {
+            name: Partial(values[name], mask.expand(count, *values[name].shape[1 : mask.ndim]))
+            for name, mask in masks.items()
+        }
+        return {"": Query(given, values)}
+
+    def compared_variables(self, config: Any) -> tuple[str, ...]:
+        """Variables whose samples are compared with the truth as distributions, by simulation-based calibration;
+        none by default.
+
+        These should be uncertain given the evidence: a continuous variable that is determined by the others has no
+        spread to compare.
+        """
+        return ()
+
+    def untrained(self, config: Any, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+        """Results of training-free methods: by method, values by variable, ``(count, *axes)``; none by default.
+
+        Args:
+            config: options of the problem.
+            given: evidence.
+            count: number of queries.
+            chain_steps: number of steps of each Markov chain.
+        """
+        return {}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """Read the evidence from the command line, by name, and the sizes of the graph; by default NAME=VALUE.
+
+        Dynamic axes have the sizes of the evidence, or else those of the options.
+
+        Raises:
+            UnnError: for malformed evidence, with the item and the place in it.
+        """
+        from .infer import assignments
+
+        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
+        sizes = self.test_sizes(run.config)
+        for name, value in given.items():
+            axes = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
+            sizes |= {axis: size for axis, size in axes if axis in sizes}
+        return given, sizes
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """One sample as lines of text; by default the values of all variables."""
+        from .values import describe_value
+
+        return [f"{name}: {describe_value(value[k : k + 1])}" for name, value in values.items()]
+
+    def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
+        """Rows and columns of the blocks that pictures separate by lines, by variable; none by default."""
+        return {}
+
+    def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
+        """Draw samples of all variables, at most eight of them."""
+        from .measures import draw_values
+
+        rows = [{name: x[k] for name, x in values.items()} for k in range(min(_DRAWN, _count(values)))]
+        return draw_values(run.network, rows, [str(k + 1) for k in range(len(rows))], given, self.blocks(run.config))
+
+    # -- engines ---------------------------------------------------------------------------------------------------
+
+    def config_for(self, engine: str | None) -> type:
+        """The configuration of a run with an engine: the options of the problem, the engine and training.
+
+        Raises:
+            UnnError: if the engine is not installed.
+        """
+        return run_config(type(self), engine or self.default_engine)
+
+    @property
+    def default_engine(self) -> str:
+        """The first engine of ``defaults``."""
+        return next(iter(self.defaults))
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Whether each installed engine serves the problem with its default options, and why not."""
+        verdicts: dict[str, Verdict] = {}
+        for name in engine_names():
+            try:
+                verdicts[name] = self.verdict_of(self.config_for(name)(), load_engine(name))
+            except UnnError as error:
+                verdicts[name] = Verdict(str(error).rstrip("."))
+        return verdicts
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convert the configuration of a run of an earlier version, in which the process named the engine."""
+        model = content.get("model")
+        if "engine" in content or not isinstance(model, Mapping):
+            return content
+        process = model.get("process")
+        engine = process if process in ("regressor", "vaeac") else "denoiser"
+        names = {option.name for option in fields(load_engine(engine).options)}
+        options = {name: value for name, value in model.items() if name in names or engine == "denoiser"}
+        return {**content, "engine": engine, "model": options}
+
+    def engine_of(self, config: Any) -> Engine:
+        """The engine of a configuration."""
+        return load_engine(config.engine)
+
+    def verdict_of(self, config: Any, engine: Engine) -> Verdict:
+        """Whether an engine can serve the graph of the problem, and why not."""
+        if engine.one_size and self.sizes_vary(config):
+            return Verdict("it has weights for one size of the graph, and the sizes of the examples vary")
+        try:
+            graph = self._graph_for(config, engine)
+        except DeclarationError as error:
+            return Verdict(str(error).rstrip("."))
+        return Verdict(engine.refusal(graph))
+
+    def _graph_for(self, config: Any, engine: Engine) -> FactorGraph:
+        """The graph that an engine works on, without latent variables if it needs values of all."""
+        from ..graph.latents import contract_latents
+
+        graph = self.declare(config)
+        if engine.needs_all_values:
+            graph = contract_latents(graph, self.observable(config), self.test_sizes(config))  # type: ignore[assignment]
+        return graph
+
+    def check(self, config: Any) -> None:
+        """Check the ranges of the options of the engine and of training, and that the engine serves the graph.
+
+        Raises:
+            DeclarationError: names the option, or says why the engine cannot serve the graph and which can.
+        """
+        engine = self.engine_of(config)
+        if hasattr(config.model, "check"):
+            config.model.check(self.name)
+        config.training.check()
+        verdict = self.verdict_of(config, engine)
+        if not verdict:
+            others = [name for name in engine_names() if name != engine.name and self._can_serve(config, name)]
+            able = f" Engines that serve it: {', '.join(others)}." if others else ""
+            raise DeclarationError(
+                f"{self.name}: engine {engine.name!r} cannot serve this problem: {verdict.reason}.{able}"
+            )
+
+    def _can_serve(self, config: Any, name: str) -> bool:
+        try:
+            return bool(self.verdict_of(config, load_engine(name)))
+        except UnnError:
+            return False
+
+    def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
+        """The model of the engine with fresh weights."""
+        engine = self.engine_of(config)
+        return engine.build(self._graph_for(config, engine), config.model, self.test_sizes(config))
+
+    def prepare(self, config: Any, network: nn.Module) -> None:
+        """Adapt a fresh model to examples of the problem."""
+        import torch
+
+        if isinstance(network, CanLearn):
+            generator = torch.Generator().manual_seed(20_231)
+            sizes = self.test_sizes(config)
+            network.prepare(self.generate(config, _PREPARING, generator, sizes), **sizes)
+
+    def graph(self, network: nn.Module) -> FactorGraph:
+        """The graph of the model."""
+        graph: FactorGraph = network.graph  # type: ignore[assignment]
+        return graph
+
+    def task(self, config: Any) -> Task:
+        """Training on the examples of the problem."""
+        from .measures import ExamplesTask
+
+        return ExamplesTask(self, config)
+
+    def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
+        """The order of the model, where it has one."""
+        order = getattr(run.network, "order", None)
+        return order(list(given), list(given)) if callable(order) else None
+
+    def iterations(self, run: Trained) -> int:
+        """Number of rounds in training, where the engine has rounds."""
+        return int(getattr(run.config.model, "iterations", 10))
+
+    # -- verbs -----------------------------------------------------------------------------------------------------
+
+    def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
+        """Metrics of the problem on its test queries, by method."""
+        from .measures import measure_untrained
+
+        metrics_by_method = measure_untrained(self, config, count, TEST_SEED, chain_steps)
+        if not metrics_by_method:
+            raise UnnError(
+                f"problem {self.name!r} has no baselines without training; --engine regressor and vaeac train some."
+            )
+        lines = [
+            f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            for method, metrics in metrics_by_method.items()
+        ]
+        return Answer(tuple(lines), metrics_by_method)
+
+    def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
+        """Metrics of the problem on its test queries, for each number of rounds or sampling steps."""
+        return self.evaluate_samples(run, Evaluate(run.folder, iterations))
+
+    def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
+        """Metrics with other sampling options; with several attempts, also their average number."""
+        from .measures import calibrations, measure
+
+        self._check_tries(run, request.sampling.tries)
+        options = request.sampling
+        if not isinstance(run.network, CanSample) and options != SamplingOptions():
+            raise UnnError(self._refusal(run, "draws no samples; leave out the options of sampling", CanSample))
+        seed = TEST_SEED if options.seed is None else options.seed
+        numbers = request.iterations or (options.steps,)
+        data: dict[str, Any] = {}
+        lines = []
+        for number in numbers:
+            now = replace(options, steps=number, seed=seed)
+            figures = measure(self, run.config, run.network, request.count or max(CONDITIONS, self.test_count(run.config, run.network)), now)
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            shown = number or self._default_number(run)
+            data[str(shown or 1)] = figures
+            lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
+        if request.draw is not None:
+            from ..draw import draw_ranks, save_figure
+
+            compared = calibrations(self, run.config, run.network, replace(options, seed=seed))
+            if not compared:
+                raise UnnError(
+                    f"--draw: problem {self.name!r} has no variable whose distribution is compared with the truth."
+                )
+            save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
+            lines.append(f"rank histograms drawn in {request.draw}")
+        return Answer(tuple(lines), data)
+
+    def _unit(self, run: Trained) -> str:
+        return "sampling steps" if isinstance(run.network, CanSample) else "iterations"
+
+    def _default_number(self, run: Trained) -> int | None:
+        """Number of sampling steps or rounds of the model; None if it has neither."""
+        if isinstance(run.network, CanSample):
+            sampling = getattr(run.network, "sampling", SamplingOptions())
+            return sampling.steps if isinstance(sampling, SamplingOptions) else None
+        return self.iterations(run)
+
+    def sample(self, run: Trained, request: Sample) -> Answer:
+        """Sample the variables that are not given."""
+        from ..draw import save_figure
+        from .measures import draw_values
+
+        network = run.network
+        if not isinstance(network, CanSample):
+            raise UnnError(self._refusal(run, "has no samples; unn infer gives its best values", CanSample))
+        self._check_tries(run, request.sampling.tries)
+        given, sizes = self.read_given(run, request.given)
+        steps: list[tuple[int, dict[str, Tensor]]] = []
+
+        def trace(step: int, values: dict[str, Tensor]) -> None:
+            # record the first batch and the first attempt only
+            if step == len(steps):
+                steps.append((step, {name: x[0] for name, x in values.items()}))
+
+        samples = network.sample_with(
+            given,
+            request.count,
+            request.sampling,
+            sizes,
+            verify=bool(self.graph(network).constraints),
+            trace=None if request.trace is None else trace,
+        )
+        lines: list[str] = []
+        for k in range(request.count):
+            lines += [*self.describe(run, samples.values, k), ""]
+        lines.append(self.verdict(run, samples))
+        if request.draw is not None:
+            save_figure(self.picture(run, samples.values, given), request.draw)
+            lines.append(f"samples drawn in {request.draw}")
+        if request.trace is not None and steps:
+            shown = steps
+            if len(steps) > _DRAWN:
+                shown = [steps[round(k * (len(steps) - 1) / (_DRAWN - 1))] for k in range(_DRAWN)]
+            names = [f"step {k + 1}" for k, _ in shown]
+            blocks = self.blocks(run.config)
+            picture = draw_values(network, [values for _, values in shown], names, given, blocks, changes=True)
+            save_figure(picture, request.trace)
+            lines.append(f"the first sample, step by step, drawn in {request.trace}")
+        data = {name: value.tolist() for name, value in samples.values.items()}
+        valid = None if samples.valid is None else samples.valid.tolist()
+        return Answer(tuple(lines), {"values": data, "valid": valid, "tries": samples.tries.tolist()})
+
+    def verdict(self, run: Trained, samples: Samples) -> str:
+        """Describe in one line how many samples satisfy the constraints."""
+        count = len(samples.tries)
+        if samples.valid is None:
+            return f"{count} {self.noun}"
+        wrong = [str(k + 1) for k in range(count) if not samples.valid[k]]
+        not_valid = f"; not valid: {', '.join(wrong)}" if wrong else ""
+        return f"{count - len(wrong)} of {count} {self.noun} are valid{not_valid}"
+
+    def require_inference(self, run: Trained) -> None:
+        """Check that ``unn infer`` can answer.
+
+        Raises:
+            UnnError: if the model of the run has no energy to minimise; names the engines that do.
+        """
+        if not isinstance(run.network, CanInfer):
+            raise UnnError(self._refusal(run, "has no energy to minimise; use unn sample", CanInfer))
+
+    def _check_tries(self, run: Trained, tries: int) -> None:
+        if tries > 1 and not self.graph(run.network).constraints:
+            raise DeclarationError(
+                f"--tries: the graph of problem {self.name!r} has no constraint that a sample could violate."
+            )
+
+    def _refusal(self, run: Trained, what: str, capability: type) -> str:
+        """Why a run does not answer a kind of query, and the engines that do."""
+        query = "sample" if capability is CanSample else "infer"
+        able = []
+        for name in engine_names():
+            engine = load_engine(name)
+            if query in engine.answers and self.verdict_of(run.config, engine):
+                able.append(name)
+        others = f" Engines of this problem that do: {', '.join(able)}." if able else ""
+        return f"{run.folder}: engine {run.config.engine!r} {what}.{others}"
+
+
+@cache
+def run_config(problem: type[DeclaredProblem], engine: str) -> type:
+    """The configuration of a run: the options of a problem, its engine's as ``model``, and ``training``.
+
+    Raises:
+        UnnError: if the engine is not installed, or an option occurs twice.
+    """
+    options = load_engine(engine).options
+    defaults = problem.defaults.get(engine) or Defaults(options())
+    own = {option.name for option in fields(problem.config)}
+    for option in fields(options):
+        if option.name in own:
+            raise UnnError(
+                f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename one."
+            )
+    made = make_dataclass(
+        problem.config.__name__,
+        [
+            ("engine", str, field(default=engine)),
+            ("model", options, field(default=defaults.options)),
+            ("training", TrainingConfig, field(default=defaults.training)),
+        ],
+        bases=(problem.config,),
+        frozen=True,
+    )
+    made.__module__ = problem.config.__module__
+    made.__doc__ = (
+        f"{(problem.config.__doc__ or '').rstrip()}\n"
+        f"        engine: Engine of the run; {', '.join(engine_names())}.\n"
+        f"        model: Options of the engine.\n"
+        f"        training: Options of training.\n"
+    )
+    return made
+
+
+def _count(values: Mapping[str, Tensor]) -> int:
+    return len(next(iter(values.values())))

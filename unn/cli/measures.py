@@ -1,0 +1,294 @@
+"""Training a model on the examples of a problem, and measuring its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..calibration import Calibration, calibrate_discrete, calibrate_real, summary
+from ..draw import Marking, draw_samples
+from ..engine import CanInfer, CanLearn, CanSample, SamplingOptions
+from ..errors import UnnError
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
+from ..networks.tokens import Frames, Given, Slot, kinds
+from ..ops.seeds import seed_of
+from ..training import Examples, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .declared import DeclaredProblem, Masks, Query
+
+Batch = tuple[dict[str, int], Mapping[str, Tensor], Sequence[tuple[float, "Masks"]]]
+"""Sizes, values, and the weights and observation masks of the queries."""
+
+_DRAWS = 32
+"""Number of samples per example in simulation-based calibration."""
+
+_MOST_EXAMPLES, _FEWEST_EXAMPLES = 256, 8
+"""Bounds of the number of examples in simulation-based calibration."""
+
+_MOST_NODES, _MOST_NODES_IN_TRAINING = 50_000, 8_000
+"""Maximum total number of nodes in calibration, which bounds its run time."""
+
+
+class ProblemExamples(Examples):
+    """Examples of a problem, as an infinite stream or as a fixed set.
+
+    Args:
+        problem: problem that generates the examples.
+        config: configuration of the run.
+    """
+
+    def __init__(self, problem: DeclaredProblem, config: Any) -> None:
+        self.problem, self.config = problem, config
+        self.samples = problem.training_set(config)
+
+    def __len__(self) -> int:
+        return 0 if self.samples is None else len(next(iter(self.samples.values())))
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Examples, one per index, with the queries that they are used for."""
+        problem, config = self.problem, self.config
+        values: Mapping[str, Tensor]
+        if self.samples is None:
+            sizes = problem.sizes(config, generator) or problem.test_sizes(config)
+            values, observed = problem.examples(config, len(indices), generator, sizes)
+        else:
+            sizes = problem.test_sizes(config)
+            values = {name: x[indices] for name, x in self.samples.items()}
+            observed = problem.observed(config, len(indices), generator, sizes)
+        return sizes, values, list(problem.training_queries(config, observed))
+
+
+class ExamplesTask(Task):
+    """Weighted sum of the losses of a model for the queries of a problem, and the problem's metrics.
+
+    Args:
+        problem: problem that generates examples.
+        config: configuration of the run.
+    """
+
+    def __init__(self, problem: DeclaredProblem, config: Any) -> None:
+        self.problem, self.config = problem, config
+
+    def examples(self) -> ProblemExamples:
+        """Examples of the problem."""
+        return ProblemExamples(self.problem, self.config)
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Weighted sum of the losses of the model over the queries."""
+        assert isinstance(network, CanLearn)
+        sizes, values, queries = batch
+        losses = [weight * network.loss(values, observed, **sizes) for weight, observed in queries if weight]
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+    def evaluate(self, network: nn.Module) -> dict[str, float]:
+        """The problem's metrics on held-out queries."""
+        count = self.problem.test_count(self.config, network)
+        return measure(self.problem, self.config, network, count, SamplingOptions(seed=0), _MOST_NODES_IN_TRAINING)
+
+
+@torch.no_grad()
+def answer(
+    network: nn.Module, given: Given, count: int, options: SamplingOptions, sizes: Mapping[str, int], verify: bool
+) -> tuple[Mapping[str, Tensor], float]:
+    """Answer a batch of queries: by samples if the model has them, else by its best values, discrete ones rounded.
+
+    Args:
+        network: trained model.
+        given: evidence by variable, complete or partial.
+        count: number of queries.
+        options: options of sampling; ``steps`` is the number of rounds of a model without samples.
+        sizes: sizes of dynamic axes.
+        verify: check the constraints of the graph, where the model samples.
+
+    Returns:
+        Values by variable, shape ``(count, *axes)``, and the mean number of attempts.
+    """
+    if isinstance(network, CanSample):
+        samples = network.sample_with(given, count, options, sizes, verify=verify)
+        return samples.values, float(samples.tries.float().mean())
+    if not isinstance(network, CanInfer):
+        raise UnnError(f"{type(network).__name__} derives neither from unn.CanSample nor from unn.CanInfer.")
+    values = network.infer_values(given, count, sizes, options.steps)
+    graph: Declaration = network.graph  # type: ignore[assignment]
+    kind = kinds(graph)
+    return {name: _rounded(x, kind[name]) for name, x in values.items()}, 1.0
+
+
+def _rounded(value: Tensor, kind: str) -> Tensor:
+    if kind == "binary":
+        return (value > 0.5).to(value)
+    if kind == "category":
+        return torch.nn.functional.one_hot(value.argmax(-1), value.shape[-1]).to(value)
+    return value
+
+
+def measure(
+    problem: DeclaredProblem,
+    config: Any,
+    network: nn.Module,
+    count: int,
+    options: SamplingOptions,
+    most: int = _MOST_NODES,
+) -> dict[str, float]:
+    """Metrics of a problem on its test queries, and calibration of the sample distribution.
+
+    Args:
+        problem: problem that defines the metrics.
+        config: configuration of the run.
+        network: trained model.
+        count: number of queries, with one answer each.
+        options: sampling options, with the seed of queries and samples; with more than one attempt per sample,
+            their average number is also a metric.
+        most: see ``calibrations``.
+    """
+    figures: dict[str, float] = {}
+    for name, query in _queries(problem, config, count, options.seed or 0).items():
+        values, tries = answer(
+            network, query.given, count, options, problem.test_sizes(config), verify=options.tries > 1
+        )
+        figures |= _metrics(problem, config, name, query, values)
+        if options.tries > 1:
+            figures |= _add_query({"tries": tries}, name)
+    return figures | summary(calibrations(problem, config, network, options, most))
+
+
+@torch.no_grad()
+def calibrations(
+    problem: DeclaredProblem, config: Any, network: nn.Module, options: SamplingOptions, most: int = _MOST_NODES
+) -> dict[str, Calibration]:
+    """Simulation-based calibration of the variables that the problem compares, by name; none without samples.
+
+    Examples are drawn from the problem, observed as in training, and each is sampled several times.
+
+    Args:
+        problem: problem that generates examples.
+        config: configuration of the run.
+        network: trained model.
+        options: sampling options with the seed of examples and samples; samples that violate constraints are
+            included.
+        most: maximum total number of nodes of all samples, which bounds the number of examples.
+    """
+    names = problem.compared_variables(config)
+    if not names or not isinstance(network, CanSample):
+        return {}
+    sizes = problem.test_sizes(config)
+    seed = options.seed or 0
+    generator = torch.Generator().manual_seed(seed_of(seed, 7))
+    frame = Frames(problem.graph(network)).at(**sizes)
+    count = min(_MOST_EXAMPLES, max(_FEWEST_EXAMPLES, most // (_DRAWS * frame.nodes)))
+    truth = problem.generate(config, count, generator, sizes)
+    observed = problem.observed(config, count, generator, sizes)
+    given = {name: Partial(_repeat(truth[name]), _repeat(_mask(mask, truth[name]))) for name, mask in observed.items()}
+    samples = network.sample_with(given, count * _DRAWS, replace(options, tries=1, seed=seed), sizes).values
+    compared: dict[str, Calibration] = {}
+    for name in names:
+        slot = frame.slots[name]
+        nodes = slot.nodes.stop - slot.nodes.start
+        unobserved = torch.ones(count, nodes, dtype=torch.bool)
+        if name in observed:
+            unobserved = ~_mask(observed[name], truth[name]).reshape(count, nodes)
+        if not bool(unobserved.any()):
+            continue
+        true, drawn = (_numbers(x[name], slot) for x in (truth, samples))
+        drawn = drawn.unflatten(0, (count, _DRAWS))
+        if slot.kind == "real":
+            unobserved = unobserved.repeat_interleave(slot.channels, 1)
+            compared[name] = calibrate_real(true, drawn, unobserved, generator)
+        else:
+            compared[name] = calibrate_discrete(true, drawn, unobserved, slot.channels, generator)
+    return compared
+
+
+def _repeat(x: Tensor) -> Tensor:
+    return x.repeat_interleave(_DRAWS, 0)
+
+
+def _mask(mask: Tensor, values: Tensor) -> Tensor:
+    """Expand an observation mask to ``(batch, *node axes)``."""
+    return mask.expand(len(values), *values.shape[1 : mask.ndim])
+
+
+def _numbers(values: Tensor, slot: Slot) -> Tensor:
+    """Values as real numbers or category indices, ``(batch, nodes)``; features of a real node count as nodes."""
+    return (values if slot.kind != "category" else values.argmax(-1)).reshape(len(values), -1)
+
+
+def measure_untrained(
+    problem: DeclaredProblem, config: Any, count: int, seed: int, chain_steps: int
+) -> dict[str, dict[str, float]]:
+    """Metrics of training-free methods, by method; empty if there are none.
+
+    Args:
+        problem: problem that defines methods and metrics.
+        config: configuration of a run.
+        count: number of queries.
+        seed: seed of the queries.
+        chain_steps: number of steps of each Markov chain.
+    """
+    metrics: dict[str, dict[str, float]] = {}
+    for name, query in _queries(problem, config, count, seed).items():
+        for method, values in problem.untrained(config, query.given, count, chain_steps).items():
+            metrics.setdefault(method, {}).update(_metrics(problem, config, name, query, values))
+    return metrics
+
+
+def draw_values(
+    network: nn.Module,
+    rows: Sequence[Mapping[str, Tensor]],
+    names: Sequence[str],
+    given: Given,
+    blocks: Mapping[str, tuple[int, int]],
+    changes: bool = False,
+) -> Figure:
+    """Draw values of all variables, one picture for each row.
+
+    Args:
+        network: model of the graph.
+        rows: values by variable, shape ``(*axes)``.
+        names: titles of the rows.
+        given: evidence, whose cells are marked in variables of categories.
+        blocks: rows and columns of the blocks that are separated by lines, by variable.
+        changes: mark changes between successive rows.
+    """
+    graph: Declaration = network.graph  # type: ignore[assignment]
+    categories = [name for name, kind in kinds(graph).items() if kind == "category"]
+    cells = {name: _given_cells(given[name], rows[0][name].shape[:-1]) for name in categories if name in given}
+    # several variables are already drawn side by side
+    columns = 4 if len(rows[0]) == 1 else 1
+    return draw_samples(
+        list(rows), list(names), categories, marking=Marking(cells, dict(blocks), changes=changes), columns=columns
+    )
+
+
+def _given_cells(value: Tensor | Partial, shape: tuple[int, ...]) -> Tensor:
+    """Mask of the given nodes of the first example, shape of the node axes."""
+    if not isinstance(value, Partial):
+        return torch.ones(shape, dtype=torch.bool)
+    mask = value.mask[0]
+    mask = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim))
+    if mask.ndim > len(shape):
+        mask = mask.flatten(len(shape)).all(-1)
+    return mask.expand(shape)
+
+
+def _queries(problem: DeclaredProblem, config: Any, count: int, seed: int) -> dict[str, Query]:
+    return problem.test_queries(config, count, torch.Generator().manual_seed(seed_of(seed, 6)))
+
+
+def _metrics(
+    problem: DeclaredProblem, config: Any, name: str, query: Query, values: Mapping[str, Tensor]
+) -> dict[str, float]:
+    return _add_query(problem.metrics(config, query, values), name)
+
+
+def _add_query(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    """Append the name of the query to the names of metrics."""
+    return {f"{metric} {name}".strip().replace(" ", "_"): value for metric, value in metrics.items()}

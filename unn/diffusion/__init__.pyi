@@ -1,0 +1,13 @@
+from .diffusion import Diffusion as Diffusion
+from .masked import MaskedDiffusion as MaskedDiffusion
+from .regressor import Regressor as Regressor
+from .samplers import SAMPLERS as SAMPLERS
+from .samplers import restarted as restarted
+from .samples import Condition as Condition
+from .samples import Samples as Samples
+from .schedule import LinearSteps as LinearSteps
+from .schedule import LogNormal as LogNormal
+from .schedule import LogUniform as LogUniform
+from .schedule import Schedule as Schedule
+from .schedule import restarting_levels as restarting_levels
+from .vaeac import VAEAC as VAEAC

@@ -1,0 +1,120 @@
+"""Options of the engines that learn to sample; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import DeclarationError
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class RegressorOptions:
+    """Options of the engine ``regressor``.
+
+    Attributes:
+        width: Token width.
+        depth: Number of layers; 0 for as many as information needs to cross the graph.
+        heads: Number of attention heads.
+        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
+        structure: Attention mask: the graph, or one of its ablations.
+        global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
+    """
+
+    width: int = 64
+    depth: int = 6
+    heads: int = 4
+    embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
+    structure: Literal["graph", "dense", "directed", "random"] = "graph"
+    global_token: bool = False
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "width": (self.width, 2, 16384),
+            "depth": (self.depth, 0, 10_000),
+            "heads": (self.heads, 1, 1024),
+        }
+        check_ranges(where, ranges)
+        if self.width % self.heads or self.width % 2:
+            raise DeclarationError(
+                f"{where}: the width must be even and a multiple of the heads, got width {self.width} and "
+                f"{self.heads} heads."
+            )
+
+
+@dataclass(frozen=True)
+class DenoiserOptions(RegressorOptions):
+    """Options of the engine ``denoiser``.
+
+    Attributes:
+        width: Token width.
+        depth: Number of layers; 0 for as many as information needs to cross the graph.
+        heads: Number of attention heads.
+        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
+        structure: Attention mask: the graph, or one of its ablations.
+        global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
+        process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems without continuous
+            variables.
+        prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary variables
+            and categories; or for all of them the clean sample ("x0", as in the paper) or the velocity.
+        noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
+        last_beta: Last beta of the linear steps; 0.005 in the paper.
+        self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023), or the
+            estimate alone (Chen et al., 2023).
+        passes: Maximum number of self-conditioning passes before the training loss; use four with tokens.
+        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with few steps.
+        sampling_steps: Number of denoising steps per sample.
+        spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with restarts,
+            which are sharper with few steps.
+    """
+
+    process: Literal["gaussian", "masked"] = "gaussian"
+    prediction: Literal["mixed", "x0", "velocity"] = "mixed"
+    noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
+    last_beta: float = 0.02
+    self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
+    passes: int = 1
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
+    sampling_steps: int = 100
+    spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        super().check(where)
+        ranges: dict[str, tuple[float, float, float]] = {
+            "last_beta": (self.last_beta, 1e-6, 0.999),
+            "passes": (self.passes, 1, 1000),
+            "sampling_steps": (self.sampling_steps, 1, 10**6),
+        }
+        check_ranges(where, ranges)
+
+
+@dataclass(frozen=True)
+class VAEACOptions:
+    """Options of the engine ``vaeac``.
+
+    Attributes:
+        width: Width of hidden layers, and number of latent variables.
+        depth: Number of residual blocks of each network.
+    """
+
+    width: int = 64
+    depth: int = 6
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        check_ranges(where, {"width": (self.width, 1, 16384), "depth": (self.depth, 1, 10_000)})

@@ -1,0 +1,50 @@
+"""Evidence and samples of conditional models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..networks.tokens import Frame
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """Evidence for a batch of samples.
+
+    Attributes:
+        frame: frame of the graph at the sizes of the samples.
+        rows: standardised known values, 0 elsewhere, shape ``(batch, numbers)``.
+        nodes: mask of known nodes, shape ``(batch, nodes)``, boolean.
+        numbers: mask of known numbers, shape ``(batch, numbers)``, boolean.
+    """
+
+    frame: Frame
+    rows: Tensor
+    nodes: Tensor
+    numbers: Tensor
+
+    def some(self, chosen: Tensor) -> Condition:
+        """The condition of a subset of the samples, selected by indices or a boolean mask."""
+        return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples and the result of their verification.
+
+    Attributes:
+        values: values by variable, shape ``(count, *axes)``; given values are returned unchanged.
+        valid: mask of samples that satisfy all constraints of the graph, shape ``(count,)``; None
+            without ``verify``.
+        tries: number of attempts per sample, shape ``(count,)``.
+    """
+
+    values: Mapping[str, Tensor]
+    valid: Tensor | None
+    tries: Tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]

@@ -1,0 +1,252 @@
+"""Engines: what turns a declaration into a model that answers queries.
+
+A package adds an engine by an entry point of the group ``unn.engines``. Importing an engine should not import torch,
+because the command line parses its options first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from .errors import UnnError, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from .diffusion.conditional import Samples
+    from .graph.declaration import Declaration
+    from .graph.partial import Partial
+
+GROUP = "unn.engines"
+
+QUERIES = ("infer", "sample")
+"""Kinds of queries: the best values of some variables given others, and samples of all that are not given."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an engine serves a kind of query of a graph; true if it does.
+
+    Attributes:
+        reason: why it does not, in one sentence that names the variable or factor; empty if it does.
+    """
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+class Engine(ABC):
+    """A way to answer queries about any declaration that it serves.
+
+    Attributes:
+        name: name on the command line, that of the entry point.
+        summary: one line for the help texts.
+        options: a frozen dataclass with defaults, whose fields become the options of ``--engine NAME``. Its docstring
+            documents them; a method ``check(where)`` may raise ``DeclarationError`` for values out of range.
+        answers: the kinds of queries that its models answer, of ``QUERIES``.
+        needs_all_values: whether training needs values of all variables. Variables without examples are then
+            contracted: the neighbours of a latent variable become neighbours of one another.
+        one_size: whether a model has weights for one size of the graph only.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    options: ClassVar[type]
+    answers: ClassVar[tuple[str, ...]]
+    needs_all_values: ClassVar[bool] = True
+    one_size: ClassVar[bool] = False
+
+    @abstractmethod
+    def refusal(self, graph: Declaration) -> str:
+        """Why no model of a graph can be made, in one sentence that names the variable or factor; empty if it can."""
+
+    @abstractmethod
+    def build(self, graph: Declaration, options: Any, sizes: Mapping[str, int]) -> nn.Module:
+        """Make a model of a graph with initial weights from torch's global generator.
+
+        The model has the attribute ``graph`` and derives from the classes of what it can do: ``CanLearn``,
+        ``CanInfer``, ``CanSample``.
+
+        Args:
+            graph: declaration, of which ``refusal`` is empty.
+            options: an instance of ``self.options``.
+            sizes: sizes of the axes without a static size.
+
+        Raises:
+            DeclarationError: for options that do not fit the graph.
+        """
+
+    def serves(self, graph: Declaration, query: str) -> Verdict:
+        """Whether the engine answers a kind of query of a graph.
+
+        Args:
+            graph: declaration, in which latent variables are contracted if ``needs_all_values``.
+            query: one of ``QUERIES``.
+        """
+        if query not in self.answers:
+            return Verdict(f"engine {self.name!r} answers {' and '.join(self.answers)} queries, and no {query} queries")
+        return Verdict(self.refusal(graph))
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How samples are drawn; None stands for the default of the model."""
+
+    steps: int | None = None
+    """Number of denoising steps; that of the run by default."""
+    sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] | None = None
+    """Sampler, where the run diffuses; that of the run by default. churn sharpens when steps are few."""
+    spacing: Literal["log-snr", "schedule", "restarts"] | None = None
+    """Spacing of the noise levels, where the run diffuses; that of the run by default. restarts sharpen when
+    steps are few."""
+    seed: int | None = None
+    """Seed of all samples. By default evaluation takes the same one for all runs, and sampling a fresh one."""
+    tries: int = 1
+    """Maximum number of attempts per sample until it meets the constraints, where the run samples."""
+    at_once: int = 256
+    """Samples in memory at a time."""
+
+    def completed_by(self, defaults: SamplingOptions) -> SamplingOptions:
+        """Replace what is None by defaults."""
+        return replace(
+            self,
+            steps=defaults.steps if self.steps is None else self.steps,
+            sampler=self.sampler or defaults.sampler,
+            spacing=self.spacing or defaults.spacing,
+        )
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UnnError: names the first option that is out of range.
+        """
+        for option, value in (("steps", self.steps), ("tries", self.tries), ("at-once", self.at_once)):
+            if value is not None and not 1 <= value <= 10**6:
+                raise UnnError(f"--{option} must lie between 1 and {10**6}, got {value}.")
+
+
+class CanLearn(ABC):
+    """Capability of a model: it learns from examples by gradient descent."""
+
+    @abstractmethod
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Mean training loss over a batch, a scalar; may draw from torch's global generator.
+
+        Args:
+            values: examples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)`` with axes of
+                size 1 repeated; variables that are left out are not observed.
+            sizes: sizes of the axes without a static size.
+        """
+
+    def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
+        """Adapt the initial state to examples, before the first step and before weights are loaded.
+
+        Nothing by default; diffusion models standardise continuous variables.
+
+        Args:
+            values: examples by variable, shape ``(examples, *axes)``.
+            sizes: sizes of the axes without a static size.
+        """
+
+
+class CanInfer(ABC):
+    """Capability of a model: it gives the best values of the variables that are not given."""
+
+    @abstractmethod
+    def infer_values(
+        self, given: Mapping[str, Tensor | Partial], count: int, sizes: Mapping[str, int], iterations: int | None = None
+    ) -> Mapping[str, Tensor]:
+        """Infer all variables.
+
+        Args:
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: batch size.
+            sizes: sizes of the axes without a static size.
+            iterations: number of rounds, where the model has rounds; None for its own.
+
+        Returns:
+            Values by variable, shape ``(count, *axes)``; means of discrete variables, given values unchanged.
+        """
+
+
+class CanSample(ABC):
+    """Capability of a model: it samples all variables that are not given."""
+
+    @abstractmethod
+    def sample_with(
+        self,
+        given: Mapping[str, Tensor | Partial],
+        count: int,
+        options: SamplingOptions,
+        sizes: Mapping[str, int],
+        *,
+        verify: bool = False,
+        trace: Callable[[int, dict[str, Tensor]], None] | None = None,
+    ) -> Samples:
+        """Sample all variables that are not given.
+
+        Args:
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: number of samples.
+            options: how samples are drawn.
+            sizes: sizes of the axes without a static size.
+            verify: check the constraints of the graph.
+            trace: callback after each step with its number and the current values by variable.
+
+        Raises:
+            DeclarationError: for an option that the model does not have.
+            ObservationError: for values that do not fit the graph.
+        """
+
+
+def engine_names() -> list[str]:
+    """Names of all installed engines."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def load_engine(name: str) -> Engine:
+    """Load the installed engine with the given name.
+
+    Raises:
+        UnnError: if there is no such engine, with the closest name, or it cannot be loaded.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            try:
+                engine = entry.load()()
+            except Exception as error:
+                raise UnnError(
+                    f"engine {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
+                ) from error
+            _check_engine(name, entry.value, engine)
+            checked: Engine = engine
+            return checked
+    raise UnnError(f"unknown engine {name!r}.{suggest(name, engine_names())} Installed: {', '.join(engine_names())}.")
+
+
+def _check_engine(name: str, where: str, engine: object) -> None:
+    """Check the attributes of an engine.
+
+    Raises:
+        UnnError: names the first that is missing or wrong.
+    """
+    if not isinstance(engine, Engine):
+        raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.Engine, but {type(engine).__name__}.")
+    if getattr(engine, "name", None) != name or not isinstance(getattr(engine, "summary", None), str):
+        raise UnnError(f"engine {name!r} ({where}) needs name = {name!r}, as its entry point, and a summary of one line.")
+    options = getattr(engine, "options", None)
+    if not (isinstance(options, type) and is_dataclass(options)):
+        raise UnnError(f"engine {name!r} ({where}): its options must be a dataclass, got {options!r}.")
+    answers: Sequence[str] = getattr(engine, "answers", ())
+    if not answers or any(query not in QUERIES for query in answers):
+        raise UnnError(f"engine {name!r} ({where}): answers must be of {', '.join(QUERIES)}, got {answers!r}.")
