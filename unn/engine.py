@@ -180,7 +180,13 @@ class CanInfer(ABC):
 
 
 class CanSample(ABC):
-    """Capability of a model: it samples all variables that are not given."""
+    """Capability of a model: it samples all variables that are not given.
+
+    Attributes:
+        has_steps: whether samples take several steps, whose number is an option.
+    """
+
+    has_steps: ClassVar[bool] = False
 
     @abstractmethod
     def sample_with(

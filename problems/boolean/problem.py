@@ -48,8 +48,8 @@ class BooleanProblem(DeclaredProblem):
 
     def check(self, config: BooleanConfig) -> None:
         """Check the ranges of all options."""
-        super().check(config)
         check_ranges(self.name, {"layers": (config.layers, 1, 20), "gates": (config.gates, 0, 2**62), "examples": (config.examples, 0, 10**9)})
+        super().check(config)
 
     def declare(self, config: BooleanConfig) -> unn.FactorGraph:
         """The graph."""

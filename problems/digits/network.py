@@ -6,6 +6,7 @@ and Appendix F: image X, hidden H1 and H2, label Y; two convolutions and a dense
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -148,7 +149,7 @@ def spread_ratio(images: Tensor, labels: Tensor, digits: Digits) -> float:
         return float(torch.stack([c.var(0).mean() for c in classes]).mean()) if classes else float("nan")
 
     real = spread(digits.test_images, digits.test_labels)
-    return (spread(images, labels) / real) ** 0.5
+    return math.sqrt(spread(images, labels) / real)
 
 
 def train(config: Any, digits: Digits | None = None, progress: bool = False) -> tuple[nn.Module, list[dict[str, Any]]]:

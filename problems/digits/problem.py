@@ -175,7 +175,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
 
         labels = values["label"].argmax(1)
         if "image" in query.given:
-            return {"test_accuracy": float((labels == query.truth["label"].argmax(1)).float().mean())}
+            return {"test_accuracy": float((labels == query.truth["label"].argmax(1)).double().mean())}
         digits = self.images(config)
         predictions = classifier_of(digits).predict(values["image"].cpu().flatten(1).numpy())
         recognised = float((predictions == labels.cpu().numpy()).mean())

@@ -65,7 +65,6 @@ class FactorisationProblem(DeclaredProblem):
 
     def check(self, config: FactorisationConfig) -> None:
         """Check the ranges of all options."""
-        super().check(config)
         check_ranges(
             self.name,
             {
@@ -74,6 +73,7 @@ class FactorisationProblem(DeclaredProblem):
             },
         )  # fmt: skip
         check_observe(self.name, config.observe, ("E", "any"))
+        super().check(config)
 
     def sizes_vary(self, config: FactorisationConfig) -> bool:
         """With the option ``vary``."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from unn.training import Task
 
 
+EXAMPLE = f"{Path(__file__).parent / 'example.py'}:line"
+"""The program that is traced if none is named."""
+
 COPY = "program.py"
 """File name of the copy of the program in a run folder."""
 
@@ -35,8 +38,8 @@ class ProgramConfig:
     """Configuration of a run of a generative program.
 
     Attributes:
-        program: Function to trace, FILE.py:NAME. The file is copied into the run folder, so it must be
-            self-contained; the copy is executed whenever the run is opened.
+        program: Function to trace, FILE.py:NAME; empty for an example, a line through noisy points. The file is
+            copied into the run folder, so it must be self-contained; the copy is executed whenever the run is opened.
         arguments: Arguments of the function, such as m=3,n=3; numbers and strings.
         observe: Comma-separated names of variables observed in training; "any" for any subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
@@ -52,7 +55,7 @@ class ProgramProblem(DeclaredProblem):
     """Learn to invert a generative program: sample any of its variables given any others."""
 
     name = "program"
-    summary = "a generative program of your own, FILE.py:NAME: sample any of its variables given any others"
+    summary = "a generative program, FILE.py:NAME: sample any of its variables given any others"
     config = ProgramConfig
     defaults = {
         "denoiser": Defaults(
@@ -66,12 +69,12 @@ class ProgramProblem(DeclaredProblem):
 
     def check(self, config: ProgramConfig) -> None:
         """Check the ranges of all options, and that the program can be traced."""
-        super().check(config)
         check_ranges(self.name, {"examples": (config.examples, 0, 10**9)})
         known = self.traced(config).graph.variables
         for name in _names(config.observe):
             if name not in known:
                 raise DeclarationError(f"program: option observe names {name!r}, which is not a variable of {config.program}.{suggest(name, known)}")
+        super().check(config)
 
     def arguments_for(self, text: str) -> list[str] | None:
         """``FILE.py:NAME`` is shorthand for ``program --program FILE.py:NAME``."""
@@ -164,6 +167,7 @@ def _names(observe: str) -> list[str]:
 
 
 def _split(program: str) -> tuple[Path, str]:
+    program = program or EXAMPLE
     path, colon, name = program.rpartition(":")
     if not colon or not path.endswith(".py") or not name.isidentifier():
         raise DeclarationError(f"program: option program is FILE.py:NAME, the function to trace, got {program!r}.")

@@ -53,9 +53,9 @@ class SortingProblem(DeclaredProblem):
 
     def check(self, config: SortingConfig) -> None:
         """Check the ranges of all options."""
-        super().check(config)
         check_ranges(self.name, {"length": (config.length, 1, 10_000), "examples": (config.examples, 0, 10**9)})
         check_observe(self.name, config.observe, ("u", "any"))
+        super().check(config)
 
     def declare(self, config: SortingConfig) -> unn.FactorGraph:
         """The graph for lists of the configured length."""

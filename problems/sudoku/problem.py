@@ -58,11 +58,11 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
     def check(self, config: SudokuConfig) -> None:
         """Check the ranges of all options."""
-        super().check(config)
         check_ranges(
             self.name,
             {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
         )
+        super().check(config)
 
     def task(self, config: SudokuConfig) -> Task:
         """Grids generated during training; a checksum of the first detects versions that generate others."""

@@ -377,6 +377,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         options = request.sampling
         if not isinstance(run.network, CanSample) and options != SamplingOptions():
             raise UnnError(self._refusal(run, "draws no samples; leave out the options of sampling", CanSample))
+        if isinstance(run.network, CanSample) and not run.network.has_steps and request.iterations:
+            raise UnnError(f"--iterations: engine {run.config.engine!r} of this run samples in one step.")
         seed = TEST_SEED if options.seed is None else options.seed
         numbers = request.iterations or (options.steps,)
         data: dict[str, Any] = {}

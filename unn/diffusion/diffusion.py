@@ -38,6 +38,8 @@ class Diffusion(ConditionalModel):
             ``passes`` for half of the examples, fewer for the others.
     """
 
+    has_steps = True
+
     def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "mixed", passes: int = 1) -> None:
         super().__init__(denoiser.frames)
         self.denoiser = denoiser

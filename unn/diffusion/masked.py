@@ -25,6 +25,8 @@ class MaskedDiffusion(ConditionalModel):
         DeclarationError: if a variable is continuous.
     """
 
+    has_steps = True
+
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__(denoiser.frames)
         self.denoiser = denoiser

@@ -8,23 +8,30 @@ import pytest
 import torch
 
 import unn
-from problems.digits.config import DigitsConfig
 from problems.digits.data import Digits, load_digits
-from problems.digits.network import (
-    DigitsNetwork,
-    accuracy,
-    build,
-    declare,
-    joint_loss,
-    prototypes,
-    recognise,
-    train,
-)
+from problems.digits.network import accuracy, declare, label_scores, one_hot, prototypes, recognise, spread_ratio, train
+from problems.digits.problem import DigitsProblem
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
+from unn.extending import DescentOptions
 from unn.training import TrainingConfig
 
-SMALL = DigitsConfig(channels=8, iterations=2, training=TrainingConfig(epochs=6, batch=64, rate=2e-3))
+DESCENT = DigitsProblem().config_for("descent")
+OPTIONS = DescentOptions(iterations=2)
+SMALL = DESCENT(channels=8, model=OPTIONS, training=TrainingConfig(epochs=6, batch=64, rate=2e-3))
+
+
+def build(options, channels=8, size=8):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return unn.DescentModel(declare(size, size, channels), options)
+
+
+def joint_loss(network, images, labels, gamma):
+    values = {"image": images, "label": one_hot(labels).to(images)}
+    config = replace(SMALL, gamma=gamma)
+    queries = DigitsProblem().training_queries(config, DigitsProblem().observed(config, 1, None, {}))
+    return sum(weight * network.loss(values, observed) for weight, observed in queries if weight)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +59,9 @@ def test_images_that_are_too_small_are_refused():
         declare(4, 8)
 
 
-@pytest.mark.parametrize("order", ["forward", "forward-backward"])
-def test_both_directions_share_their_weights_and_their_gradients(order):
-    network = build(replace(SMALL, order=order, dropout=0.0), (8, 8))
+@pytest.mark.parametrize("sweep", ["forward", "forward-backward"])
+def test_both_directions_share_their_weights_and_their_gradients(sweep):
+    network = build(replace(OPTIONS, sweep=sweep))
     images, labels = torch.rand(4, 1, 8, 8) * 2 - 1, torch.tensor([0, 3, 9, 3])
     joint_loss(network, images, labels, 0.5).backward()
     both = network.graph.W1.grad.clone()
@@ -64,14 +71,16 @@ def test_both_directions_share_their_weights_and_their_gradients(order):
     assert len(list(network.parameters())) == 6
 
 
-def test_the_image_loss_is_the_fenchel_young_loss_of_its_regularizer():
-    network = build(replace(SMALL, dropout=0.0), (8, 8)).double()
+def test_the_loss_is_cross_entropy_of_the_label_and_of_the_pixels():
+    network = build(OPTIONS).double()
     images, labels = torch.rand(4, 1, 8, 8, dtype=torch.float64) * 2 - 1, torch.tensor([0, 3, 9, 3])
-    one_hot = torch.nn.functional.one_hot(labels, 10).double()
-    expected = unn.Entropy().loss(network.logits(images), one_hot).mean()
+    expected = torch.nn.functional.cross_entropy(label_scores(network, images), labels)
+    (scores,) = network.unrolled(["label"], [], ["image"]).preactivations(one_hot(labels).double())
     pixels = (1 + images) / 2
-    fenchel_young = unn.SignedEntropy().loss(network.draw(one_hot), images) - unn.BinaryEntropy().value(pixels)
-    expected = expected + 0.1 * fenchel_young.mean() / 64
+    # the mean parameter of tanh(t) is sigmoid(2 t); a Fenchel-Young loss also has the negative entropy of the target
+    entropy = unn.BinaryEntropy().value(pixels).mean() / 64
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(2 * scores, pixels)
+    expected = expected + 0.1 * (cross_entropy + entropy)
     torch.testing.assert_close(joint_loss(network, images, labels, 0.1), expected)
 
 
@@ -84,19 +93,19 @@ def test_the_untied_baseline_has_as_many_parameters_in_all(k):
 
 
 def test_one_round_of_the_untied_baseline_is_the_tied_network():
-    tied, untied = build(replace(SMALL, iterations=1), (8, 8)), UntiedDigits((8, 8), 1, 8, 0.0)
+    tied, untied = build(replace(OPTIONS, iterations=1)), UntiedDigits((8, 8), 1, 8, 0.0)
     with torch.no_grad():
         for name, parameter in untied.rounds[0].items():
             parameter.copy_(getattr(tied.graph, name))
     images = torch.rand(3, 1, 8, 8)
-    torch.testing.assert_close(tied.eval().logits(images), untied.logits(images))
+    torch.testing.assert_close(label_scores(tied.eval(), images), untied.logits(images))
 
 
 @pytest.mark.parametrize("initial", ["zero", "random", "uniform"])
 def test_every_initialisation_trains(initial):
     digits = load_digits()
     few = Digits(digits.train_images[:64], digits.train_labels[:64], digits.test_images[:32], digits.test_labels[:32])
-    _, history = train(replace(SMALL, initial=initial, training=TrainingConfig(epochs=8, batch=16, rate=2e-3)), few)
+    _, history = train(replace(SMALL, model=replace(OPTIONS, initial=initial), training=TrainingConfig(epochs=8, batch=16, rate=2e-3)), few)
     assert history[-1]["loss"] < history[0]["loss"]
 
 
@@ -132,17 +141,39 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert sum(answer["label"]) == pytest.approx(1, abs=1e-5)
     assert main(["infer", str(run), "--given", "label=11", "--want", "image"]) == 2
     assert "digit from 0 to 9" in capsys.readouterr().err
-    for option, words in ((["--tries", "2"], "'digits' is evaluated without sampling; leave out --tries"), (["--data", "x"], "leave out --data")):
+    for option, words in ((["--tries", "2"], "'digits' has no constraint"), (["--data", "x"], "leave out --data")):
         assert main(["evaluate", str(run), *option]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_prototypes_have_no_spread_and_data_have_all_of_it():
+    digits = load_digits()
+    labels = torch.arange(100) % 10
+    one_each = digits.train_images[:10].repeat(10, 1, 1, 1)
+    assert spread_ratio(one_each, labels, digits) == pytest.approx(0, abs=1e-6)
+    assert spread_ratio(digits.train_images, digits.train_labels, digits) == pytest.approx(1, abs=0.1)
+
+
+def test_runs_made_before_engines_open(tmp_path):
+    problem = DigitsProblem()
+    earlier = {
+        "data": "embedded", "iterations": 3, "gamma": 0.0, "order": "forward", "initial": "random", "dropout": 0.3,
+        "untied": True, "channels": 16, "training": {},
+    }  # fmt: skip
+    now = problem.earlier_config(earlier)
+    assert now["engine"] == "untied" and now["channels"] == 16
+    assert problem.config_for("untied")().model.__class__(**now["model"]) == DescentOptions(
+        iterations=3, sweep="forward", initial="random", dropout=0.3
+    )
+    assert problem.earlier_config(now) == now
 
 
 def test_the_weights_of_one_network_are_refused_by_another(tmp_path):
     from unn.runs import load_weights, save_weights
 
-    save_weights(tmp_path, build(SMALL, (8, 8)))
+    save_weights(tmp_path, build(OPTIONS))
     with pytest.raises(unn.DataError, match="shape"):
-        load_weights(tmp_path, build(replace(SMALL, channels=4), (8, 8)))
+        load_weights(tmp_path, build(OPTIONS, channels=4))
 
 
 @pytest.mark.slow
@@ -153,7 +184,6 @@ def test_mnist_is_read_whole_and_learned_from():
     assert torch.bincount(digits.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert digits.train_images.min() == -1 and digits.train_images.max() == 1
     few = Digits(digits.train_images[:4000], digits.train_labels[:4000], digits.test_images[:1000], digits.test_labels[:1000])
-    config = DigitsConfig(data="mnist", iterations=2, channels=16, training=TrainingConfig(epochs=2, batch=64, rate=2e-3))
+    config = DESCENT(data="mnist", channels=16, model=OPTIONS, training=TrainingConfig(epochs=2, batch=64, rate=2e-3))
     network, _ = train(config, few)
-    assert isinstance(network, DigitsNetwork)
     assert accuracy(network, few.test_images, few.test_labels) > 0.85

@@ -15,8 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems.generated.config import ModelConfig
-from problems.generated.task import GeneratedExamples, Sampling, measure
 from support.helpers import says
 
 import unn
@@ -30,8 +28,10 @@ from problems.sudoku import grids as sudoku
 from problems.sudoku.files import grid_lines, read_puzzles
 from problems.sudoku.problem import SudokuProblem
 from unn.cli.main import main
+from unn.cli.measures import ProblemExamples, measure
 from unn.cli.open import open_trained
 from unn.diffusion import SAMPLERS
+from unn.extending import DenoiserOptions, Query, SamplingOptions
 from unn.networks import Frame
 from unn.training.batches import seed_of
 
@@ -61,7 +61,7 @@ def generator(seed=0):
 @EVERY_CONFIG
 def test_examples_have_the_variables_shapes_and_kinds_of_the_graph(name, options):
     problem = PROBLEMS[name]
-    config = problem.config(**options)
+    config = problem.config_for(None)(**options)
     problem.check(config)
     graph = problem.declare(config)
     draws = generator(3)
@@ -81,12 +81,13 @@ def test_examples_have_the_variables_shapes_and_kinds_of_the_graph(name, options
 @EVERY_CONFIG
 def test_the_same_seed_generates_the_same_examples(name, options):
     problem = PROBLEMS[name]
-    config = problem.config(**options)
-    examples = GeneratedExamples(problem, config, 0)
+    config = problem.config_for(None)(**options)
+    examples = ProblemExamples(problem, config)
     assert len(examples) == 0
     first, same, other = (examples.batch(torch.arange(8), generator(seed)) for seed in (1, 1, 2))
     assert first[0] == same[0]
-    for a, b in zip(first[1:], same[1:], strict=True):
+    assert [weight for weight, _ in first[2]] == [weight for weight, _ in same[2]] == [1]
+    for a, b in ((first[1], same[1]), (first[2][0][1], same[2][0][1])):
         assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
     assert first[0] != other[0] or any(not torch.equal(first[1][key], other[1][key]) for key in first[1])
 
@@ -94,16 +95,16 @@ def test_the_same_seed_generates_the_same_examples(name, options):
 @EVERY_PROBLEM
 def test_so_many_examples_are_made_once_and_shown_again(name):
     problem = PROBLEMS[name]
-    config = problem.config(examples=10)
+    config = problem.config_for(None)(examples=10)
     examples = problem.task(config).examples()
     assert len(examples) == 10
     every = examples.batch(torch.arange(10), generator(0))[1]
     some = torch.tensor([3, 3, 9])
     again = examples.batch(some, generator(5))[1]
     assert all(torch.equal(again[key], every[key][some]) for key in every)
-    other = GeneratedExamples(problem, config, 10)
+    other = ProblemExamples(problem, config)
     assert all(torch.equal(other.samples[key], every[key]) for key in every)
-    more = GeneratedExamples(problem, replace(config, training=replace(config.training, seed=1)), 10)
+    more = ProblemExamples(problem, replace(config, training=replace(config.training, seed=1)))
     assert any(not torch.equal(more.samples[key], every[key]) for key in every)
     drawn = problem.generate(config, 10, generator(seed_of(0, 5)), problem.test_sizes(config))
     assert all(torch.equal(drawn[key], every[key]) for key in every)
@@ -112,12 +113,12 @@ def test_so_many_examples_are_made_once_and_shown_again(name):
 @EVERY_CONFIG
 def test_measures_of_perfect_samples_are_perfect(name, options):
     problem = PROBLEMS[name]
-    config = problem.config(**options)
+    config = problem.config_for(None)(**options)
     best = {"valid": 1.0, "violated_pairs": 0.0, "rmse": 0.0, "permutations": 1.0, "accuracy": 1.0}
     sizes = problem.test_sizes(config)
     values = problem.generate(config, 20, generator(1), sizes)
     observed = {"sorting": ["u"], "boolean": ["L0"], "sudoku": ["X"], "inversion": ["A", "E"]}.get(name, ["E"])
-    found = problem.measures(config, {key: values[key] for key in observed}, values)
+    found = problem.metrics(config, Query({key: values[key] for key in observed}), values)
     # of few numbers, as they are
     assert found.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.7)
     assert found and all(value == pytest.approx(best[metric], abs=1e-5) for metric, value in found.items())
@@ -128,8 +129,8 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
 )
 def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
     problem = PROBLEMS[name]
-    graph = problem.declare(problem.config(**options))
-    sizes = problem.test_sizes(problem.config(**options))
+    graph = problem.declare(problem.config_for(None)(**options))
+    sizes = problem.test_sizes(problem.config_for(None)(**options))
     shapes = graph.adjacency(**sizes).shapes
     draws = 12_000
     found = any_nodes(graph, draws, generator(0), sizes)
@@ -149,7 +150,7 @@ def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
 
 def test_sizes_that_vary_are_drawn_from_one_to_the_largest():
     problem = PROBLEMS["factorisation"]
-    config = problem.config(rows=3, columns=2, rank=2, vary=True)
+    config = problem.config_for(None)(rows=3, columns=2, rank=2, vary=True)
     draws = generator(0)
     seen = {tuple(problem.sizes(config, draws).values()) for _ in range(200)}
     assert seen == set(itertools.product((1, 2, 3), (1, 2), (1, 2)))
@@ -280,7 +281,7 @@ def test_coverage_measures_how_evenly_samples_are_spread():
 
 def test_any_number_of_cells_is_given_in_training():
     problem = PROBLEMS["sudoku"]
-    found = problem.observed(problem.config(), 8000, generator(0), {})["X"]
+    found = problem.observed(problem.config_for(None)(), 8000, generator(0), {})["X"]
     assert found.shape == (8000, 4, 4)
     counts = found.flatten(1).sum(1).bincount(minlength=16).double()
     assert len(counts) == 16 and float(((counts - 500) ** 2 / 500).sum()) < 15 + 5 * math.sqrt(30)
@@ -376,12 +377,12 @@ def test_factors_have_their_priors():
 
 def test_inversion_is_tested_on_the_identity():
     problem = PROBLEMS["inversion"]
-    config = problem.config(rows=3, columns=3, rank=3)
-    conditions = problem.conditions(config, 4, generator(0))
-    identity, trained = conditions[""], conditions["as trained"]
+    config = problem.config_for(None)(rows=3, columns=3, rank=3)
+    queries = problem.test_queries(config, 4, generator(0))
+    identity, trained = queries[""].given, queries["as trained"].given
     assert torch.equal(identity["E"], torch.eye(3).expand(4, 3, 3)) and torch.equal(identity["A"], trained["A"])
     R = torch.linalg.inv(identity["A"])
-    assert problem.measures(config, identity, {"A": identity["A"], "R": R})["rmse"] == pytest.approx(0, abs=1e-3)
+    assert problem.metrics(config, queries[""], {"A": identity["A"], "R": R})["rmse"] == pytest.approx(0, abs=1e-3)
     where = problem.observed(config, 2, generator(0), problem.test_sizes(config))
     assert sorted(where) == ["A", "E"] and all(mask.all() for mask in where.values())
 
@@ -650,6 +651,14 @@ def test_real_puzzles_have_the_one_solution_that_is_given():
 TINY = ["--steps", "2", "--batch", "4", "--width", "8", "--depth", "2", "--heads", "2", "--sampling-steps", "2", "--quiet"]
 
 
+def tiny(options):
+    """Small sizes for the engine that the options name."""
+    if "--engine" not in options:
+        return TINY
+    common = ["--steps", "2", "--batch", "4", "--width", "8", "--depth", "2", "--quiet"]
+    return common + ([] if "vaeac" in options else ["--heads", "2"])
+
+
 def done(capsys, *arguments):
     """What a command prints."""
     capsys.readouterr()
@@ -692,7 +701,7 @@ def runs(tmp_path_factory):
     def run(name, *options):
         if (name, options) not in made:
             folder = tmp_path_factory.mktemp("runs") / name
-            assert main(["train", name, *TINY, *options, "--folder", str(folder)]) == 0
+            assert main(["train", name, *tiny(options), *options, "--folder", str(folder)]) == 0
             made[name, options] = folder
         return made[name, options]
 
@@ -751,7 +760,7 @@ def test_grids_are_sampled_and_judged(grids, capsys):
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_every_sampler_and_number_of_steps_is_offered(grids, capsys, sampler):
-    assert sampler in get_args(get_type_hints(ModelConfig)["sampler"])
+    assert sampler in get_args(get_type_hints(DenoiserOptions)["sampler"])
     for steps in (1, 4):
         assert len(grids_in(done(capsys, "sample", grids, "--sampler", sampler, "--steps", steps, "--count", 2, "--seed", 0))) == 2
 
@@ -859,12 +868,12 @@ def test_unknown_samplers_and_missing_runs_are_refused(grids, capsys, tmp_path):
         ("sudoku", "--last-beta 1", ["last_beta"]), ("sudoku", "--examples -1", ["examples"]),
         ("sorting", "--length 0", ["length"]), ("sorting", "--observe nope", ["observe", "u, any"]),
         ("factorisation", "--rank 0", ["rank"]), ("factorisation", "--observe U", ["observe", "E, any"]), ("boolean", "--layers 0", ["layers"]),
-        ("inversion", "--rows 0", ["rows"]), ("factorisation", "--process vaeac --vary", ["vaeac", "vary"]),
+        ("inversion", "--rows 0", ["rows"]), ("factorisation", "--engine vaeac --vary", ["vaeac", "vary"]),
         ("sorting", "--process masked", ["continuous"]),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused_before_a_run_folder_is_made(capsys, tmp_path, problem, options, words):
-    message = refused(capsys, "train", problem, *TINY, *options.split(), "--folder", tmp_path / "run")
+    message = refused(capsys, "train", problem, *tiny(options), *options.split(), "--folder", tmp_path / "run")
     assert all(word in message for word in words) and not (tmp_path / "run").exists()
 
 
@@ -957,10 +966,10 @@ VARIANTS = [
     "sudoku --prediction velocity --noise log-uniform --sampler heun --spacing log-snr",
     "sudoku --noise log-normal --self-conditioning none --sampler ddim",
     "sudoku --process masked",
-    "sudoku --process regressor --structure dense",
-    "sorting --process vaeac --depth 0",
-    "factorisation --process vaeac",
-    "factorisation --process regressor",
+    "sudoku --engine regressor --structure dense",
+    "sorting --engine vaeac --depth 1",
+    "factorisation --engine vaeac",
+    "factorisation --engine regressor",
     "sudoku --examples 3 --batch 2 --depth 0",
     "sorting --structure directed --no-intermediate",
     "sorting --structure dense --order clique --observe any",
@@ -982,10 +991,10 @@ VARIANTS = [
 @pytest.mark.parametrize("command", VARIANTS)
 def test_all_options_of_the_model_train_evaluate_and_sample(capsys, tmp_path, command, undrawn):
     name, *options = command.split()
-    report = data_of(capsys, "train", name, *TINY, *options, "--folder", tmp_path / "run")
+    report = data_of(capsys, "train", name, *tiny(command), *options, "--folder", tmp_path / "run")
     assert report["step"] == 2 and math.isfinite(report["loss"])
     in_one_step = "regressor" in command or "vaeac" in command
-    assert set(data_of(capsys, "evaluate", tmp_path / "run", *([] if in_one_step else ["--iterations", 1]))) == {"2" if in_one_step else "1"}
+    assert set(data_of(capsys, "evaluate", tmp_path / "run", *([] if in_one_step else ["--iterations", 1]))) == {"1"}
     data = data_of(capsys, "sample", tmp_path / "run", "--count", 2, "--seed", 0)
     assert all(np.isfinite(value).all() and len(value) == 2 for value in data["values"].values())
 
@@ -1006,7 +1015,7 @@ def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp
         drawn.append(names)
         return Figure()
 
-    monkeypatch.setattr("unn.draw.draw_samples", draw_samples)
+    monkeypatch.setattr("unn.cli.measures.draw_samples", draw_samples)
     # none of these can be valid, so that all are tried again
     done(capsys, "sample", grids, "--given", "11..............", "--count", 3, "--steps", 4, "--trace", tmp_path / "t.png", "--tries", 2)
     assert drawn == [["step 1", "step 2", "step 3", "step 4"]]
@@ -1015,17 +1024,17 @@ def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp
     assert drawn == [["step 1", "step 2", "step 3"]]
 
 
-@pytest.mark.parametrize("process", ["masked", "regressor", "vaeac"])
-def test_pictures_and_samplers_that_a_process_does_not_offer_are_refused(runs, capsys, tmp_path, undrawn, process):
-    run = runs("sudoku", "--process", process)
+@pytest.mark.parametrize("options", ["--process masked", "--engine regressor", "--engine vaeac"])
+def test_pictures_and_samplers_that_a_model_does_not_offer_are_refused(runs, capsys, tmp_path, undrawn, options):
+    run = runs("sudoku", *options.split())
     assert "trace" in refused(capsys, "sample", run, "--trace", tmp_path / "t.png")
     assert "sampler" in refused(capsys, "sample", run, "--sampler", "ddim")
 
 
-@pytest.mark.parametrize("process", ["regressor", "vaeac"])
-def test_numbers_of_steps_of_models_without_steps_are_refused(runs, capsys, undrawn, process):
-    run = runs("sudoku", "--process", process)
-    assert "--steps" in refused(capsys, "sample", run, "--steps", 3)
+@pytest.mark.parametrize("engine", ["regressor", "vaeac"])
+def test_numbers_of_steps_of_models_without_steps_are_refused(runs, capsys, undrawn, engine):
+    run = runs("sudoku", "--engine", engine)
+    assert "steps=3" in refused(capsys, "sample", run, "--steps", 3)
     assert "--iterations" in refused(capsys, "evaluate", run, "--iterations", 3)
     assert "steps" not in done(capsys, "evaluate", run)
 
@@ -1086,11 +1095,11 @@ def test_numbers_of_baselines_out_of_range_are_refused(capsys, option):
 
 def test_baselines_are_measured_on_the_conditions_of_trained_runs(monkeypatch, capsys, runs, undrawn):
     asked = []
-    conditions = SortingProblem.conditions
-    monkeypatch.setattr(SortingProblem, "conditions", lambda *given: asked.append(conditions(*given)) or asked[-1])
+    queries = SortingProblem.test_queries
+    monkeypatch.setattr(SortingProblem, "test_queries", lambda *given: asked.append(queries(*given)) or asked[-1])
     done(capsys, "evaluate", runs("sorting"))
     done(capsys, "baselines", "sorting", "--chain-steps", 1)
-    assert torch.equal(asked[-1][""]["u"], asked[-2][""]["u"])
+    assert torch.equal(asked[-1][""].given["u"], asked[-2][""].given["u"])
 
 
 def test_all_problems_are_listed(capsys):
@@ -1100,6 +1109,5 @@ def test_all_problems_are_listed(capsys):
 
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
-    sampling = replace(Sampling.of(run.config.model), steps=20)
-    found = measure(problem, run.config, run.network, 12, 0, sampling, most=0)
+    found = measure(problem, run.config, run.network, 12, SamplingOptions(steps=20, seed=0), most=0)
     assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5

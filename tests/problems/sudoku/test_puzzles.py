@@ -90,11 +90,11 @@ def test_half_of_the_examples_of_training_are_puzzles_and_the_files_are_found_in
     grids = values["X"].argmax(3)
     assert (violated_pairs(grids, 2, 2) == 0).all()
     assert (observed["X"][:20].flatten(1).sum(1) == 10).all() and not (observed["X"][20:].flatten(1).sum(1) == 10).all()
-    conditions = problem.conditions(config, 8, torch.Generator().manual_seed(0))
-    assert list(conditions) == ["", "half given", "some"]
-    assert (conditions["some"]["X"].mask.flatten(1).sum(1) == 10).all()
+    queries = problem.test_queries(config, 8, torch.Generator().manual_seed(0))
+    assert list(queries) == ["", "half given", "some"]
+    assert (queries["some"].given["X"].mask.flatten(1).sum(1) == 10).all()
     monkeypatch.delenv("UNN_DATA")
-    assert list(problem.conditions(config, 8, torch.Generator().manual_seed(0))) == ["", "half given"]
+    assert list(problem.test_queries(config, 8, torch.Generator().manual_seed(0))) == ["", "half given"]
 
 
 def test_moved_puzzles_stay_puzzles_of_the_moved_grid():

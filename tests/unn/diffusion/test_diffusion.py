@@ -9,18 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems.generated.config import ModelConfig
 from support.helpers import INF, NAN, says
 from support.toy import same_tensors, tensors_of, without_times
 
 import unn
 from factors import Cardinality, Clique, Depends
-from problems.factorisation.problem import FactorisationConfig, FactorisationProblem
+from problems.factorisation.problem import FactorisationProblem
 from problems.sorting.graph import generate as sorted_lists
 from problems.sudoku.grids import all_grids, one_hot
 from problems.sudoku.grids import declare as sudoku
-from problems.sudoku.problem import SudokuConfig, SudokuProblem
+from problems.sudoku.problem import SudokuProblem
 from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogUniform, MaskedDiffusion
+from unn.extending import DenoiserOptions
 from unn.networks import Denoiser
 from unn.networks.denoiser import SELF_CONDITIONINGS
 from unn.training import TrainingConfig, fit
@@ -762,12 +762,12 @@ class StopError(Exception):
 
 
 TRAINING = TrainingConfig(steps=12, batch=4, rate=1e-3, clip=1.0, ema=0.9, checkpoint_every=5, evaluate_every=6, log_every=3)
-TINY = ModelConfig(width=8, depth=2, heads=2, sampling_steps=2)
+TINY = DenoiserOptions(width=8, depth=2, heads=2, sampling_steps=2)
 TOKENS = replace(TINY, self_conditioning="tokens", passes=2)
 RUNS = {
-    "a stream of grids": (SudokuProblem, SudokuConfig(model=replace(TINY, self_conditioning="none"), training=TRAINING)),
-    "ten grids": (SudokuProblem, SudokuConfig(examples=10, model=TINY, training=replace(TRAINING, batch=3))),
-    "sizes that vary": (FactorisationProblem, FactorisationConfig(vary=True, observe="any", model=TOKENS, training=TRAINING)),
+    "a stream of grids": (SudokuProblem, SudokuProblem().config_for(None)(model=replace(TINY, self_conditioning="none"), training=TRAINING)),
+    "ten grids": (SudokuProblem, SudokuProblem().config_for(None)(examples=10, model=TINY, training=replace(TRAINING, batch=3))),
+    "sizes that vary": (FactorisationProblem, FactorisationProblem().config_for(None)(vary=True, observe="any", model=TOKENS, training=TRAINING)),
 }
 
 
@@ -779,7 +779,9 @@ def test_a_run_that_stops_ends_with_the_numbers_of_one_that_does_not(name, tmp_p
     def network(seed):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return problem.network(config, {})
+            network = problem.network(config, {})
+            problem.prepare(config, network)
+            return network
 
     whole = fit(network(0), problem.task(config), config.training)
     task, left = problem.task(config), [8]
