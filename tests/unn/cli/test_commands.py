@@ -342,3 +342,39 @@ def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tm
         assert process.returncode == 2 and all(word in errors for word in words) and "Traceback" not in errors
     code = runs.open_run(tmp_path / "run").code
     assert code["unn"] and "phases" not in code["commits"]
+
+
+@pytest.mark.slow
+def test_an_engine_and_a_problem_of_another_package_have_all_commands_and_each_other(installed, tmp_path):
+    def run(*arguments, path=(installed,)):
+        return finished(unn_process(*map(str, arguments), folder=tmp_path, path=list(path)))
+
+    def refusal(*arguments, path=(installed,)):
+        process = unn_process(*arguments, folder=tmp_path, path=list(path))
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 2 and len(errors.strip().splitlines()) == 1 and "Traceback" not in errors
+        return errors
+
+    matrix = json.loads(run("problems", "--json"))["matrix"]
+    assert matrix["waves"]["neighbours"] is None and matrix["waves"]["descent"] is None
+    assert matrix["sudoku"]["neighbours"] is None and "cannot be loaded" in matrix["sudoku"]["broken"]
+    assert "--bandwidth" in run("train", "waves", "--engine", "neighbours", "--help")
+    report = json.loads(run("train", "waves", "--engine", "neighbours", "--steps", 30, "--folder", "near", "--json"))
+    assert report["rmse"] < 0.4
+    assert json.loads(run("evaluate", "near", "--json"))["1"]["rmse"] < 0.4
+    values = json.loads(run("sample", "near", "--given", "phase=0,1", "--count", 2, "--seed", 1, "--json"))["values"]
+    assert values["phase"] == [[0, 1]] * 2 and abs(values["x"][0][0]) < 0.3
+    assert json.loads(run("resume", "near", "--steps", 40, "--json"))["step"] == 40
+    for words in ("neighbours", "unn sample", "descent"):
+        assert words in refusal("infer", "near", "--given", "phase=0,1", "--want", "x")
+    # an engine of another package on a problem of this one, and the other way round
+    report = json.loads(run("train", "sorting", "--engine", "neighbours", "--steps", 5, "--folder", "sorted", "--json"))
+    assert 0 <= report["permutations"] <= 1
+    trained = run("train", "waves", "--engine", "descent", "--steps", 100, "--rate", "0.05", "--folder", "descent")
+    assert "rmse" in trained
+    assert "phase" in run("infer", "descent", "--given", "x=0,0.8,0.9,0.1,-0.8,-1", "--want", "phase")
+    assert "descent" in refusal("sample", "descent")
+    # without the package
+    message = refusal("evaluate", "sorted", path=())
+    assert "unknown engine 'neighbours'" in message and "Install" in message
+    assert "AttributeError" in refusal("train", "sorting", "--engine", "broken")
