@@ -12,9 +12,13 @@ from .constraints.cardinality import Cardinality as Cardinality
 from .constraints.different import Different as Different
 from .constraints.sum_of_products import SumOfProducts as SumOfProducts
 from .energies.conv import Conv2d as Conv2d
+from .energies.counting import CountEnergy as CountEnergy
 from .energies.directed import Directed as Directed
 from .energies.implicit import Implicit as Implicit
 from .energies.multilinear import Multilinear as Multilinear
+from .energies.squared_residual import SquaredResidual as SquaredResidual
+from .energies.weighted import LossEnergy as LossEnergy
+from .energies.weighted import WeightedProduct as WeightedProduct
 from .structured.birkhoff import Birkhoff as Birkhoff
 from .structured.budget import Budget as Budget
 from .structured.torch_struct import Structured as Structured

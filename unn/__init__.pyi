@@ -23,6 +23,7 @@ from .descent.orders import Block as Block
 from .descent.orders import ForwardBackward as ForwardBackward
 from .descent.orders import Order as Order
 from .descent.orders import RandomOrder as RandomOrder
+from .descent.relaxation import relax as relax
 from .descent.solution import Solution as Solution
 from .descent.solution import Status as Status
 from .descent.unrolled import Unrolled as Unrolled
@@ -51,6 +52,7 @@ from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule
 from .networks.denoiser import Denoiser as Denoiser
 from .ops.attention.mask import AttentionMask as AttentionMask
+from .ops.straight_through import straight_through as straight_through
 from .programs import trace as trace
 from .regularizers import L1 as L1
 from .regularizers import Ball as Ball

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unn import Constraint
+from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
@@ -13,6 +13,8 @@ from unn.graph.interactions import Relation, Shapes, clique_relations, told_apar
 from unn.graph.structure import parse_letters
 from unn.graph.views import checked_views, refuse_shifted_splits
 from unn.regularizers.base import batch_sum
+
+from ..energies.counting import CountEnergy
 
 
 class Cardinality(Constraint):
@@ -46,13 +48,41 @@ class Cardinality(Constraint):
         Raises:
             ObservationError: for values of another shape.
         """
+        return self._sums((self._view(x) > 0.5).to(torch.int64))
+
+    def loss(self, values: Values) -> Tensor:
+        """Sum over groups of (count - equals)^2 of the soft counts, shape ``(batch,)``.
+
+        Args:
+            values: values of the variable by name, shape ``(batch, *axes)``.
+        """
+        x = values[self.references[0].array.name]
+        return batch_sum((self._sums(self._view(x)) - self.equals).square())
+
+    def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
+        """The expected (count - equals)^2 for independent nodes, ``CountEnergy``: exact updates of nodes.
+
+        Raises:
+            DeclarationError: for a variable that is neither on the simplex nor in [0, 1].
+        """
+        energy = CountEnergy(
+            self.references[0], each=" ".join(self.each), equals=self.equals, weight=weight, log_weight=log_weight,
+            name=self.name,
+        )  # fmt: skip
+        return [energy]
+
+    def _view(self, x: Tensor) -> Tensor:
+        """Entries by group and member, shape ``(batch, *each, *others)``."""
         reference = self.references[0]
         (entries,) = checked_views(self, {reference.array.name: x})
-        entries = (entries > 0.5).to(torch.int64)
         letters = reference.letters
-        entries = entries.permute(0, *(1 + letters.index(x) for x in (*self.each, *(y for y in letters if y not in self.each))))
-        inner = len(letters) - len(self.each)
-        return entries.flatten(1 + len(self.each)).sum(-1) if inner else entries
+        order = (*self.each, *(y for y in letters if y not in self.each))
+        return entries.permute(0, *(1 + letters.index(x) for x in order))
+
+    def _sums(self, entries: Tensor) -> Tensor:
+        """Sum over the members of each group, shape ``(batch, *each)``."""
+        groups = len(self.each)
+        return entries.flatten(1 + groups).sum(-1) if entries.ndim > 1 + groups else entries
 
     def violations(self, x: Tensor) -> Tensor:
         """Number of groups with a wrong count, shape ``(batch,)``.

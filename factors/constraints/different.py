@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
-from unn import Constraint
+from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
-from unn.graph.arrays import Reference
+from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
 from unn.graph.interactions import Relation, Shapes, node_dimensions, product_relations, told_apart
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
+from unn.regularizers import Elementwise, Simplex
 from unn.regularizers.base import batch_sum
+
+from ..energies.weighted import LossEnergy, WeightedProduct
+
+Kind = Literal["simplex", "bit", "spin", "real"]
+
+_KINDS: dict[tuple[float, float], Kind] = {(0.0, 1.0): "bit", (-1.0, 1.0): "spin"}
+"""What the entries of a value are, by the interval of their domain."""
 
 
 class Different(Constraint):
@@ -51,6 +61,7 @@ class Different(Constraint):
                 "letters."
             )
         self._features = features[0]
+        self._kind, self._simplex = _kind_of(one, other)
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of node pairs with equal values, shape ``(batch,)``; NaN counts as equal.
@@ -61,14 +72,64 @@ class Different(Constraint):
         Raises:
             ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
-        left, right = checked_views(self, values)
-        letters, others = (reference.letters for reference in self.references)
-        right = right.permute(0, *(1 + others.index(letter) for letter in letters))
+        left, right = self._sides(values)
+        letters = self.references[0].letters
         along = [1 + k for k, letter in enumerate(letters) if letter in self._features]
         differ = (left - right).abs() > 0.5
         for axis in reversed(along):
             differ = differ.any(axis)
         return batch_sum((~differ).long())
+
+    def loss(self, values: Values) -> Tensor:
+        """Expected number of node pairs with equal values, shape ``(batch,)``.
+
+        Nodes are independent, with the values as their probabilities. Entries x and y of a feature are equal with
+        probability sum x y over the simplex axis, x y + (1 - x)(1 - y) in [0, 1], and (1 + x y) / 2 for spins in
+        [-1, 1]; values are equal where all their entries are, which multiplies these. For real numbers the loss of
+        a pair is 4 max(0, 1/2 - d)^2, where d is the largest difference of their entries: 1 at equality, and 0 from
+        the distance on at which values count as different. Its gradient is 0 at equality itself.
+
+        Args:
+            values: values of the variables, shape ``(batch, *axes)``.
+        """
+        left, right = self._sides(values)
+        letters = self.references[0].letters
+        along = [1 + k for k, letter in enumerate(letters) if letter in self._features]
+        if self._kind == "real":
+            distances = (left - right).abs()
+            if along:
+                distances = distances.amax(along)
+            return batch_sum(4 * (0.5 - distances).clamp(min=0).square())
+        if self._kind == "simplex":
+            simplex = [1 + letters.index(letter) for letter in self._simplex]
+            equal = (left * right).sum(simplex, keepdim=True)
+        elif self._kind == "bit":
+            equal = left * right + (1 - left) * (1 - right)
+        else:
+            equal = (1 + left * right) / 2
+        for axis in reversed(along):
+            equal = equal.prod(axis)
+        return batch_sum(equal)
+
+    def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
+        """The loss as energy factors, up to a constant.
+
+        For one-hot values, single bits and single spins these are ``WeightedProduct`` factors, which are affine
+        in each node. Otherwise it is a ``LossEnergy``, which the inner solver minimises.
+        """
+        one, other = self.references
+
+        def product(*references: Reference, weight: float) -> WeightedProduct:
+            return WeightedProduct(*references, weight=weight, log_weight=log_weight, name=self.name)
+
+        if self._kind == "simplex" and self._features == set(self._simplex):
+            return [product(one, other, weight=weight)]
+        if self._kind == "spin" and not self._features:
+            return [product(one, other, weight=weight / 2)]
+        if self._kind == "bit" and not self._features:
+            both = product(one, other, weight=2 * weight)
+            return [both, product(one, weight=-weight), product(other, weight=-weight)]
+        return [LossEnergy(self, weight, log_weight, name=self.name)]
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)
@@ -80,7 +141,28 @@ class Different(Constraint):
         one, other = self.references
         return f"{one} differs from {other}"
 
+    def _sides(self, values: Values) -> tuple[Tensor, Tensor]:
+        """Both values, shape ``(batch, *letters of the first reference)``."""
+        left, right = checked_views(self, values)
+        letters, others = (reference.letters for reference in self.references)
+        return left, right.permute(0, *(1 + others.index(letter) for letter in letters))
+
     @staticmethod
     def _feature_letters(reference: Reference) -> set[str]:
         nodes = {letter for dim in node_dimensions(reference) for letter in dim.letters}
         return set(reference.letters) - nodes
+
+
+def _kind_of(one: Reference, other: Reference) -> tuple[Kind, tuple[str, ...]]:
+    """What the entries of both values are, by their domains, and the letters along the simplex axis."""
+    kinds: list[tuple[Kind, tuple[str, ...]]] = []
+    for reference in (one, other):
+        assert isinstance(reference.array, Variable)
+        regularizer = reference.array.regularizer
+        if isinstance(regularizer, Simplex):
+            kinds.append(("simplex", tuple(sorted(reference.pattern.dimensions[regularizer.dim].letters))))
+        elif isinstance(regularizer, Elementwise) and regularizer.interval() in _KINDS:
+            kinds.append((_KINDS[regularizer.interval()], ()))
+        else:
+            kinds.append(("real", ()))
+    return kinds[0] if kinds[0] == kinds[1] else ("real", ())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from unn import Constraint
+from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
@@ -15,6 +16,8 @@ from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.ops.contraction import BATCH, contraction
 from unn.regularizers.base import batch_sum
+
+from ..energies.squared_residual import SquaredResidual
 
 
 class SumOfProducts(Constraint):
@@ -58,11 +61,27 @@ class SumOfProducts(Constraint):
         Raises:
             ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
-        result, *operands = checked_views(self, values)
-        letters, *others = ((BATCH, *reference.letters) for reference in self.references)
-        sums = contraction(tuple(others), letters)([x.double() for x in operands])
+        result, sums = self._sides([x.double() for x in checked_views(self, values)])
         # negated, so that NaN counts as a violation
         return batch_sum((~((result - sums).abs() <= self.within)).long())
+
+    def loss(self, values: Values) -> Tensor:
+        """Sum of squared residuals, shape ``(batch,)``; it is 0 at equality only, whatever the tolerance.
+
+        Args:
+            values: values of the variables, shape ``(batch, *axes)``.
+        """
+        result, sums = self._sides(checked_views(self, values))
+        return batch_sum((result - sums).square())
+
+    def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
+        """The sum of squared residuals, ``SquaredResidual``: the inner solver minimises it in each variable."""
+        return [SquaredResidual(*self.references, weight=weight, log_weight=log_weight, name=self.name)]
+
+    def _sides(self, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The result and the sum of products, ``(batch, *letters of the result)``."""
+        letters, *others = ((BATCH, *reference.letters) for reference in self.references)
+        return views[0], contraction(tuple(others), letters)(list(views[1:]))
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return []

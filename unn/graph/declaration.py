@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -288,6 +288,31 @@ class Declaration(nn.Module):
         if factor.module is not None:
             self.add_module(factor.name.replace(".", "_"), factor.module)
         return factor
+
+    def remove_factors(self, names: Collection[str]) -> None:
+        """Remove factors; the sizes of axes that they tied stay tied.
+
+        Args:
+            names: names of factors of this graph.
+
+        Raises:
+            DeclarationError: for a name of no factor.
+        """
+        for name in names:
+            if name not in self.factors:
+                raise DeclarationError(f"graph {self.name!r}: " + unknown("factor", name, self.factors))
+        static = {axis: self._table.static.get(self._table.root(axis)) for a in self.arrays.values() for axis in a.axes}
+        tied = self._table.tied_groups()
+        for name in names:
+            if self.factors.pop(name).module is not None:
+                delattr(self, name.replace(".", "_"))
+        self.sizes.update({axis: size for axis, size in static.items() if size is not None})
+        self._table = self._rebuilt_table()
+        for first, *others in tied:
+            for other in others:
+                if self._table.root(first) != self._table.root(other):
+                    self.relate_sizes(f"{first} = {other}")
+        self._memo.clear()
 
     # -- queries ------------------------------------------------------------------------------------------------------
 

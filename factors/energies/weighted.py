@@ -1,0 +1,170 @@
+"""Energies times a weight: the common part of the penalties of constraints, a product, and a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unn import Constraint, EnergyFactor
+from unn.errors import DeclarationError
+from unn.graph.arrays import Reference, Variable
+from unn.graph.factor import Values
+from unn.graph.interactions import Relation, Shapes, product_relations
+
+from .multilinear import Multilinear
+
+
+class WeightedEnergy(EnergyFactor):
+    """Base class of energies that are multiplied by a weight, fixed or learned.
+
+    Args:
+        references: arrays of the energy without its weight.
+        weight: a number > 0; of either sign where ``signed`` is set.
+        log_weight: reference to a parameter or constant without axes; the weight is multiplied by its
+            exponential, so that a learned weight keeps its sign.
+        name: unique in the graph.
+
+    Raises:
+        DeclarationError: for a weight that is not a finite number > 0, or a ``log_weight`` with axes.
+    """
+
+    signed: ClassVar[bool] = False
+    """True if the weight may be negative."""
+
+    def __init__(
+        self, *references: Reference, weight: float, log_weight: Reference | None, name: str | None
+    ) -> None:
+        own = () if log_weight is None else (log_weight,)
+        super().__init__(*references, *own, name=name)
+        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if not is_number or not math.isfinite(weight) or weight == 0 or (weight < 0 and not self.signed):
+            raise DeclarationError(
+                f"factor {self.name!r}: weight must be a finite number {'other than' if self.signed else '>'} 0, "
+                f"got {weight!r}; "
+                "for a learned weight pass log_weight=g.parameter('w', '')['']."
+            )
+        if log_weight is not None and (isinstance(log_weight.array, Variable) or log_weight.array.axes):
+            raise DeclarationError(
+                f"factor {self.name!r}: log_weight refers to {log_weight}, but must be a parameter or constant "
+                "without axes, such as g.parameter('w', '')['']."
+            )
+        self.weight = float(weight)
+        self.log_weight = log_weight
+
+    def scale(self, values: Values, axes: int = 0) -> Tensor | float:
+        """The weight: a number, or shape ``(1 or batch, *ones)`` with this many axes after the first."""
+        if self.log_weight is None:
+            return self.weight
+        return self.weight * values[self.log_weight.array.name].exp().reshape(-1, *[1] * axes)
+
+    def weight_text(self) -> str:
+        """The weight as it appears in a formula."""
+        learned = "" if self.log_weight is None else f" exp({self.log_weight.array.name})"
+        return f"{self.weight:g}{learned}"
+
+
+class WeightedProduct(WeightedEnergy):
+    """E = weight * sum over all letters of the product of the references: ``Multilinear`` times a number.
+
+    Args:
+        references: variables, parameters and constants, each with a pattern.
+        weight: a number > 0 for a penalty, < 0 for a reward.
+        log_weight: see ``WeightedEnergy``.
+        name: unique in the graph.
+
+    Example:
+        ``WeightedProduct(X["src[e] c"], X["dst[e] c"], weight=4.0)``: the ends of an edge pay for each colour
+        to which both give probability.
+    """
+
+    signed = True
+    multilinear = True
+    handles_padding = True
+    handles_indices = True
+
+    def __init__(
+        self,
+        *references: Reference,
+        weight: float = 1.0,
+        log_weight: Reference | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(*references, weight=weight, log_weight=log_weight, name=name)
+        self._product = Multilinear(*references, name=self.name)
+
+    def energy(self, values: Values) -> Tensor:
+        return -self.scale(values) * self._sum().energy(values)
+
+    def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
+        message = self._sum().message(target, values, shape)
+        return -self.scale(values, message.ndim - 1) * message
+
+    def affine_in(self, target: str) -> bool:
+        return self._product.affine_in(target)
+
+    def degree(self, names: Collection[str]) -> int:
+        return self._product.degree(names)
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return product_relations(self, shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return self._product.ordered_letters()
+
+    def formula(self) -> str:
+        return f"{self.weight_text()} * sum {' '.join(map(str, self._product.references))}"
+
+    def _sum(self) -> Multilinear:
+        """The product, with the indices and sizes that this factor has in its graph."""
+        self._product.indices, self._product.split_sizes = self.indices, self.split_sizes
+        return self._product
+
+
+class LossEnergy(WeightedEnergy):
+    """E = weight * loss of a constraint, which must be differentiable and >= 0.
+
+    Messages come from autograd; blocks are minimised by the monotone inner solver. A constraint whose energy has
+    a closed form for its updates gives another factor in its ``penalties``.
+
+    Args:
+        constraint: a constraint with a ``loss``.
+        weight, log_weight: see ``WeightedEnergy``.
+        name: unique in the graph.
+    """
+
+    handles_indices = True
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        weight: float = 1.0,
+        log_weight: Reference | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(constraint, Constraint):
+            raise DeclarationError(f"LossEnergy takes a constraint such as Cardinality(...), got {constraint!r}.")
+        super().__init__(*constraint.references, weight=weight, log_weight=log_weight, name=name)
+        self.constraint = constraint
+
+    def energy(self, values: Values) -> Tensor:
+        return self.scale(values) * self.constraint.loss(values)
+
+    def degree(self, names: Collection[str]) -> int:
+        return 0
+
+    def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
+        return self.constraint.keeps(index)
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return self.constraint.interactions(shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return self.constraint.ordered_letters()
+
+    def formula(self) -> str:
+        return f"{self.weight_text()} * loss({self.constraint.formula()})"
