@@ -237,7 +237,7 @@ def load_engine(name: str) -> Engine:
             _check_engine(name, entry.value, engine)
             checked: Engine = engine
             return checked
-    raise UnnError(f"unknown engine {name!r}.{suggest(name, engine_names())} Installed: {', '.join(engine_names())}.")
+    raise UnnError(f"unknown engine {name!r}.{suggest(name, engine_names())}")
 
 
 def _check_engine(name: str, where: str, engine: object) -> None:

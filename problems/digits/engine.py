@@ -19,7 +19,7 @@ class UntiedEngine(Engine):
     """The unrolled network of the digits with separate weights for each round, in one direction."""
 
     name = "untied"
-    summary = "baseline of the digits: separate weights for each round, labels given images only (--gamma 0)"
+    summary = "baseline of the digits: separate weights for each round, labels given images only"
     options = DescentOptions
     answers = ("infer",)
     needs_all_values = False

@@ -57,7 +57,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
     noun = "digits"
     defaults = {
         "descent": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
-        "untied": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
+        "untied": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3), {"gamma": 0.0}),
         "denoiser": Defaults(DenoiserOptions(width=64, depth=4, embedding="array", sampling_steps=50), _STEPS),
         "regressor": Defaults(RegressorOptions(width=64, depth=4, embedding="array"), _STEPS),
         "vaeac": Defaults(VAEACOptions(width=128, depth=3), _STEPS),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, DescentOptions, Query, TrainingConfig, check_ranges
 
 from ..generated.observations import any_nodes, check_observe
 
@@ -61,7 +61,15 @@ class FactorisationProblem(DeclaredProblem):
     config = FactorisationConfig
     kind: ClassVar[Kind] = "binary"
     noun = "factorisations"
-    defaults = {"denoiser": Defaults(MODEL, TRAINING)}
+    defaults = {
+        "denoiser": Defaults(MODEL, TRAINING),
+        # an energy couples E, A and R alone
+        "descent": Defaults(
+            DescentOptions(iterations=20, initial="random"),
+            TrainingConfig(steps=50, evaluate_every=50, batch=16, rate=1e-2, clip=1.0),
+            {"intermediate": False},
+        ),
+    }
 
     def check(self, config: FactorisationConfig) -> None:
         """Check the ranges of all options."""

@@ -67,7 +67,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
             assert "network of its own" in refused(capsys, "train", name, "--engine", engine)
         return
     verdict = problem.verdicts()[engine]
-    options = [*SMALL[engine], *OPTIONS.get(name, []), *(["--gamma", "0"] if (name, engine) == ("digits", "untied") else [])]
+    options = [*SMALL[engine], *OPTIONS.get(name, [])]
     train = ["train", name, "--engine", engine, "--steps", 2, "--batch", 4, "--evaluate-every", 2, *options, "--quiet"]
     if not verdict:
         message = refused(capsys, *train, "--folder", tmp_path / "run")

@@ -50,12 +50,14 @@ class Defaults:
     Attributes:
         options: options of the engine.
         training: options of training.
+        problem: options of the problem whose defaults differ with this engine, by name.
     """
 
     options: Any
     training: TrainingConfig = TrainingConfig(
         steps=2000, evaluate_every=2000, batch=64, rate=1e-3, clip=1.0, ema=0.99
     )
+    problem: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -508,9 +510,15 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
             raise UnnError(
                 f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename one."
             )
+    changed = [
+        (option.name, option.type, field(default=defaults.problem[option.name]))
+        for option in fields(problem.config)
+        if option.name in defaults.problem
+    ]
     made = make_dataclass(
         problem.config.__name__,
         [
+            *changed,
             ("engine", str, field(default=engine)),
             ("model", options, field(default=defaults.options)),
             ("training", TrainingConfig, field(default=defaults.training)),

@@ -58,11 +58,12 @@ class DescentEngine(Engine):
     needs_all_values = False
 
     def refusal(self, graph: Declaration) -> str:
-        """A factor without an energy, beside constraints that have one."""
+        """A factor without an energy that is no constraint with one, or a parameter of unknown size."""
         from ..errors import UnnError
         from .model import with_energies
 
         try:
+            graph.require_parameters()
             with_energies(graph, 1.0)
         except UnnError as error:
             return str(error).rstrip(".")

@@ -78,12 +78,12 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         masks = {name: _entries(observed[name], values[name]) for name in partial}
         inputs += [Partial(values[name], masks[name]) for name in partial]
         batch = len(next(iter(values.values())))
-        if not inputs:
-            # a call needs an input, which gives the batch size
-            first = want.pop(0)
-            partial.append(first)
-            masks[first] = torch.zeros_like(values[first], dtype=torch.bool)
-            inputs.append(Partial(values[first], masks[first]))
+        for name in self._without_sizes(want) or (want[:1] if not inputs else []):
+            # evidence without an observed entry gives sizes, and the batch size
+            want.remove(name)
+            partial.append(name)
+            masks[name] = torch.zeros_like(values[name], dtype=torch.bool)
+            inputs.append(Partial(values[name], masks[name]))
         network = self.unrolled(tuple(fixed), tuple(partial), tuple(want))
         wanted = network.want
         if self._closed_form(fixed, wanted):
@@ -170,6 +170,11 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         finally:
             self.train(training)
         return {name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables}
+
+    def _without_sizes(self, names: Sequence[str]) -> list[str]:
+        """Those of some variables that have an axis without a static size."""
+        table = self.graph.size_table
+        return [name for name in names if None in table.shape(self.graph.variables[name], table.static)]
 
     def _closed_form(self, fixed: Sequence[str], names: Sequence[str]) -> bool:
         """Whether the last updates of variables have closed forms, so that their pre-activations are known."""
