@@ -65,8 +65,8 @@ class FactorisationProblem(DeclaredProblem):
         "denoiser": Defaults(MODEL, TRAINING),
         # an energy couples E, A and R alone
         "descent": Defaults(
-            DescentOptions(iterations=20, initial="random"),
-            TrainingConfig(steps=50, evaluate_every=50, batch=16, rate=1e-2, clip=1.0),
+            DescentOptions(iterations=5, initial="random"),
+            TrainingConfig(steps=30, evaluate_every=30, batch=16, rate=2e-2, clip=1.0),
             {"intermediate": False},
         ),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TakesData, TrainingConfig, check_ranges
+from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, DescentOptions, Query, TakesData, TrainingConfig, check_ranges
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,10 @@ class SudokuProblem(DeclaredProblem, TakesData):
         "denoiser": Defaults(
             DenoiserOptions(prediction="x0", noise="linear", sampler="dpm-solver-sde", spacing="restarts"),
             TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=1e-3, clip=1.0, ema=0.99),
+        ),
+        "descent": Defaults(
+            DescentOptions(iterations=10, initial="random"),
+            TrainingConfig(steps=50, evaluate_every=50, batch=64, rate=2e-2, clip=1.0),
         ),
     }
 

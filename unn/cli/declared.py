@@ -81,7 +81,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
     engine and of training are added for the chosen engine, as ``model`` and ``training``.
 
     Attributes:
-        defaults: measured defaults by engine; the first engine is the default. Other engines run with their own.
+        defaults: measured defaults by engine; the first engine is the default. Other engines run with their own
+            defaults, with the training of the first and its options of the same name.
         noun: plural of what a sample is, for texts.
     """
 
@@ -503,7 +504,7 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
         UnnError: if the engine is not installed, or an option occurs twice.
     """
     options = load_engine(engine).options
-    defaults = problem.defaults.get(engine) or Defaults(options())
+    defaults = problem.defaults.get(engine) or _borrowed_defaults(problem, options)
     own = {option.name for option in fields(problem.config)}
     for option in fields(options):
         if option.name in own:
@@ -534,6 +535,14 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
         f"        training: Options of training.\n"
     )
     return made
+
+
+def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Defaults:
+    """Defaults of an engine without measured ones: its own, with options of the same name and the training of the
+    default engine of the problem."""
+    first = next(iter(problem.defaults.values()))
+    shared = {option.name for option in fields(options)} & {option.name for option in fields(first.options)}
+    return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)
 
 
 def _count(values: Mapping[str, Tensor]) -> int:

@@ -147,6 +147,9 @@ def _solve_linear(product: Map, right: Tensor) -> Tensor:
     smallest = flat.norm(dim=1)
     for _ in range(_CYCLES):
         residual = flat - image(solution)
+        if not bool(residual.isfinite().all()):
+            # an overflow in some element; the caller reports a gradient that is not a number
+            return torch.full_like(right, torch.nan)
         if not bool((residual.norm(dim=1) > tolerance).any()):
             break
         candidate = solution + _krylov_correction(image, residual, dimension, tolerance)
@@ -175,8 +178,11 @@ def _krylov_correction(image: Map, residual: Tensor, dimension: int, tolerance: 
         new = following.norm(dim=1, keepdim=True) > 1e-14 * images[-1].norm(dim=1, keepdim=True)
         basis.append(torch.where(new, _unit(following), 0))
         columns = torch.stack(images, 2)
+        small = torch.stack(basis, 1) @ columns
+        if not bool(small.isfinite().all()):
+            return torch.full_like(residual, torch.nan)
         # the residual is the first vector of the basis times its norm
-        weights = torch.linalg.pinv(torch.stack(basis, 1) @ columns)[:, :, :1] * norm[:, None, None]
+        weights = torch.linalg.pinv(small)[:, :, :1] * norm[:, None, None]
         left = (residual[:, :, None] - columns @ weights)[:, :, 0].norm(dim=1)
         if not bool((left > tolerance).any()):
             break

@@ -96,7 +96,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         else:
             results = network(*inputs)
             losses = [
-                _loss_of_value(self.graph.variables[name].regularizer, x, values[name].to(x), masks.get(name))
+                _loss_of_value(self._divergence(name, fixed), x, values[name].to(x), masks.get(name))
                 for name, x in zip(wanted, results, strict=True)
             ]
         total = torch.zeros((), device=losses[0].device, dtype=losses[0].dtype)
@@ -181,6 +181,15 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         how = Plan.of(self.graph, list(fixed)).how
         return all(how.get(name) == "closed form" for name in names)
 
+    def _divergence(self, name: str, fixed: Sequence[str]) -> Regularizer | None:
+        """Regularizer of the loss of a value; None for squared error.
+
+        The logarithms of values from the inner solver have gradients that its linear systems cannot solve exactly
+        where a value is next to 0 or 1.
+        """
+        how = Plan.of(self.graph, list(fixed)).how
+        return None if how[name] == "inner solver" else self.graph.variables[name].regularizer
+
     def _count(self, name: str, value: Tensor, mask: Tensor | None, batch: int) -> float:
         """Number of unobserved nodes of a variable in a batch."""
         variable = self.graph.variables[name]
@@ -220,10 +229,10 @@ def _expanded(value: Tensor | Partial, count: int) -> Tensor | Partial:
     return value.expand(count, *value.shape[1:])
 
 
-def _loss_of_value(regularizer: Regularizer, value: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+def _loss_of_value(regularizer: Regularizer | None, value: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
     """The Bregman divergence from a value to its target, shape ``(batch,)``: the Fenchel-Young loss of its scores.
 
-    For updates without a closed form there are no scores.
+    For updates without a closed form there are no scores. Half the squared error without a regularizer.
     """
     if isinstance(regularizer, Simplex):
         losses = -target * value.clamp(min=_SMALLEST).log()
