@@ -64,7 +64,7 @@ class Truncate(Gradient):
         if constant:
             with torch.no_grad():
                 run_steps(state, constant, receive_last=False)
-            state.forget()
+            state.detach_past()
         run_steps(state, steps[len(constant) :], receive_last)
 
 

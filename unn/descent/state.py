@@ -248,8 +248,13 @@ class State:
                 total = message if total is None else total + message
             self._static[name] = total
 
-    def forget(self) -> None:
-        """Drop all cached messages and sums of messages, so that they are computed again."""
+    def detach_past(self) -> None:
+        """Go on from values that earlier updates computed without derivatives.
+
+        All messages are computed again, and observed entries are put in place once more: derivatives reach these.
+        """
+        for name, (value, where) in self.evidence.observed.items():
+            self.values[name] = torch.where(where, value, self.values[name])
         self._cached.clear()
         self._products.clear()
         self._static.clear()
