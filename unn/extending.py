@@ -10,6 +10,7 @@ from importlib import import_module
 _ROOMS = {
     "graph.arrays": ("Array", "Constant", "Index", "Indices", "Parameter", "Reference", "Variable"),
     "graph.factor": ("Constraint", "EnergyFactor", "Factor", "SharedMessages", "Values"),
+    "graph.fusion": ("FusedMessages", "Fusion", "InferredRows"),
     "graph.interactions": (
         "Nodes", "Relation", "Shapes", "clique_relations", "listed_relation", "node_axis_count", "product_relations",
         "term_relation", "told_apart",

@@ -16,6 +16,7 @@ from unn.graph.arrays import Array, Parameter, Variable
 from unn.ops.attention import AttentionMask
 
 from ..energies.multilinear import Multilinear
+from .fusion import AttentionFusion
 from .masked_entropy import MaskedEntropy
 
 Sources = Array | Sequence[Array]
@@ -40,6 +41,7 @@ class UndirectedAttention:
         projections: by "Q", "K" and "V", one factor per source.
         scores: factor of S, Q and K.
         mixing: factor of H, S and V.
+        fusion: rule that computes all messages to a variable of the attention at once.
     """
 
     graph: FactorGraph = field(repr=False)
@@ -54,6 +56,7 @@ class UndirectedAttention:
     projections: Mapping[str, tuple[Multilinear, ...]]
     scores: Multilinear
     mixing: Multilinear
+    fusion: AttentionFusion = field(repr=False)
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -93,6 +96,7 @@ def undirected_attention(
 
     where e is the width of a head and rows of S sum to one. The update of S is softmax((Q K' + H V') / sqrt(e)); the paper's eq. 14 prints V H'.
     Updating Q, K, V, S, H once from zero is standard attention with its result in H; other orders, and inferring X from H, need no other declaration.
+    The messages to each of its variables are computed at once, in less time and memory (``graph.fuse``).
 
     The energy is unbounded below for all weights: S may have a norm of 1 or more, which outweighs the
     quadratic regularizers of Q and K, and those of V and H. A few rounds stay finite. With X observed, and one
@@ -154,7 +158,19 @@ def undirected_attention(
     }
     scores = graph.factor(Multilinear(S[f"{h}n m"], made["Q"][f"n {h}e"], made["K"][f"m {h}e"]))
     mixing = graph.factor(Multilinear(made["H"][f"n {h}e"], S[f"{h}n m"], made["V"][f"m {h}e"]))
-    return UndirectedAttention(graph, made["Q"], made["K"], made["V"], S, made["H"], heads, arrays, W, projections, scores, mixing)
+    fusion = AttentionFusion(
+        variables={**{role: variable.name for role, variable in made.items()}, "S": S.name},
+        sources={role: tuple(array.name for array in sources) for role, sources in arrays.items()},
+        weights={role: parameter.name for role, parameter in W.items()},
+        projections={role: tuple(factor.name for factor in factors) for role, factors in projections.items()},
+        scores=scores.name,
+        mixing=mixing.name,
+        heads=heads,
+    )
+    graph.fuse(fusion)
+    return UndirectedAttention(
+        graph, made["Q"], made["K"], made["V"], S, made["H"], heads, arrays, W, projections, scores, mixing, fusion
+    )
 
 
 def _sources(graph: FactorGraph, what: str, given: Sources) -> tuple[Array, ...]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm
+from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm, Unrolled
 from unn.errors import DeclarationError
 from unn.graph.adjacency import Adjacency
 from unn.ops.attention import AttentionMask
 
 from ..energies.multilinear import Multilinear
 from .declare import undirected_attention
-from .fused import UnrolledAttention
 
 
 class EnergyBody(nn.Module):
@@ -51,9 +50,8 @@ class EnergyBody(nn.Module):
         graph.factor(Multilinear(F["n f"], A["f d"], X["n d"]))
         graph.factor(Multilinear(b["f"], F["n f"]))
         self.norm = nn.LayerNorm(width)
-        self.network = UnrolledAttention(
-            attention, given="T", want="X", order=["X", *attention.order, "F", "X"], iterations=rounds, check_values=False
-        )
+        order = ["X", *attention.order, "F", "X"]
+        self.network = Unrolled(graph, given="T", want="X", order=order, iterations=rounds, check_values=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, conditioning: Tensor) -> Tensor:

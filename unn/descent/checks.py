@@ -11,6 +11,7 @@ from torch._C._functorch import is_batchedtensor
 from ..errors import InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Constant, Index, Variable, batched_axes, check_batch
 from ..graph.declaration import Declaration
+from ..graph.fusion import Fusion, check_fusions
 from ..regularizers import Elementwise
 from .lengths import masked
 
@@ -199,3 +200,18 @@ def describe_bad_parameters(graph: Declaration, names: Collection[str] | None = 
         if (names is None or name in names or "." in name) and not bool(parameter.isfinite().all()):
             return f"Parameter {name!r}: {describe_non_finite(parameter.detach())}; restore it, and look at what set it."
     return ""
+
+
+def choose_fusions(graph: Declaration, fusions: Collection[Fusion] | None) -> tuple[Fusion, ...]:
+    """The fusions of a run: those of the graph if None are passed.
+
+    Raises:
+        InferenceError: for anything but a collection.
+        DeclarationError: for fusions that do not fit the graph.
+    """
+    if fusions is None:
+        return graph.fusions
+    if not isinstance(fusions, Collection):
+        raise InferenceError(f"fusions: a list of fusions such as graph.fusions, or () for none, got {fusions!r}.")
+    check_fusions(graph.name, graph.variables, graph.factors, list(fusions))
+    return tuple(fusions)

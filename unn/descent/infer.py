@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
 from ..graph.declaration import Declaration
+from ..graph.fusion import Fusion
 from ..graph.partial import Partial
-from .checks import check_generator
+from .checks import check_generator, choose_fusions
 from .collect import collect_evidence, require_inferred_parts
 from .energy import Terms, Trace
 from .evidence import Given, Initial
@@ -44,6 +45,7 @@ def infer(
     terms: bool = False,
     generator: torch.Generator | None = None,
     update: Update = MIRROR,
+    fusions: Collection[Fusion] | None = None,
 ) -> Solution:
     """Minimise the energy over everything that is not given, one block update after another.
 
@@ -62,6 +64,8 @@ def infer(
         terms: record the share of each regularizer and each factor as well; costs their energies in each update.
         generator: of random orders, initial values and dropout.
         update: what is done with the exact minimiser of a block: ``Mirror()`` takes it, ``Damped(step)`` goes part of the way.
+        fusions: rules that compute the messages of several factors at once, up to rounding with the same sum; those of
+            the graph by default, ``()`` for none.
 
     Returns:
         Values of all variables, the energies, and a status; divergence ends the run with a status and finite values. They
@@ -70,6 +74,7 @@ def infer(
     Raises:
         ObservationError: for values that do not fit the declaration.
         InferenceError: for an order, a number of iterations or a want that makes no sense, and for factors without an energy.
+        DeclarationError: for fusions of another graph.
 
     Example:
         >>> out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)
@@ -79,6 +84,7 @@ def infer(
         raise InferenceError(f"infer takes a unn.FactorGraph first, got {type(graph).__name__}.")
     check_generator(generator)
     check_update(update)
+    chosen_fusions = choose_fusions(graph, fusions)
     if not isinstance(trace, bool) or not isinstance(terms, bool):
         raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):
@@ -97,7 +103,7 @@ def infer(
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
-    state = State(plan, evidence, rule=update)
+    state = State(plan, evidence, rule=update, fusions=chosen_fusions)
     record = Trace(state) if trace else None
     shares = Terms(state) if terms else None
 

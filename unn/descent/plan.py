@@ -16,6 +16,7 @@ from ..graph.arrays import Variable
 from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, Factor, SharedMessages
+from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes, node_axis_count
 from .orders import Block, Item, Listed, Order
 
@@ -57,6 +58,44 @@ class Step:
 
     def __str__(self) -> str:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"
+
+
+@dataclass(frozen=True, eq=False)
+class FusedSum:
+    """The sum of the messages to a variable that a fusion computes at once.
+
+    Attributes:
+        number: place of the fusion that computes it among those of the run.
+        keys: by name of a replaced factor, the key of its message; None if the message never changes.
+        complete: whether there are no other messages to the variable.
+    """
+
+    number: int
+    keys: Mapping[str, int | None]
+    complete: bool
+
+    def reused(self, step: Step) -> frozenset[str] | None:
+        """Names of the factors whose messages are still valid at the variable's next update; None if not known."""
+        if step.reused is None:
+            return None
+        return frozenset([name for name, key in self.keys.items() if key is None or key in step.reused])
+
+
+@dataclass(frozen=True, eq=False)
+class Reception:
+    """How each variable receives its messages: the sums of fusions, and one by one what these leave.
+
+    Attributes:
+        static: by variable, the messages that never change.
+        changing: by variable, the messages that depend on values of free variables.
+        fused: by variable, the sum that a fusion computes; variables without one are missing.
+        fusions: rules that compute the messages of several factors at once.
+    """
+
+    static: Mapping[str, Sequence[Inlet]]
+    changing: Mapping[str, Sequence[Inlet]]
+    fused: Mapping[str, FusedSum]
+    fusions: tuple[Fusion, ...]
 
 
 def require_energies(graph: Declaration) -> None:
@@ -114,6 +153,8 @@ class Plan:
             if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
                 self.how[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
+        self._single = Reception(self.static, self.changing, {}, ())
+        self._receptions: BoundedCache[tuple[int, ...], Reception] = BoundedCache(8)
 
     @classmethod
     def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
@@ -131,6 +172,33 @@ class Plan:
     def factors_of(self, name: str) -> list[EnergyFactor]:
         """The factors that touch a free variable."""
         return [inlet.factor for inlet in (*self.static[name], *self.changing[name])]
+
+    def reception(self, fusions: tuple[Fusion, ...]) -> Reception:
+        """How each variable receives its messages where some are computed by fusions."""
+        if not fusions:
+            return self._single
+        # fusions need not be hashable; the entry holds them, so that no other object gets the same address
+        addresses = tuple([id(fusion) for fusion in fusions])
+        return self._receptions.get_or_make(addresses, lambda: self._divided(fusions))
+
+    def _divided(self, fusions: tuple[Fusion, ...]) -> Reception:
+        fused: dict[str, FusedSum] = {}
+        for number, fusion in enumerate(fusions):
+            for name, factors in fusion.replaces.items():
+                # a block without a closed form goes to the inner solver, which needs the messages one by one
+                if self.how.get(name) == "closed form":
+                    keys: dict[str, int | None] = dict.fromkeys(factors)
+                    keys |= {i.factor.name: i.key for i in self.changing[name] if i.factor.name in keys}
+                    complete = all(factor.name in keys for factor in self.factors_of(name))
+                    fused[name] = FusedSum(number, keys, complete)
+        static, changing = (
+            {
+                name: [i for i in inlets if name not in fused or i.factor.name not in fused[name].keys]
+                for name, inlets in kind.items()
+            }
+            for kind in (self.static, self.changing)
+        )
+        return Reception(static, changing, fused, fusions)
 
     def steps(self, items: Sequence[Item], shapes: Shapes, device: torch.device) -> list[Step]:
         """The exact updates that an order's blocks stand for; a variable that meets itself becomes its colour classes.

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ..graph.factor import EnergyFactor, Products
+from ..graph.fusion import FusedMessages, Fusion, InferredRows
 from ..regularizers import AlongAxis, Dropped, LogPartition
+from ..regularizers.simplex import mirror_of_finite
 from .conditional_gradient import minimise_block
 from .evidence import Evidence
 from .plan import Inlet, Plan, Step
@@ -29,13 +31,15 @@ class State:
     """Values of all arrays and the messages between them.
 
     A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
-    is cached until one of its operands changes; the sum of those that never change is computed once.
+    is cached until one of its operands changes; the sum of those that never change is computed once. What a fusion
+    computes at once is received as one message.
 
     Args:
         plan: which messages reach which variable.
         evidence: what is fixed.
         recorded: the variables whose last pre-activations are wanted; all if None.
         rule: what an update does with the minimiser of its block.
+        fusions: rules that compute the messages of several factors at once.
 
     Attributes:
         frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
@@ -43,7 +47,14 @@ class State:
         unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
     """
 
-    def __init__(self, plan: Plan, evidence: Evidence, recorded: Collection[str] | None = None, rule: Update | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        evidence: Evidence,
+        recorded: Collection[str] | None = None,
+        rule: Update | None = None,
+        fusions: tuple[Fusion, ...] = (),
+    ) -> None:
         self.plan = plan
         self.rule = rule or Mirror()
         self.evidence = evidence
@@ -67,6 +78,8 @@ class State:
         }
         self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
+        self._reception = plan.reception(fusions)
+        self._messages = self._start_fusions()
         for name in plan.free:
             if name in self.values:
                 continue
@@ -124,8 +137,7 @@ class State:
         """Go back to earlier values; cached messages are dropped."""
         self.values = dict(snapshot.values)
         self.preactivations = dict(snapshot.preactivations)
-        self._cached.clear()
-        self._products.clear()
+        self._drop_changing()
 
     def freeze(self, elements: Tensor, before: Snapshot) -> None:
         """Go back to earlier values and hold these batch elements there from now on.
@@ -185,6 +197,9 @@ class State:
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
         regularizer = self.evidence.regularizers[name]
+        fused = self._reception.fused.get(name)
+        if fused is not None and fused.complete and mask is None and t.dtype == self.evidence.like.dtype:
+            return mirror_of_finite(regularizer, t)
         if mask is not None and t.shape != mask.shape:
             t = t.expand(torch.broadcast_shapes(t.shape, mask.shape))
         if t.dtype != self.evidence.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
@@ -216,10 +231,15 @@ class State:
     def preactivation(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
         name = step.name
-        single = len(self.plan.static[name]) <= 1
-        self.sum_static((name,))
+        single = len(self._reception.static[name]) <= 1
+        if name not in self._static:
+            self._static[name] = self._static_sum(name)
         total = self._static[name]
-        for inlet in self.plan.changing[name]:
+        if name in self._reception.fused:
+            fused = self._receive_fused(step)
+            single = single and fused is None
+            total = fused if total is None else total if fused is None else fused + total
+        for inlet in self._reception.changing[name]:
             received = self._receive(inlet, step)
             if received is None:
                 continue
@@ -240,13 +260,33 @@ class State:
     def sum_static(self, names: Iterable[str]) -> None:
         """Compute the sums of those messages to some variables that never change, where that has not been done."""
         for name in names:
-            if name in self._static:
-                continue
-            total = None
-            for inlet in self.plan.static[name]:
-                message = self._compute(inlet, name)
-                total = message if total is None else total + message
-            self._static[name] = total
+            if name not in self._static:
+                self._static[name] = self._static_sum(name)
+            fused = self._reception.fused.get(name)
+            if fused is not None:
+                self._messages[fused.number].sum_static((name,), self.values, self._version)
+
+    def _static_sum(self, name: str) -> Tensor | None:
+        total = None
+        for inlet in self._reception.static[name]:
+            message = self._compute(inlet, name)
+            total = message if total is None else total + message
+        return total
+
+    def _receive_fused(self, step: Step) -> Tensor | None:
+        """The messages that a fusion computes at once; None if their operands are absent."""
+        fused = self._reception.fused[step.name]
+        return self._messages[fused.number].to(step.name, self.values, self._version, fused.reused(step))
+
+    def _start_fusions(self) -> list[FusedMessages]:
+        if not self._reception.fusions:
+            return []
+        evidence = self.evidence
+        inferred: dict[str, InferredRows] = {}
+        for name, rows in evidence.free_rows.items():
+            observed = evidence.observed[name][0]
+            inferred[name] = InferredRows(observed, rows, initial=evidence.values[name] is not observed)
+        return [fusion.start(evidence.batch, inferred) for fusion in self._reception.fusions]
 
     def detach_past(self) -> None:
         """Go on from values that earlier updates computed without derivatives.
@@ -258,6 +298,16 @@ class State:
         self._cached.clear()
         self._products.clear()
         self._static.clear()
+        self._messages = self._start_fusions()
+
+    def _drop_changing(self) -> None:
+        """Drop the cached messages, except those that never change."""
+        self._cached.clear()
+        self._products.clear()
+        self._messages = self._branched_fusions()
+
+    def _branched_fusions(self) -> list[FusedMessages]:
+        return [messages.branch() for messages in self._messages]
 
     def branch(self, values: Mapping[str, Tensor]) -> State:
         """A state that continues from this one with other values of some variables; of messages it shares those that never change."""
@@ -266,6 +316,7 @@ class State:
         branch.preactivations, branch.unfinished, branch.raw = dict(self.preactivations), dict(self.unfinished), set(self.raw)
         branch._version, branch._static = dict(self._version), dict(self._static)
         branch._cached, branch._products = {}, {}
+        branch._messages = self._branched_fusions()
         return branch
 
     def adopt(self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]) -> None:
@@ -279,8 +330,7 @@ class State:
         self.values.update(values)
         self.preactivations = dict(preactivations)
         self.unfinished, self.raw, self._version = dict(branch.unfinished), set(branch.raw), dict(branch._version)
-        self._cached.clear()
-        self._products.clear()
+        self._drop_changing()
 
     def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
         """A message: None if an operand is absent, the cached one if its operands have not changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Self
@@ -16,11 +16,12 @@ from ..cache import BoundedCache
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
+from ..graph.fusion import Fusion
 from ..graph.partial import Partial
-from .checks import check_generator, check_readable, describe_bad_parameters
+from .checks import check_generator, check_readable, choose_fusions, describe_bad_parameters
 from .collect import collect_evidence, require_inferred_parts
 from .conditional_gradient import MAX_STEPS
-from .evidence import Evidence, Initial
+from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
 from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
@@ -55,9 +56,11 @@ class Unrolled(nn.Module):
         update: as in ``infer``.
         gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the last rounds alone,
             ``Checkpoint(rounds)`` through all of them from less memory; with ``until``, ``Unroll()``.
+        fusions: as in ``infer``; those that the graph has when the network is made by default.
 
     Raises:
         InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
+        DeclarationError: for fusions of another graph.
 
     Example:
         >>> net = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], iterations=3)
@@ -78,6 +81,7 @@ class Unrolled(nn.Module):
         until: float | None = None,
         update: Update = MIRROR,
         gradient: Gradient = UNROLL,
+        fusions: Collection[Fusion] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(graph, Declaration):
@@ -118,6 +122,7 @@ class Unrolled(nn.Module):
         if until is not None and not isinstance(gradient, Unroll):
             raise InferenceError(f"gradient: {gradient} needs to know the number of rounds, which until= leaves open; give iterations= instead.")
         self.update, self.gradient = update, gradient
+        self.fusions = choose_fusions(graph, fusions)
         self.until = until
         self.initial: dict[str, Tensor | str] = dict(initial or {})
         self.dropout = dict(dropout or {})
@@ -187,10 +192,6 @@ class Unrolled(nn.Module):
                 "values to find the update at which it happened."
             )
 
-    def _state(self, plan: Plan, evidence: Evidence, recorded: Sequence[str]) -> State:
-        """What the updates work on."""
-        return State(plan, evidence, recorded, self.update)
-
     def _run(
         self,
         inputs: Sequence[Tensor | Partial],
@@ -222,7 +223,7 @@ class Unrolled(nn.Module):
         )
         require_inferred_parts(evidence, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
-        state = self._state(plan, evidence, recorded)
+        state = State(plan, evidence, recorded, self.update, self.fusions)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
             self._run_until(plan, state, rounds, self.until, generator)
