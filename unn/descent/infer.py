@@ -16,13 +16,13 @@ from ..graph.fusion import Fusion
 from ..graph.partial import Partial
 from .checks import check_generator, choose_fusions
 from .collect import collect_evidence, require_inferred_parts
-from .energy import Terms, Trace
 from .evidence import Given, Initial
 from .orders import Item, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, steps_by_round
 from .solution import Solution, Status
 from .state import Snapshot, State
+from .trace import Energies, Terms
 from .updates import MIRROR, Update, check_update
 from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
 
@@ -104,7 +104,7 @@ def infer(
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
     state = State(plan, evidence, rule=update, fusions=chosen_fusions)
-    record = Trace(state) if trace else None
+    record = Energies(state) if trace else None
     shares = Terms(state) if terms else None
 
     schedule: list[Step] = []
@@ -136,8 +136,8 @@ def infer(
     return Solution(
         values=values,
         preactivations=preactivations,
-        energy=None if record is None else record.energies(),
-        terms=None if shares is None else shares.shares(),
+        energy=None if record is None else record.stacked()["energy"],
+        terms=None if shares is None else shares.stacked(),
         schedule=tuple(map(str, schedule)),
         rounds=rounds,
         status=status,
@@ -146,7 +146,7 @@ def infer(
 
 
 def _run_round(
-    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, record: Trace | None, shares: Terms | None
+    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, record: Energies | None, shares: Terms | None
 ) -> Divergence | None:
     """Run a round; batch elements that diverge in it go back to their values before it and stay there.
 
@@ -154,7 +154,7 @@ def _run_round(
         The first divergence; None if there is none.
     """
     marks = None if record is None else record.mark(), None if shares is None else shares.mark()
-    energies: list[Tensor] = []
+    energies: dict[str, list[Tensor]] = {}
     first: Divergence | None = None
     while True:
         for step in steps:
@@ -162,7 +162,7 @@ def _run_round(
             if record is not None:
                 record.record(step, old)
             if shares is not None:
-                shares.record(step)
+                shares.record(step, old)
         if record is not None and first is not None and state.frozen is not None:
             record.overwrite(energies, state.frozen)
         divergence = find_divergence(state, before, steps, rounds)
