@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import InferenceError
 from .plan import Step
+from .rounds import run_rounds
 from .state import State
 
 
@@ -98,12 +99,9 @@ UNROLL = Unroll()
 
 def run_steps(state: State, steps: Sequence[Step], receive_last: bool) -> None:
     """Run updates one after another; arguments as of ``Gradient.run``."""
-    for step in steps[:-1]:
-        state.update(step)
+    run_rounds(state, [steps[:-1] if receive_last else steps])
     if receive_last:
         state.receive(steps[-1])
-    else:
-        state.update(steps[-1])
 
 
 def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,16 +15,15 @@ from ..graph.partial import Partial
 from .checks import check_generator, choose_fusions
 from .collect import collect_evidence, require_inferred_parts
 from .evidence import Given, Initial
+from .monitor import Monitor
 from .orders import Item, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step, check_order, check_reach, default_order, steps_by_round
-from .solution import Solution, Status
-from .state import Snapshot, State
+from .plan import Plan, check_order, check_reach, default_order, steps_by_round
+from .rounds import round_limit, run_rounds
+from .solution import Solution
+from .state import State
 from .trace import Energies, Terms
 from .updates import MIRROR, Update, check_update
-from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
-
-ROUND_CAP = 1000
 
 
 def infer(
@@ -104,28 +101,10 @@ def infer(
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
     state = State(plan, evidence, rule=update, fusions=chosen_fusions)
-    record = Energies(state) if trace else None
-    shares = Terms(state) if terms else None
-
-    schedule: list[Step] = []
+    monitor = Monitor(state, until, Energies(state) if trace else None, Terms(state) if terms else None)
     every = steps_by_round(plan, chosen, evidence.shapes, evidence.like.device, generator)
-    status, message, rounds = Status.LIMIT, "", 0
-    diverged: Divergence | None = None
-    while rounds < limit and status is Status.LIMIT and not state.all_frozen:
-        before = state.snapshot()
-        steps = next(every)
-        schedule += steps
-        rounds += 1
-        divergence = _run_round(state, before, steps, rounds, record, shares)
-        diverged = diverged or divergence
-        if not state.all_frozen:
-            status, message = judge_convergence(state, before, steps, rounds, until)
-    if status is Status.LIMIT:
-        message = stopped_early_message(state, rounds)
-        status = Status.STOPPED_EARLY if message else Status.LIMIT
-    message = message or limit_message(rounds, until)
-    if diverged is not None:
-        status, message = diverged.status, diverged.message("" if state.all_frozen else message)
+    run_rounds(state, islice(every, limit), monitor)
+    status, message = monitor.verdict()
 
     taken = input_storages(evidence, initial or {})
     preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
@@ -136,67 +115,10 @@ def infer(
     return Solution(
         values=values,
         preactivations=preactivations,
-        energy=None if record is None else record.stacked()["energy"],
-        terms=None if shares is None else shares.stacked(),
-        schedule=tuple(map(str, schedule)),
-        rounds=rounds,
+        energy=None if monitor.energies is None else monitor.energies.stacked()["energy"],
+        terms=None if monitor.terms is None else monitor.terms.stacked(),
+        schedule=tuple(map(str, monitor.schedule)),
+        rounds=monitor.rounds,
         status=status,
         message=message,
     )
-
-
-def _run_round(
-    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, record: Energies | None, shares: Terms | None
-) -> Divergence | None:
-    """Run a round; batch elements that diverge in it go back to their values before it and stay there.
-
-    Returns:
-        The first divergence; None if there is none.
-    """
-    marks = None if record is None else record.mark(), None if shares is None else shares.mark()
-    energies: dict[str, list[Tensor]] = {}
-    first: Divergence | None = None
-    while True:
-        for step in steps:
-            old = state.update(step)
-            if record is not None:
-                record.record(step, old)
-            if shares is not None:
-                shares.record(step, old)
-        if record is not None and first is not None and state.frozen is not None:
-            record.overwrite(energies, state.frozen)
-        divergence = find_divergence(state, before, steps, rounds)
-        if divergence is None:
-            return first
-        first = first or divergence
-        state.freeze(divergence.elements, before)
-        if state.all_frozen:
-            return first
-        if record is not None and marks[0] is not None:
-            energies = record.rewind(marks[0])
-        if shares is not None and marks[1] is not None:
-            shares.rewind(marks[1])
-
-
-def round_limit(iterations: int | range | None, until: float | None, generator: torch.Generator | None) -> int:
-    """The number of rounds to run.
-
-    Raises:
-        InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
-    """
-    if until is not None:
-        number = isinstance(until, (numbers.Real, np.floating)) and not isinstance(until, (bool, np.bool_))
-        if not number or not 0 < until < math.inf:
-            raise InferenceError(f"until: the tolerance must be a finite number > 0, got {until!r}.")
-    if iterations is None:
-        return 1 if until is None else ROUND_CAP
-    if isinstance(iterations, range):
-        if not len(iterations) or min(iterations) < 1:
-            raise InferenceError(f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5.")
-        place = "cpu" if generator is None else generator.device
-        return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]
-    if isinstance(iterations, np.integer):
-        iterations = int(iterations)
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise InferenceError(f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}.")
-    return iterations

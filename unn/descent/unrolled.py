@@ -23,10 +23,10 @@ from .collect import collect_evidence, require_inferred_parts
 from .conditional_gradient import MAX_STEPS
 from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
-from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse, steps_by_round
+from .rounds import UntilRest, round_limit, run_rounds
 from .state import State
 from .updates import MIRROR, Update, check_update
 from .verdict import unfinished_blocks
@@ -251,20 +251,12 @@ class Unrolled(nn.Module):
                 "until: the number of rounds would depend on the values, which a compiled or exported network cannot "
                 "follow; leave out until=, and fix the number with iterations=."
             )
-        change = math.inf
+        watch = UntilRest(state, until)
         every = steps_by_round(plan, self.order, state.evidence.shapes, state.evidence.like.device, generator)
-        for steps in islice(every, rounds):
-            before = state.snapshot().values
-            for step in steps:
-                state.update(step)
-            with torch.no_grad():
-                names = dict.fromkeys(step.name for step in steps)
-                if all(name in before for name in names):
-                    changes = [(state.values[name] - before[name]).abs().amax() for name in names]
-                    change = float(torch.stack(changes).max())
-            # NaN never gets better; what is returned is checked
-            if not change > until:
-                return
+        run_rounds(state, islice(every, rounds), watch)
+        if watch.at_rest:
+            return
+        change = math.inf if watch.change is None else watch.change
         warnings.warn(
             f"after {rounds} rounds some entry still changes by {change:.2g}, more than until={until:g}; raise "
             "iterations, or check graph.boundedness() for whether the energy has a minimum.",

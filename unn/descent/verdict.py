@@ -13,6 +13,7 @@ from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
 from .plan import Step
+from .rounds import largest_change
 from .shares import largest_value
 from .solution import Status
 from .state import Snapshot, State
@@ -54,11 +55,8 @@ def judge_convergence(
     state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None
 ) -> tuple[Status, str]:
     """Is a finite round the last one: converged, or at rest where the energy is infinite?"""
-    names = list(dict.fromkeys(step.name for step in steps))
-    if until is None or any(name not in before.values for name in names):
-        return Status.LIMIT, ""
-    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
-    if change > until or unfinished_blocks(state):
+    change = None if until is None else largest_change(state, before, steps)
+    if until is None or change is None or change > until or unfinished_blocks(state):
         return Status.LIMIT, ""
     reason = _not_finite(state)
     if reason:
