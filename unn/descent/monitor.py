@@ -9,8 +9,8 @@ from torch import Tensor
 from .plan import Step
 from .rounds import Outcome, Watch
 from .solution import Status
-from .state import State
-from .trace import Energies, Rows, Terms
+from .state import Snapshot, State
+from .trace import Energies, Mark, Rows, Terms
 from .verdict import Divergence, find_divergence, judge_convergence, limit_message, stopped_early_message
 
 
@@ -37,8 +37,6 @@ class Monitor(Watch):
         self.rounds = 0
         self._state, self._until = state, until
         self._traces = [trace for trace in (energies, terms) if trace is not None]
-        self._before = state.snapshot()
-        self._marks = [trace.mark() for trace in self._traces]
         self._diverged: Rows | None = None
         self._first: Divergence | None = None
         self._status, self._message = Status.LIMIT, ""
@@ -46,8 +44,8 @@ class Monitor(Watch):
     def begin(self, steps: Sequence[Step]) -> None:
         self.schedule += steps
         self.rounds += 1
-        self._before = self._state.snapshot()
-        self._marks = [trace.mark() for trace in self._traces]
+        self._before: Snapshot = self._state.snapshot()
+        self._marks: list[Mark] = [trace.mark() for trace in self._traces]
         self._diverged = None
 
     def record(self, step: Step, old: Tensor | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,12 +24,13 @@ class Trace(ABC):
     Args:
         state: before its first update.
         quantities: of that state by name, shape ``(batch,)`` each.
+        recorded: the names under which ``_recorded`` returns them.
     """
 
-    def __init__(self, state: State, quantities: dict[str, Tensor]) -> None:
+    def __init__(self, state: State, quantities: dict[str, Tensor], recorded: Iterable[str]) -> None:
         self._state = state
         self._now = quantities
-        self._rows: Rows = {name: [] for name in self._recorded()}
+        self._rows: Rows = {name: [] for name in recorded}
 
     @abstractmethod
     def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
@@ -102,7 +103,7 @@ class Energies(Trace):
             terms = state_terms(state)
             regularizers = {name: terms.pop(name) for name in state.plan.graph.variables}
             factors = torch.stack([zero_energy(state), *terms.values()]).sum(0)
-            super().__init__(state, {**regularizers, self._FACTORS: factors})
+        super().__init__(state, {**regularizers, self._FACTORS: factors}, ["energy"])
 
     def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
         state, name, before = self._state, step.name, self._now[self._FACTORS]
@@ -139,7 +140,8 @@ class Terms(Trace):
 
     def __init__(self, state: State) -> None:
         with torch.no_grad():
-            super().__init__(state, state_terms(state))
+            terms = state_terms(state)
+        super().__init__(state, terms, terms)
 
     def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
         factors = [factor for factor in self._state.plan.graph.energy_factors if step.name in factor.variables]
