@@ -18,8 +18,10 @@ from .evidence import Given, Initial
 from .monitor import Monitor
 from .orders import Item, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, check_order, check_reach, default_order, steps_by_round
+from .plan import Plan
+from .reach import check_order, check_reach, default_order
 from .rounds import round_limit, run_rounds
+from .schedule import steps_by_round
 from .solution import Solution
 from .state import State
 from .trace import Energies, Terms

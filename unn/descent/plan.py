@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import InferenceError, unknown
+from ..errors import InferenceError
 from ..graph.arrays import Variable
 from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
-from ..graph.factor import EnergyFactor, Factor, SharedMessages
+from ..graph.factor import EnergyFactor, SharedMessages
 from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes, node_axis_count
-from .orders import Block, Item, Listed, Order
+from .orders import Block, Item
 
 How = Literal["closed form", "coloured", "inner solver"]
 
@@ -256,145 +255,6 @@ class Plan:
                             f"which interact in factor {factor.name!r}; name only nodes without interaction, or the whole variable."
                         )
         return Step(block.name, _spread(nodes, variable))
-
-
-def check_order(graph: Declaration, order: Order, fixed: Collection[str], present: Collection[str]) -> None:
-    """Check the names of an order against what is given.
-
-    Raises:
-        InferenceError: for unknown or observed names, for everything given, and for variables that nothing would ever set.
-    """
-    free = [name for name in graph.variables if name not in fixed]
-    if not free:
-        raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
-    for name in order.names:
-        if name not in graph.variables:
-            raise InferenceError(f"order: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        if name in fixed:
-            raise InferenceError(f"order: variable {name!r} is given, so it cannot be updated; leave it out of the order, or of what is given.")
-    for name in free:
-        if name not in order.names and name not in present:
-            raise InferenceError(
-                f"order: variable {name!r} is neither given nor in the order {list(order.names)}; add it, give it, or hold it with "
-                f"initial={{{name!r}: 'zero'}}."
-            )
-
-
-def check_reach(graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
-    """Check that what is given can influence what is wanted.
-
-    Raises:
-        InferenceError: for an unknown or observed name, or one that no chain of factors connects to what is given.
-    """
-    reached = set(given)
-    frontier = list(given)
-    neighbours: dict[str, set[str]] = {}
-    for factor in graph.factors.values():
-        for name in factor.operands:
-            neighbours.setdefault(name, set()).update(factor.variables)
-    while frontier:
-        for name in neighbours.get(frontier.pop(), ()):
-            if name not in reached:
-                reached.add(name)
-                frontier.append(name)
-    for name in want:
-        if name not in graph.variables:
-            raise InferenceError(f"want: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        if name in fixed:
-            raise InferenceError(f"want: variable {name!r} is given, so there is nothing to infer; want another one.")
-        if name not in reached:
-            raise InferenceError(
-                f"want: variable {name!r} cannot be reached from what is given ({', '.join(sorted(given)) or 'nothing'}): "
-                "no chain of factors connects them; add a factor, or give a variable that it meets."
-            )
-
-
-def default_order(graph: Declaration, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
-    """The free variables by their distance from what is given, ties in the order of declaration."""
-    meets: dict[str, list[Factor]] = {}
-    for factor in graph.factors.values():
-        for name in factor.variables:
-            meets.setdefault(name, []).append(factor)
-    distance = {name: 0 for name in given if name in graph.variables}
-    frontier = list(distance)
-    for name in frontier:
-        for factor in meets.get(name, ()):
-            for other in factor.variables:
-                if other not in distance:
-                    distance[other] = distance[name] + 1
-                    frontier.append(other)
-    free = [name for name in graph.variables if name not in fixed]
-    return tuple(sorted(free, key=lambda name: distance.get(name, len(frontier))))
-
-
-def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True) -> list[Step]:
-    """The steps that can influence the last values of what is wanted; the others need not run.
-
-    Args:
-        plan: of the graph.
-        steps: the whole schedule.
-        want: names of variables.
-        overwrites: is the value that an update leaves independent of the one before, if all nodes are updated?
-    """
-    needed = set(want)
-    live: list[Step] = []
-    for step in reversed(steps):
-        if step.name not in needed:
-            continue
-        live.append(step)
-        # a variable whose update reads its own value is among its sources, and so needed again below
-        if step.nodes is None and overwrites:
-            needed.discard(step.name)
-        for inlet in plan.changing[step.name]:
-            needed.update(inlet.sources)
-    return live[::-1]
-
-
-def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
-    """The same steps, each with the messages that its variable's next update will find unchanged.
-
-    Args:
-        plan: of the graph.
-        steps: a schedule.
-        cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
-    """
-    # backwards, with the place of the next update of each variable; of a schedule that repeats, that of its next round
-    following: dict[str, int] = {}
-    if cyclic:
-        following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
-    marked: list[Step] = []
-    for place in range(len(steps) - 1, -1, -1):
-        step = steps[place]
-        until = following.get(step.name)
-        reused: frozenset[int] = frozenset()
-        if until is not None:
-            # unchanged: neither this variable nor one that is updated before its next update
-            reused = frozenset(
-                inlet.key
-                for inlet in plan.changing[step.name]
-                if all(source != step.name and following.get(source, until) >= until for source in inlet.sources)
-            )
-        marked.append(replace(step, reused=reused))
-        following[step.name] = place
-    return marked[::-1]
-
-
-def steps_by_round(
-    plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
-) -> Iterator[list[Step]]:
-    """The steps of one round after another, without end; those of a list are compiled once.
-
-    Args:
-        plan: of the graph.
-        order: of the blocks.
-        shapes: of all arrays, without batch axes.
-        device: of the run.
-        generator: of random orders.
-    """
-    if isinstance(order, Listed):
-        yield from repeat(mark_reuse(plan, plan.steps(order.round(generator), shapes, device), cyclic=True))
-    while True:
-        yield plan.steps(order.round(generator), shapes, device)
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

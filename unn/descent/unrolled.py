@@ -25,8 +25,10 @@ from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse, steps_by_round
+from .plan import Plan, Step
+from .reach import check_order, check_reach, default_order
 from .rounds import UntilRest, round_limit, run_rounds
+from .schedule import live_steps, mark_reuse, steps_by_round
 from .state import State
 from .updates import MIRROR, Update, check_update
 from .verdict import unfinished_blocks

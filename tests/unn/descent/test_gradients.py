@@ -10,7 +10,7 @@ from support.helpers import X, mlp, says
 
 import unn
 from factors import Multilinear
-from unn.descent.plan import check_reach
+from unn.descent.reach import check_reach
 from unn.testing import graph_cases
 
 ORDERS = [["H", "Y"], unn.ForwardBackward(["H", "Y"]), unn.RandomOrder(["H"], last="Y")]
