@@ -17,7 +17,8 @@ from .declare import UndirectedAttention
 class UnrolledAttention(Unrolled):
     """``Unrolled`` on the graph of an attention, with the fusions of the attentions that are passed.
 
-    ``Unrolled(graph, ...)`` uses the fusions of all attentions of the graph and is the same where one is passed here.
+    ``Unrolled(graph, ...)`` uses the fusions of all attentions of the graph and is the same where one is
+    passed here.
 
     Args:
         attention: attention declared by ``undirected_attention``, or several of the same graph.
@@ -50,7 +51,8 @@ class UnrolledAttention(Unrolled):
         attentions = (attention,) if isinstance(attention, UndirectedAttention) else tuple(attention)
         if not attentions or any(item.graph is not attentions[0].graph for item in attentions):
             raise DeclarationError(
-                "UnrolledAttention takes what undirected_attention(...) returns, or several of these for one graph."
+                "UnrolledAttention takes what undirected_attention(...) returns, or several of these for one "
+                "graph."
             )
         super().__init__(
             attentions[0].graph, given, want, order, iterations, initial, dropout, check_values,

@@ -1,4 +1,4 @@
-"""The fusion of undirected attention: the sum of all messages to Q, K, V, S or H in few passes over memory."""
+"""The fusion of undirected attention: all messages to Q, K, V, S or H in few passes over memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Stamp = tuple[int, ...]
 class AttentionFusion(Fusion):
     """All messages to Q, K, V, S or H of one attention at once.
 
-    Products are added to the stored projections, observed values are projected once for all rounds, and for partially
-    observed ones only the inferred rows are projected again.
+    Products are added to the stored projections, observed values are projected once for all rounds, and for
+    partially observed ones only the inferred rows are projected again.
 
     Attributes:
         variables: names of the variables by "Q", "K", "V", "S" and "H".
@@ -49,10 +49,12 @@ class AttentionFusion(Fusion):
     def replaces(self) -> dict[str, tuple[str, ...]]:
         """By name of a variable, the names of the factors of the attention that touch it."""
         products = {role: (self.product(role),) for role in "QKVH"} | {"S": (self.scores, self.mixing)}
-        return {name: (*self.projections.get(role, ()), *products[role]) for role, name in self.variables.items()}
+        return {
+            name: (*self.projections.get(role, ()), *products[role]) for role, name in self.variables.items()
+        }
 
     def product(self, role: str) -> str:
-        """Name of the factor whose message to a variable is kept: the product with S; for S, that of Q and K."""
+        """Name of the factor whose message to a variable is kept; for S, that of Q and K."""
         return self.scores if role in ("Q", "K", "S") else self.mixing
 
     def start(self, batch: int, inferred: Mapping[str, InferredRows]) -> AttentionMessages:
@@ -120,7 +122,9 @@ class AttentionMessages(FusedMessages):
         return torch.bmm(h, v.mT) if matches is None else torch.baddbmm(matches, h, v.mT)
 
     def _to_rows(self, role: str, cache: bool) -> Tensor | None:
-        """X W_Q' + S K to Q, X W_K' + S' Q to K, X W_V' + S' H to V, S V to H (undirected-network paper, eq. 14)."""
+        """X W_Q' + S K to Q, X W_K' + S' Q to K, X W_V' + S' H to V, S V to H (undirected-network paper, eq.
+        14).
+        """
         stamp = (*self._stamp("S", _MIXED[role]), *self._versions_at_rest(role))
         message, fresh = self._recall(role, stamp), False
         if message is None:
@@ -135,17 +139,23 @@ class AttentionMessages(FusedMessages):
         return message
 
     def _at_rest(self, role: str) -> tuple[Tensor | None, bool]:
-        """Message from values at rest, without inferred rows, and whether its tensor may be modified in place."""
+        """Message without inferred rows, and whether its tensor may be modified in place."""
         projected = self._projected(role)
         weights, mixed = self._by_head("S"), self._by_head(_MIXED[role])
         if weights is None or mixed is None:
             return projected, False
         weights = weights.mT if role in _OF_KEYS else weights
-        return (torch.bmm(weights, mixed) if projected is None else torch.baddbmm(projected, weights, mixed)), True
+        return (
+            torch.bmm(weights, mixed) if projected is None else torch.baddbmm(projected, weights, mixed)
+        ), True
 
     def _projected(self, role: str) -> Tensor | None:
         """Projection of the present sources, without inferred rows of partially observed ones."""
-        static, key, stamp = self._projection_is_static(role), f"projected {role}", self._versions_at_rest(role)
+        static, key, stamp = (
+            self._projection_is_static(role),
+            f"projected {role}",
+            self._versions_at_rest(role),
+        )
         projection = self._static.get(key) if static else self._recall(key, stamp)
         if projection is None:
             total = self._sum_at_rest(role, static, stamp)
@@ -188,7 +198,7 @@ class AttentionMessages(FusedMessages):
         return [name for name in names if self._versions.get(name, 0) or self._inferred[name].initial]
 
     def _replace_rows(self, message: Tensor, fresh: bool, role: str, source: str) -> Tensor:
-        """Replace the included projection of earlier inferred rows by the current one; in place if ``fresh``."""
+        """Replace the included projection of inferred rows by the current one; in place if ``fresh``."""
         rows, before = self._projected_rows(role, source), self._included[role].get(source)
         self._included[role][source] = rows
         change = (rows if before is None else rows - before).view(-1, message.shape[-1])
@@ -212,7 +222,7 @@ class AttentionMessages(FusedMessages):
         return projection
 
     def _places_of_rows(self, source: str) -> tuple[Tensor, Tensor]:
-        """Indices of the inferred rows along the batch axis with heads and along the positions, one row per head."""
+        """Indices of the inferred rows along the batch axis, with heads, and along the positions."""
         if source not in self._places:
             element, position = self._inferred[source].rows
             heads = self._fusion.heads

@@ -17,7 +17,9 @@ from .shares import factor_share, regularizer_share, wide
 from .state import State
 
 
-def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def energy_terms(
+    graph: Declaration, values: Mapping[str, Tensor], lengths: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The share of each regularizer and each factor, shape ``(batch,)`` each.
 
     Raises:
@@ -30,9 +32,14 @@ def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapp
         )
     for name in graph.variables:
         if isinstance(values.get(name), Partial):
-            raise ObservationError(f"energy: variable {name!r} is a Partial; the energy needs all of its entries, as from infer(...).values.")
+            raise ObservationError(
+                f"energy: variable {name!r} is a Partial; the energy needs all of its entries, as from "
+                "infer(...).values."
+            )
         if name not in values:
-            raise ObservationError(f"energy: variable {name!r} has no value; pass all of {', '.join(graph.variables)}.")
+            raise ObservationError(
+                f"energy: variable {name!r} has no value; pass all of {', '.join(graph.variables)}."
+            )
     known = {n: x for n, x in values.items() if n not in graph._parameters}
     graph.require_parameters()
     evidence = collect_evidence(graph, known, lengths=lengths, check_values=False)
@@ -47,21 +54,23 @@ def energy_terms(graph: Declaration, values: Mapping[str, Tensor], lengths: Mapp
 
 
 def state_terms(state: State) -> dict[str, Tensor]:
-    """The share of each regularizer and each factor in the energy of the current values, shape ``(batch,)`` each.
+    """The share of each regularizer and each factor in the energy of a state, shape ``(batch,)`` each.
 
     Absent variables count as zero: Psi(0) for the regularizer, nothing for their factors.
     """
     graph, evidence = state.plan.graph, state.evidence
     terms: dict[str, Tensor] = {}
     for name in graph.variables:
-        terms[name] = regularizer_share(evidence.regularizers[name], state.value(name), evidence.masks.get(name))
+        terms[name] = regularizer_share(
+            evidence.regularizers[name], state.value(name), evidence.masks.get(name)
+        )
     for factor in graph.energy_factors:
         terms[factor.name] = state_factor_share(state, factor)
     return terms
 
 
 def state_factor_share(state: State, factor: EnergyFactor) -> Tensor:
-    """The energy of a factor at the current values, shape ``(batch,)``; 0 where one of its variables is absent."""
+    """The energy of a factor in a state, shape ``(batch,)``; 0 where one of its variables is absent."""
     # the energy of factors that can be inferred vanishes where a variable is zero
     if any(name not in state.values for name in factor.variables):
         return zero_energy(state)

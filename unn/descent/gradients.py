@@ -44,8 +44,8 @@ class Unroll(Gradient):
 class Truncate(Gradient):
     """The gradient through the last rounds alone; what the rounds before them computed counts as constant.
 
-    It is biased: what the parameters change in the first rounds is left out. Near a fixed point of converging rounds the bias falls geometrically
-    with the number of rounds (Shaban et al., 2019).
+    It is biased: what the parameters change in the first rounds is left out. Near a fixed point of converging
+    rounds the bias falls geometrically with the number of rounds (Shaban et al., 2019).
 
     Args:
         rounds: how many rounds are differentiated, at least 1.
@@ -71,9 +71,10 @@ class Truncate(Gradient):
 
 @dataclass(frozen=True)
 class Checkpoint(Gradient):
-    """The exact gradient from less memory: rounds are computed a second time in the backward pass (Chen et al., 2016).
+    """The exact gradient from less memory: rounds are computed again in the backward pass.
 
-    Kept are the values of the variables between groups of rounds, and all that is computed within one group at a time.
+    The method is that of Chen et al. (2016). Kept are the values of the variables between groups of rounds,
+    and all that is computed within one group at a time.
 
     Args:
         rounds: in a group, at least 1.
@@ -119,10 +120,16 @@ def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> 
             branches.append(branch)
         return (*(branch.values[name] for name in _present(branch)), *branch.preactivations.values())
 
-    results: Any = checkpoint(run, *(state.values[name] for name in names), use_reentrant=False, preserve_rng_state=False)
+    results: Any = checkpoint(
+        run, *(state.values[name] for name in names), use_reentrant=False, preserve_rng_state=False
+    )
     first = branches[0]
     present = _present(first)
-    state.adopt(first, dict(zip(present, results, strict=False)), dict(zip(first.preactivations, results[len(present) :], strict=True)))
+    state.adopt(
+        first,
+        dict(zip(present, results, strict=False)),
+        dict(zip(first.preactivations, results[len(present) :], strict=True)),
+    )
 
 
 def _present(state: State) -> list[str]:

@@ -50,29 +50,37 @@ def infer(
 
     Args:
         graph: the declaration.
-        given: observed variables (and constants without a value) by name, shape ``(batch, *axes)``; ``Partial`` for some entries.
-        order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``. By distance from what is given if left out.
+        given: observed variables (and constants without a value) by name, shape ``(batch, *axes)``;
+            ``Partial`` for some entries.
+        order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``. By distance from
+            what is given if left out.
         iterations: how many rounds; a range draws the number. 1 by default, or 1000 with ``until``.
         until: stop after the round in which no entry changed by more than this.
-        initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its messages cost nothing).
-        lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is left out exactly.
+        initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
+            messages cost nothing).
+        lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is
+            left out exactly.
         sizes: of axes that follow neither from the declaration nor from what is given.
-        dropout: by variable, a probability or a mask of shape ``(batch, *axes)``, held fixed over the run as part of the energy.
+        dropout: by variable, a probability or a mask of shape ``(batch, *axes)``, held fixed over the run as
+            part of the energy.
         want: check that these variables can be reached from what is given.
         trace: record the energy after each update.
-        terms: record the share of each regularizer and each factor as well; costs their energies in each update.
+        terms: record the share of each regularizer and each factor as well; costs their energies in each
+            update.
         generator: of random orders, initial values and dropout.
-        update: what is done with the exact minimiser of a block: ``Mirror()`` takes it, ``Damped(step)`` goes part of the way.
-        fusions: rules that compute the messages of several factors at once, up to rounding with the same sum; those of
-            the graph by default, ``()`` for none.
+        update: what is done with the exact minimiser of a block: ``Mirror()`` takes it, ``Damped(step)`` goes
+            part of the way.
+        fusions: rules that compute the messages of several factors at once, up to rounding with the same sum;
+            those of the graph by default, ``()`` for none.
 
     Returns:
-        Values of all variables, the energies, and a status; divergence ends the run with a status and finite values. They
-        share no memory with what was given, nor with one another.
+        Values of all variables, the energies, and a status; divergence ends the run with a status and finite
+        values. They share no memory with what was given, nor with one another.
 
     Raises:
         ObservationError: for values that do not fit the declaration.
-        InferenceError: for an order, a number of iterations or a want that makes no sense, and for factors without an energy.
+        InferenceError: for an order, a number of iterations or a want that makes no sense, and for factors
+            without an energy.
         DeclarationError: for fusions of another graph.
 
     Example:
@@ -87,7 +95,9 @@ def infer(
     if not isinstance(trace, bool) or not isinstance(terms, bool):
         raise InferenceError(f"trace and terms are True or False, got {trace!r} and {terms!r}.")
     if not isinstance(given, Mapping):
-        raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
+        raise ObservationError(
+            f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."
+        )
     limit = round_limit(iterations, until, generator)
     partial = [name for name, value in given.items() if isinstance(value, Partial)]
     fixed = [name for name in given if name not in partial]
@@ -98,7 +108,10 @@ def infer(
     plan = Plan.of(graph, fixed)
     evidence = collect_evidence(graph, given, initial, lengths, sizes, dropout, generator)
     if all(name in fixed for name in graph.variables):
-        raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
+        raise InferenceError(
+            f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones "
+            "you want."
+        )
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
@@ -111,7 +124,9 @@ def infer(
     taken = input_storages(evidence, initial or {})
     preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
     flags = [name in state.raw for name in graph.variables]
-    values = dict(zip(graph.variables, separate([state.result(name) for name in graph.variables], taken, flags)))
+    values = dict(
+        zip(graph.variables, separate([state.result(name) for name in graph.variables], taken, flags))
+    )
     flags = [name in state.raw for name in preactivations]
     preactivations = dict(zip(preactivations, separate(preactivations.values(), taken, flags)))
     return Solution(

@@ -17,8 +17,8 @@ from .verdict import Divergence, find_divergence, judge_convergence, limit_messa
 class Monitor(Watch):
     """Records energies, holds batch elements that diverge, and stops at convergence.
 
-    Batch elements that diverge in a round go back to their values before it and stay there; the round is repeated for
-    the others.
+    Batch elements that diverge in a round go back to their values before it and stay there; the round is
+    repeated for the others.
 
     Args:
         state: before its first update.
@@ -31,7 +31,9 @@ class Monitor(Watch):
         rounds: their number.
     """
 
-    def __init__(self, state: State, until: float | None, energies: Energies | None, terms: Terms | None) -> None:
+    def __init__(
+        self, state: State, until: float | None, energies: Energies | None, terms: Terms | None
+    ) -> None:
         self.energies, self.terms = energies, terms
         self.schedule: list[Step] = []
         self.rounds = 0

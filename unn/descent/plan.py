@@ -1,4 +1,4 @@
-"""The compiled graph: which messages reach which variable, and how each block is minimised. Found once, run often."""
+"""The compiled graph: which messages reach which variable, and how each block is minimised."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Step:
     Attributes:
         name: the variable.
         nodes: only these of its nodes: boolean, ready to broadcast against ``(batch, *axes)``.
-        reused: keys of the messages that are still valid at the variable's next update, so worth keeping; None if that is not known.
+        reused: keys of the messages that are still valid at the variable's next update, so worth keeping;
+            None if that is not known.
         round: the number of its round, from 0.
     """
 
@@ -74,7 +75,7 @@ class FusedSum:
     complete: bool
 
     def reused(self, step: Step) -> frozenset[str] | None:
-        """Names of the factors whose messages are still valid at the variable's next update; None if not known."""
+        """Names of the factors whose messages are valid at the next update; None if that is not known."""
         if step.reused is None:
             return None
         return frozenset([name for name, key in self.keys.items() if key is None or key in step.reused])
@@ -157,14 +158,19 @@ class Plan:
 
     @classmethod
     def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
-        """The plan for these observed variables; made once for a graph and kept until its declaration changes."""
+        """The plan for these observed variables, kept until the declaration of the graph changes."""
         key = frozenset(name for name in fixed if name in graph.variables)
         return graph.memo((cls, key), lambda: cls(graph, key))
 
     def prepare(self) -> None:
         """Let every factor do its once-only work now, for the sizes known from the declaration."""
         table = self.graph.size_table
-        typical = {axis: size for a in self.graph.arrays.values() for axis in a.axes if (size := table.static.get(table.root(axis)))}
+        typical = {
+            axis: size
+            for a in self.graph.arrays.values()
+            for axis in a.axes
+            if (size := table.static.get(table.root(axis)))
+        }
         for factor in self.graph.factors.values():
             factor.prepare(typical)
 
@@ -200,7 +206,7 @@ class Plan:
         return Reception(static, changing, fused, fusions)
 
     def steps(self, items: Sequence[Item], shapes: Shapes, device: torch.device) -> list[Step]:
-        """The exact updates that an order's blocks stand for; a variable that meets itself becomes its colour classes.
+        """The updates of the blocks of an order; a variable that meets itself becomes its colour classes.
 
         Raises:
             InferenceError: for a block whose nodes interact or whose shape does not fit.
@@ -234,14 +240,20 @@ class Plan:
         variable = self.graph.variable_named(block.name)
         shape = shapes[block.name][: node_axis_count(variable)]
         if not isinstance(block.nodes, Tensor):
-            raise InferenceError(f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a tensor, got {block.nodes!r}.")
+            raise InferenceError(
+                f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a "
+                f"tensor, got {block.nodes!r}."
+            )
         if block.nodes.dtype != torch.bool or tuple(block.nodes.shape) != shape:
             raise InferenceError(
                 f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape}, "
                 f"got {block.nodes.dtype} of shape {tuple(block.nodes.shape)}."
             )
         if block.nodes.device.type == "meta" != device.type:
-            raise InferenceError(f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, which holds no values.")
+            raise InferenceError(
+                f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, "
+                "which holds no values."
+            )
         nodes = block.nodes.to(device, copy=True)
         if self.how[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()
@@ -251,8 +263,9 @@ class Plan:
                     clash = pairs[flat[pairs[:, 0]] & flat[pairs[:, 1]]]
                     if len(clash):
                         raise InferenceError(
-                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and {int(clash[0, 1])} (counted flat), "
-                            f"which interact in factor {factor.name!r}; name only nodes without interaction, or the whole variable."
+                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and "
+                            f"{int(clash[0, 1])} (counted flat), which interact in factor {factor.name!r}; "
+                            "name only nodes without interaction, or the whole variable."
                         )
         return Step(block.name, _spread(nodes, variable))
 

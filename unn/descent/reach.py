@@ -14,29 +14,41 @@ def check_order(graph: Declaration, order: Order, fixed: Collection[str], presen
     """Check the names of an order against what is given.
 
     Raises:
-        InferenceError: for unknown or observed names, for everything given, and for variables that nothing would ever set.
+        InferenceError: for unknown or observed names, for everything given, and for variables that nothing
+            would ever set.
     """
     free = [name for name in graph.variables if name not in fixed]
     if not free:
-        raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
+        raise InferenceError(
+            f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones "
+            "you want."
+        )
     for name in order.names:
         if name not in graph.variables:
-            raise InferenceError(f"order: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+            raise InferenceError(
+                f"order: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+            )
         if name in fixed:
-            raise InferenceError(f"order: variable {name!r} is given, so it cannot be updated; leave it out of the order, or of what is given.")
+            raise InferenceError(
+                f"order: variable {name!r} is given, so it cannot be updated; leave it out of the order, or "
+                "of what is given."
+            )
     for name in free:
         if name not in order.names and name not in present:
             raise InferenceError(
-                f"order: variable {name!r} is neither given nor in the order {list(order.names)}; add it, give it, or hold it with "
-                f"initial={{{name!r}: 'zero'}}."
+                f"order: variable {name!r} is neither given nor in the order {list(order.names)}; add it, "
+                f"give it, or hold it with initial={{{name!r}: 'zero'}}."
             )
 
 
-def check_reach(graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
+def check_reach(
+    graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]
+) -> None:
     """Check that what is given can influence what is wanted.
 
     Raises:
-        InferenceError: for an unknown or observed name, or one that no chain of factors connects to what is given.
+        InferenceError: for an unknown or observed name, or one that no chain of factors connects to what is
+            given.
     """
     reached = set(given)
     frontier = list(given)
@@ -53,15 +65,20 @@ def check_reach(graph: Declaration, given: Collection[str], fixed: Collection[st
         if name not in graph.variables:
             raise InferenceError(f"want: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
         if name in fixed:
-            raise InferenceError(f"want: variable {name!r} is given, so there is nothing to infer; want another one.")
+            raise InferenceError(
+                f"want: variable {name!r} is given, so there is nothing to infer; want another one."
+            )
         if name not in reached:
             raise InferenceError(
-                f"want: variable {name!r} cannot be reached from what is given ({', '.join(sorted(given)) or 'nothing'}): "
-                "no chain of factors connects them; add a factor, or give a variable that it meets."
+                f"want: variable {name!r} cannot be reached from what is given "
+                f"({', '.join(sorted(given)) or 'nothing'}): no chain of factors connects them; add a "
+                "factor, or give a variable that it meets."
             )
 
 
-def default_order(graph: Declaration, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
+def default_order(
+    graph: Declaration, given: Mapping[str, object] | Collection[str], fixed: Collection[str]
+) -> tuple[str, ...]:
     """The free variables by their distance from what is given, ties in the order of declaration."""
     meets: dict[str, list[Factor]] = {}
     for factor in graph.factors.values():

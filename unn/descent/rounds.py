@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 
 class Watch:
-    """What accompanies a run: called around each round and after each update. This one lets all rounds run."""
+    """What accompanies a run: called around each round and after each update. This one does nothing."""
 
     def begin(self, steps: Sequence[Step]) -> None:
         """Called before a round, once if it is repeated."""
@@ -53,7 +53,8 @@ def run_rounds(state: State, rounds: Iterable[Sequence[Step]], watch: Watch = UN
 
     Args:
         state: to update.
-        rounds: the updates of one round after another; taken one at a time, since random orders are drawn then.
+        rounds: the updates of one round after another; taken one at a time, since random orders are drawn
+            then.
         watch: of the run.
     """
     for steps in rounds:
@@ -101,7 +102,7 @@ class UntilRest(Watch):
 
 @torch.no_grad()
 def largest_change(state: State, before: Snapshot, steps: Sequence[Step]) -> float | None:
-    """By how much the entries of the updated variables changed at most; None if one of these had no value before.
+    """The largest change of an entry of the updated variables; None if one of these had no value before.
 
     Args:
         state: after the updates.
@@ -115,7 +116,9 @@ def largest_change(state: State, before: Snapshot, steps: Sequence[Step]) -> flo
     return float(torch.stack(changes).max())
 
 
-def round_limit(iterations: int | range | None, until: float | None, generator: torch.Generator | None) -> int:
+def round_limit(
+    iterations: int | range | None, until: float | None, generator: torch.Generator | None
+) -> int:
     """The number of rounds to run.
 
     Raises:
@@ -130,7 +133,8 @@ def round_limit(iterations: int | range | None, until: float | None, generator: 
     if isinstance(iterations, range):
         if not len(iterations) or min(iterations) < 1:
             raise InferenceError(
-                f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 to 5."
+                f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 "
+                "to 5."
             )
         place = "cpu" if generator is None else generator.device
         return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]

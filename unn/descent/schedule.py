@@ -13,14 +13,17 @@ from .orders import Listed, Order
 from .plan import Plan, Step
 
 
-def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True) -> list[Step]:
+def live_steps(
+    plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True
+) -> list[Step]:
     """The steps that can influence the last values of what is wanted; the others need not run.
 
     Args:
         plan: of the graph.
         steps: the whole schedule.
         want: names of variables.
-        overwrites: is the value that an update leaves independent of the one before, if all nodes are updated?
+        overwrites: is the value that an update leaves independent of the one before, if all nodes are
+            updated?
     """
     needed = set(want)
     live: list[Step] = []
@@ -44,7 +47,7 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
         steps: a schedule.
         cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
     """
-    # backwards, with the place of the next update of each variable; of a schedule that repeats, that of its next round
+    # backwards, with the place of the next update of each variable, in the next round if the schedule repeats
     following: dict[str, int] = {}
     if cyclic:
         following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
@@ -58,7 +61,9 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
             reused = frozenset(
                 inlet.key
                 for inlet in plan.changing[step.name]
-                if all(source != step.name and following.get(source, until) >= until for source in inlet.sources)
+                if all(
+                    source != step.name and following.get(source, until) >= until for source in inlet.sources
+                )
             )
         marked.append(replace(step, reused=reused))
         following[step.name] = place

@@ -1,4 +1,4 @@
-"""The running state of coordinate descent: values, messages that are still valid, and the exact block update."""
+"""The state of a run: values, messages that are still valid, and the exact block update."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Snapshot:
 class State:
     """Values of all arrays and the messages between them.
 
-    A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
-    is cached until one of its operands changes; the sum of those that never change is computed once. What a fusion
-    computes at once is received as one message.
+    A variable without a value is a structural zero: multilinear messages with an absent operand are not
+    computed at all. A message is cached until one of its operands changes; the sum of those that never change
+    is computed once. What a fusion computes at once is received as one message.
 
     Args:
         plan: which messages reach which variable.
@@ -42,9 +42,11 @@ class State:
         fusions: rules that compute the messages of several factors at once.
 
     Attributes:
-        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
+        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there
+            are none.
         raw: the variables whose last sum of messages is one message, just as its factor returned it.
-        unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
+        unfinished: for variables that the inner solver updates, the batch elements that it left without a
+            minimum.
     """
 
     def __init__(
@@ -91,7 +93,11 @@ class State:
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
 
     def update(self, step: Step) -> Tensor | None:
-        """Update one block, from the minimiser of the energy in it: grad Psi*(sum of messages). Returns the value before."""
+        """Update one block from the minimiser of the energy in it, grad Psi*(sum of messages).
+
+        Returns:
+            The value before; None if the variable was absent.
+        """
         name = step.name
         old = self.values.get(name)
         rows = self._update_rows(step)
@@ -115,10 +121,12 @@ class State:
     def value(self, name: str) -> Tensor:
         """The value that the engine computes with: zeros if the variable is absent."""
         x = self.values.get(name)
-        return self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
+        return (
+            self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
+        )
 
     def result(self, name: str) -> Tensor:
-        """The value of a variable for the caller: zeros if it is absent, the given value where it is given, padding included."""
+        """The value of a variable for the caller: zeros if it is absent, padding as it was given."""
         x = self.value(name)
         if name in self.evidence.padding:
             given, where = self.evidence.padding[name]
@@ -126,8 +134,12 @@ class State:
         return x
 
     def present_factors(self, name: str) -> list[EnergyFactor]:
-        """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
-        return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
+        """The factors of a variable whose other variables have values; the energy of the rest is zero."""
+        return [
+            f
+            for f in self.plan.factors_of(name)
+            if all(other in self.values or other == name for other in f.variables)
+        ]
 
     def snapshot(self) -> Snapshot:
         """The current values and pre-activations, to go back to."""
@@ -166,7 +178,7 @@ class State:
         return torch.where(_along(self.frozen, new), 0 if old is None else old, new)
 
     def resulting_preactivation(self, name: str) -> Tensor:
-        """The sum of messages at the last update, shape ``(batch, *axes)``; before divergence, in frozen batch elements."""
+        """The sum of messages at the last update (before divergence), shape ``(batch, *axes)``."""
         t = self.preactivations[name].expand(self.evidence.batch, *self.evidence.shapes[name])
         return self.keep_frozen(t, self._frozen_preactivations.get(name))
 
@@ -210,7 +222,10 @@ class State:
     def _coupled_rows(self, name: str, count: int) -> bool:
         """Does the regularizer tie entries of different rows?"""
         variable = self.plan.graph.variables[name]
-        return any(axis in variable.axes[:count] for axis in self.evidence.regularizers[name].over_axes(variable.axes))
+        return any(
+            axis in variable.axes[:count]
+            for axis in self.evidence.regularizers[name].over_axes(variable.axes)
+        )
 
     def receive(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
@@ -229,7 +244,7 @@ class State:
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
     def preactivation(self, step: Step) -> Tensor:
-        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
+        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 if all agree."""
         name = step.name
         single = len(self._reception.static[name]) <= 1
         if name not in self._static:
@@ -246,7 +261,12 @@ class State:
             single = total is None
             if total is None:
                 total = received
-            elif inlet.shared is not None and inlet.shared.fresh_messages and inlet.key not in self._cached and not torch.is_grad_enabled():
+            elif (
+                inlet.shared is not None
+                and inlet.shared.fresh_messages
+                and inlet.key not in self._cached
+                and not torch.is_grad_enabled()
+            ):
                 total = received.add_(total)
             else:
                 total = total + received
@@ -258,7 +278,7 @@ class State:
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
 
     def sum_static(self, names: Iterable[str]) -> None:
-        """Compute the sums of those messages to some variables that never change, where that has not been done."""
+        """Compute the sums of those messages to some variables that never change, unless they are kept."""
         for name in names:
             if name not in self._static:
                 self._static[name] = self._static_sum(name)
@@ -291,7 +311,8 @@ class State:
     def detach_past(self) -> None:
         """Go on from values that earlier updates computed without derivatives.
 
-        All messages are computed again, and observed entries are put in place once more: derivatives reach these.
+        All messages are computed again, and observed entries are put in place once more: derivatives reach
+        these.
         """
         for name, (value, where) in self.evidence.observed.items():
             self.values[name] = torch.where(where, value, self.values[name])
@@ -310,16 +331,19 @@ class State:
         return [messages.branch() for messages in self._messages]
 
     def branch(self, values: Mapping[str, Tensor]) -> State:
-        """A state that continues from this one with other values of some variables; of messages it shares those that never change."""
+        """A state that goes on from other values of some variables; it shares messages that never change."""
         branch = copy.copy(self)
         branch.values = {**self.values, **values}
-        branch.preactivations, branch.unfinished, branch.raw = dict(self.preactivations), dict(self.unfinished), set(self.raw)
+        branch.preactivations, branch.unfinished = dict(self.preactivations), dict(self.unfinished)
+        branch.raw = set(self.raw)
         branch._version, branch._static = dict(self._version), dict(self._static)
         branch._cached, branch._products = {}, {}
         branch._messages = self._branched_fusions()
         return branch
 
-    def adopt(self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]) -> None:
+    def adopt(
+        self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]
+    ) -> None:
         """Go on from where a branch has arrived.
 
         Args:
@@ -329,7 +353,8 @@ class State:
         """
         self.values.update(values)
         self.preactivations = dict(preactivations)
-        self.unfinished, self.raw, self._version = dict(branch.unfinished), set(branch.raw), dict(branch._version)
+        self.unfinished, self.raw = dict(branch.unfinished), set(branch.raw)
+        self._version = dict(branch._version)
         self._drop_changing()
 
     def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
@@ -351,7 +376,7 @@ class State:
         return message
 
     def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
-        """A cached message with new values in the rows that its only source, partially observed, can have changed."""
+        """A cached message with new values in the inferred rows of its partially observed source."""
         rows = self.evidence.free_rows[inlet.sources[0]]
         assert inlet.shared is not None
         fresh = inlet.shared.message_rows(name, self.values, rows)

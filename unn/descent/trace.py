@@ -89,7 +89,8 @@ class Trace(ABC):
 class Energies(Trace):
     """The energy after each update by differences: only the block that changed is evaluated.
 
-    Regularizers of absent variables count with Psi(0), which is +inf where 0 lies outside the domain (simplex).
+    Regularizers of absent variables count with Psi(0), which is +inf where 0 lies outside the domain
+    (simplex).
 
     Args:
         state: before its first update.
@@ -144,7 +145,9 @@ class Terms(Trace):
         super().__init__(state, terms, terms)
 
     def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
-        factors = [factor for factor in self._state.plan.graph.energy_factors if step.name in factor.variables]
+        factors = [
+            factor for factor in self._state.plan.graph.energy_factors if step.name in factor.variables
+        ]
         return {
             step.name: _regularizer_share(self._state, step),
             **{factor.name: state_factor_share(self._state, factor) for factor in factors},

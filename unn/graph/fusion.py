@@ -28,7 +28,7 @@ class InferredRows:
 
 
 class FusedMessages(ABC):
-    """The messages of a ``Fusion`` in one run, with the intermediate results that it keeps between updates."""
+    """The messages of a ``Fusion`` in one run, with the results that it keeps between updates."""
 
     @abstractmethod
     def to(
@@ -39,14 +39,14 @@ class FusedMessages(ABC):
         Args:
             target: name of a variable in which the energy of all factors of the graph is affine.
             values: values of arrays by name; a variable without a value is absent, which counts as 0.
-            versions: the number of updates of each variable so far. Intermediate results from values with the same
-                versions are still valid; arrays without a version never change.
-            reused: names of the factors whose messages to the target will be the same at its next update, so that
-                they are worth keeping; None if that is not known.
+            versions: the number of updates of each variable so far. Intermediate results from values with the
+                same versions are still valid; arrays without a version never change.
+            reused: names of the factors whose messages to the target will be the same at its next update, so
+                that they are worth keeping; None if that is not known.
 
         Returns:
-            Shape ``(batch, *axes)``, where batch may be 1, finite for finite values and sharing no memory with them;
-            None if the sum is 0 because operands of all messages are absent.
+            Shape ``(batch, *axes)``, where batch may be 1, finite for finite values and sharing no memory
+            with them; None if the sum is 0 because operands of all messages are absent.
         """
 
     def sum_static(self, targets: Iterable[str], values: Values, versions: Mapping[str, int]) -> None:
@@ -60,13 +60,14 @@ class FusedMessages(ABC):
 
     @abstractmethod
     def branch(self) -> FusedMessages:
-        """The messages of a run that continues from other values, with those results that no update can change."""
+        """The messages of a run that continues from other values, with what no update can change."""
 
 
 class Fusion(ABC):
     """A rule that computes all messages of a set of factors to a set of variables at once.
 
-    Engines use the fusions of a declaration (``Declaration.fuse``). The sum of the messages is the same up to rounding.
+    Engines use the fusions of a declaration (``Declaration.fuse``). The sum of the messages is the same up to
+    rounding.
     """
 
     @property
@@ -80,11 +81,14 @@ class Fusion(ABC):
 
         Args:
             batch: number of batch elements.
-            inferred: by name, the variables of which only few rows are inferred; the other rows are as observed.
+            inferred: by name, the variables of which only few rows are inferred; the other rows are as
+                observed.
         """
 
 
-def check_fusions(graph: str, variables: Collection[str], factors: Mapping[str, Factor], fusions: Sequence[Fusion]) -> None:
+def check_fusions(
+    graph: str, variables: Collection[str], factors: Mapping[str, Factor], fusions: Sequence[Fusion]
+) -> None:
     """Check that fusions fit a graph and one another.
 
     Args:
@@ -94,23 +98,29 @@ def check_fusions(graph: str, variables: Collection[str], factors: Mapping[str, 
         fusions: rules to use together.
 
     Raises:
-        DeclarationError: for an object that is not a fusion, unknown names, factors that do not touch the variable that
-            they are listed for, or a variable that two fusions list.
+        DeclarationError: for an object that is not a fusion, unknown names, factors that do not touch the
+            variable that they are listed for, or a variable that two fusions list.
     """
     fused: set[str] = set()
     for fusion in fusions:
         if not isinstance(fusion, Fusion):
-            raise DeclarationError(f"graph {graph!r}: a fusion is an object of a subclass of unn.extending.Fusion, got {fusion!r}.")
+            raise DeclarationError(
+                f"graph {graph!r}: a fusion is an object of a subclass of unn.extending.Fusion, got "
+                f"{fusion!r}."
+            )
         for name, replaced in fusion.replaces.items():
             if name not in variables:
                 raise DeclarationError(f"fusion: graph {graph!r}: " + unknown("variable", name, variables))
             if name in fused:
-                raise DeclarationError(f"fusion: graph {graph!r}: two fusions compute messages to variable {name!r}; use one.")
+                raise DeclarationError(
+                    f"fusion: graph {graph!r}: two fusions compute messages to variable {name!r}; use one."
+                )
             fused.add(name)
             for factor in replaced:
                 if factor not in factors:
                     raise DeclarationError(f"fusion: graph {graph!r}: " + unknown("factor", factor, factors))
                 if name not in factors[factor].variables:
                     raise DeclarationError(
-                        f"fusion: graph {graph!r}: factor {factor!r} does not touch variable {name!r}, so it sends no message to it."
+                        f"fusion: graph {graph!r}: factor {factor!r} does not touch variable {name!r}, so it "
+                        "sends no message to it."
                     )

@@ -1,4 +1,4 @@
-"""Fused attention: the same values, energies and gradients as from the messages one by one, with every rule of the engine."""
+"""Fused attention: values, energies and gradients as from the messages one by one, with every rule."""
 
 import copy
 import itertools
@@ -59,7 +59,7 @@ def generator():
 PARTS = ["rows", "entries", "most rows", "all"]
 
 
-# -- inference ---------------------------------------------------------------------------------------------------------
+# -- inference -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -117,7 +117,9 @@ def test_batch_elements_that_diverge_are_held_and_the_others_go_on():
     scale = torch.tensor([0.01, 30.0, 0.01], dtype=D)[:, None, None]
     x = random(BATCH, N, WIDTH) * scale
     outcomes = [
-        unn.infer(g, {"X": x, "P": torch.zeros(N, WIDTH, dtype=D)}, order=list("QKVSH"), iterations=300, **options)
+        unn.infer(
+            g, {"X": x, "P": torch.zeros(N, WIDTH, dtype=D)}, order=list("QKVSH"), iterations=300, **options
+        )
         for options in ({}, {"fusions": ()})
     ]
     assert outcomes[0].status is outcomes[1].status is unn.Status.UNBOUNDED
@@ -133,14 +135,15 @@ def test_inference_until_convergence_agrees():
     g.double()
     x = random(BATCH, N, WIDTH)
     fused, single = (
-        unn.infer(g, {"X": x}, order=list("QKVSH"), until=1e-9, **options) for options in ({}, {"fusions": ()})
+        unn.infer(g, {"X": x}, order=list("QKVSH"), until=1e-9, **options)
+        for options in ({}, {"fusions": ()})
     )
     assert fused.converged and fused.rounds == single.rounds
     net = unn.Unrolled(g, "X", "H", order=list("QKVSH"), until=1e-9)
     torch.testing.assert_close(net(x), single["H"], **CLOSE)
 
 
-# -- unrolled networks -------------------------------------------------------------------------------------------------
+# -- unrolled networks ---------------------------------------------------------------------------------------
 
 
 def run(net, x, p, lengths):
@@ -172,7 +175,12 @@ class Seen:
 def test_networks_with_and_without_fusions_agree(update, gradient, order, part, lengths, heads):
     g, _ = declared(heads, masked=heads == 2)
     x, p = Seen(part), random(N, WIDTH, seed=1)
-    options = {"order": ORDERS[order], "iterations": 5, "update": UPDATES[update], "gradient": GRADIENTS[gradient]}
+    options = {
+        "order": ORDERS[order],
+        "iterations": 5,
+        "update": UPDATES[update],
+        "gradient": GRADIENTS[gradient],
+    }
     fused, single = (
         run(unn.Unrolled(g, ["X", "P"], ["X", "S", "H"], **options, **fusions), x, p, lengths)
         for fusions in ({}, {"fusions": ()})
@@ -204,7 +212,14 @@ def test_second_derivatives_agree(update, gradient):
     results = []
     for fusions in ({}, {"fusions": ()}):
         net = unn.Unrolled(
-            g, ["X", "P"], "X", ORDERS["forward-backward"], 3, update=UPDATES[update], gradient=GRADIENTS[gradient], **fusions
+            g,
+            ["X", "P"],
+            "X",
+            ORDERS["forward-backward"],
+            3,
+            update=UPDATES[update],
+            gradient=GRADIENTS[gradient],
+            **fusions,
         )
         parameters = list(g.parameters())
         first = torch.autograd.grad(net(observation("rows", x), p).sin().sum(), parameters, create_graph=True)
@@ -237,7 +252,9 @@ def test_queries_may_be_observed_in_part_and_have_other_factors(heads):
     attention = undirected_attention(g, X, heads=heads, init=0.3)
     letters = "n e" if heads == 1 else "n h e"
     shape = "e d" if heads == 1 else "head e d"
-    g.factor(Multilinear(attention.Q[letters], g.parameter("U", shape, init=0.3)[f"{letters[2:]} d"], Z["n d"]))
+    g.factor(
+        Multilinear(attention.Q[letters], g.parameter("U", shape, init=0.3)[f"{letters[2:]} d"], Z["n d"])
+    )
     g.double()
     q = random(BATCH, N, *(() if heads == 1 else (heads,)), WIDTH // heads)
     mask = torch.ones(BATCH, N, dtype=torch.bool)
@@ -261,7 +278,7 @@ def test_results_share_no_memory():
     assert len({x.untyped_storage().data_ptr() for x in tensors}) == len(tensors)
 
 
-# -- declarations ------------------------------------------------------------------------------------------------------
+# -- declarations --------------------------------------------------------------------------------------------
 
 
 def test_each_attention_of_a_graph_is_fused_and_parameters_keep_their_names():
@@ -347,7 +364,9 @@ def test_fusions_of_extensions_are_used_alike(gradient):
     X, H = g.variable("X", "x", unn.SquaredNorm()), g.variable("H", "h", unn.NonNegative())
     Y = g.variable("Y", "h", unn.SquaredNorm())
     W, b = g.parameter("W", "h x"), g.parameter("b", "h", init="normal")
-    fusion = Pairwise([g.factor(Multilinear(H["h"], W["h x"], X["x"])), g.factor(Multilinear(b["h"], H["h"]))])
+    fusion = Pairwise(
+        [g.factor(Multilinear(H["h"], W["h x"], X["x"])), g.factor(Multilinear(b["h"], H["h"]))]
+    )
     g.factor(Multilinear(H["h"], g.parameter("c", "h", init="normal")["h"], Y["h"]))
     g.fuse(fusion)
     g.double()
@@ -356,7 +375,9 @@ def test_fusions_of_extensions_are_used_alike(gradient):
     for options in ({}, {"fusions": ()}):
         net = unn.Unrolled(g, "X", ["H", "Y"], ["H", "Y"], 4, gradient=GRADIENTS[gradient], **options)
         values = net(x)
-        results.append([*values, *torch.autograd.grad(sum(t.sin().sum() for t in values), [x, *g.parameters()])])
+        results.append(
+            [*values, *torch.autograd.grad(sum(t.sin().sum() for t in values), [x, *g.parameters()])]
+        )
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
     assert fusion.calls
