@@ -53,6 +53,9 @@ from .graph.factor import EnergyFactor as EnergyFactor
 from .graph.factor import Factor as Factor
 from .graph.factor import SharedMessages as SharedMessages
 from .graph.factor import Values as Values
+from .graph.fusion import FusedMessages as FusedMessages
+from .graph.fusion import Fusion as Fusion
+from .graph.fusion import InferredRows as InferredRows
 from .graph.interactions import Nodes as Nodes
 from .graph.interactions import Relation as Relation
 from .graph.interactions import Shapes as Shapes

@@ -5,22 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm
+from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm, Unrolled
 from unn.errors import DeclarationError
 from unn.graph.adjacency import Adjacency
 from unn.ops.attention import AttentionMask
 
 from ..energies.multilinear import Multilinear
 from .declare import undirected_attention
-from .fused import UnrolledAttention
 
 
 class EnergyBody(nn.Module):
     """Infers node states X, hidden features F and undirected attention among the X from observed tokens T.
 
-    E = undirected attention of X with the graph's mask (undirected-network paper, Section 4) - <X, T> - <F, X A'> - <b, F>, with tanh for X and H and
-    relu for F. Each round after the first propagates information over one or two edges, so that ``rounds``
-    correspond to layers with tied weights.
+    E = undirected attention of X with the graph's mask (undirected-network paper, Section 4)
+    - <X, T> - <F, X A'> - <b, F>, with tanh for X and H and relu for F. Each round after the first propagates
+    information over one or two edges, so that ``rounds`` correspond to layers with tied weights.
 
     Args:
         adjacency: attention mask over the nodes; the body accepts this number of nodes only.
@@ -36,7 +35,9 @@ class EnergyBody(nn.Module):
         >>> denoiser = unn.Denoiser(g, width=64, body=body)
     """
 
-    def __init__(self, adjacency: Adjacency | AttentionMask, width: int, heads: int = 4, rounds: int = 6) -> None:
+    def __init__(
+        self, adjacency: Adjacency | AttentionMask, width: int, heads: int = 4, rounds: int = 6
+    ) -> None:
         super().__init__()
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
             raise DeclarationError(f"EnergyBody: rounds must be a whole number >= 1, got {rounds!r}.")
@@ -45,14 +46,17 @@ class EnergyBody(nn.Module):
         graph = FactorGraph("energy_body", d=width, f=2 * width)
         T, X = graph.variable("T", "n d", SquaredNorm()), graph.variable("X", "n d", SignedEntropy())
         F = graph.variable("F", "n f", NonNegative())
-        attention = undirected_attention(graph, X, heads=heads, mask=mask, regularizers={"H": SignedEntropy()})
+        attention = undirected_attention(
+            graph, X, heads=heads, mask=mask, regularizers={"H": SignedEntropy()}
+        )
         A, b = graph.parameter("A", "f d"), graph.parameter("b", "f")
         graph.factor(Multilinear(X["n d"], T["n d"]))
         graph.factor(Multilinear(F["n f"], A["f d"], X["n d"]))
         graph.factor(Multilinear(b["f"], F["n f"]))
         self.norm = nn.LayerNorm(width)
-        self.network = UnrolledAttention(
-            attention, given="T", want="X", order=["X", *attention.order, "F", "X"], iterations=rounds, check_values=False
+        order = ["X", *attention.order, "F", "X"]
+        self.network = Unrolled(
+            graph, given="T", want="X", order=order, iterations=rounds, check_values=False
         )
         self.out = nn.Linear(width, width)
 
@@ -67,6 +71,8 @@ class EnergyBody(nn.Module):
             DeclarationError: if the number of nodes differs from that of the adjacency.
         """
         if tokens.shape[1] != self.nodes:
-            raise DeclarationError(f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size.")
+            raise DeclarationError(
+                f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size."
+            )
         mixed: Tensor = self.network(self.norm(tokens + conditioning))
         return torch.add(tokens, self.out(mixed))

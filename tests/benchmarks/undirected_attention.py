@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import unn
-from factors import UnrolledAttention, undirected_attention
+from factors import undirected_attention
 from tests.benchmarks.core import Model, cases_of, report
 from tests.benchmarks.measure import Case
 
@@ -70,8 +70,8 @@ def completion(
     positions, known, x, band = (tensor.to(device) for tensor in (positions, known, x, band))
     seen = unn.Partial(x, known[:, :, None])
     order = unn.ForwardBackward(attention.order, last="X")
-    fused = UnrolledAttention(attention, "X", "X", order)
-    generic = unn.Unrolled(g, "X", "X", order)
+    fused = unn.Unrolled(g, "X", "X", order)
+    generic = unn.Unrolled(g, "X", "X", order, fusions=())
     W_Q, W_K, W_V = (g.get_parameter(name) for name in ("W_Q", "W_K", "W_V"))
 
     def project(z: Tensor, W: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch._C._functorch import is_batchedtensor
 from ..errors import InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Constant, Index, Variable, batched_axes, check_batch
 from ..graph.declaration import Declaration
+from ..graph.fusion import Fusion, check_fusions
 from ..regularizers import Elementwise
 from .lengths import masked
 
@@ -24,7 +25,10 @@ def check_generator(generator: object) -> None:
         InferenceError: for anything but a ``torch.Generator`` or None, a seed for example.
     """
     if generator is not None and not isinstance(generator, torch.Generator):
-        raise InferenceError(f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got {generator!r}.")
+        raise InferenceError(
+            f"generator: a torch.Generator such as torch.Generator().manual_seed({generator!r}), got "
+            f"{generator!r}."
+        )
 
 
 def check_readable(values: Iterable[object]) -> None:
@@ -33,8 +37,13 @@ def check_readable(values: Iterable[object]) -> None:
     Raises:
         InferenceError: under ``torch.func.vmap``.
     """
-    if torch._C._are_functorch_transforms_active() and any(isinstance(x, Tensor) and is_batchedtensor(x) for x in values):
-        raise InferenceError("under torch.func.vmap no values can be checked; make the network with check_values=False, and give it values that fit.")
+    if torch._C._are_functorch_transforms_active() and any(
+        isinstance(x, Tensor) and is_batchedtensor(x) for x in values
+    ):
+        raise InferenceError(
+            "under torch.func.vmap no values can be checked; make the network with check_values=False, and "
+            "give it values that fit."
+        )
 
 
 def given_array(graph: Declaration, name: str) -> Array:
@@ -48,14 +57,18 @@ def given_array(graph: Declaration, name: str) -> Array:
         known = [n for n, a in graph.arrays.items() if isinstance(a, (Variable, Constant))]
         raise ObservationError(f"given: graph {graph.name!r}: " + unknown("variable", name, known))
     if name in graph._buffers:
-        raise ObservationError(f"given: constant {name!r} has a value since its declaration; declare it without one to give it in each call.")
+        raise ObservationError(
+            f"given: constant {name!r} has a value since its declaration; declare it without one to give it "
+            "in each call."
+        )
     if isinstance(array, Index):
         raise ObservationError(
             f"given: {name!r} is an index; its numbers belong to the declaration, not to an observation."
         )
     if not isinstance(array, (Variable, Constant)):
         raise ObservationError(
-            f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or graph.{name}.data), not to an observation."
+            f"given: {name!r} is a parameter; its value belongs to the graph (load_state_dict, or "
+            f"graph.{name}.data), not to an observation."
         )
     return array
 
@@ -67,19 +80,29 @@ def check_tensor(where: str, array: Array, x: object, like: Tensor | None) -> Te
         ObservationError: with the remedy.
     """
     if not isinstance(x, Tensor):
-        raise ObservationError(f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with torch.as_tensor(...).")
+        raise ObservationError(
+            f"{array.kind} {where}: expected a torch.Tensor, got {type(x).__name__}; convert it with "
+            "torch.as_tensor(...)."
+        )
     if x.layout != torch.strided:
         raise ObservationError(f"{array.kind} {where}: a sparse tensor ({x.layout}); call .to_dense().")
     if not x.is_floating_point():
-        remedy = "one-hot labels with torch.nn.functional.one_hot(...).float()" if x.ndim <= len(array.axes) else "call .float()"
+        remedy = (
+            "one-hot labels with torch.nn.functional.one_hot(...).float()"
+            if x.ndim <= len(array.axes)
+            else "call .float()"
+        )
         raise ObservationError(f"{array.kind} {where}: dtype {x.dtype} is not floating point; {remedy}.")
     if like is not None and x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
         raise ObservationError(
-            f"{array.kind} {where}: dtype {x.dtype} differs from {like.dtype} of the graph's parameters or the other values; "
-            f"convert it with .to({like.dtype}), or the graph with graph.to({x.dtype})."
+            f"{array.kind} {where}: dtype {x.dtype} differs from {like.dtype} of the graph's parameters or "
+            f"the other values; convert it with .to({like.dtype}), or the graph with graph.to({x.dtype})."
         )
     if like is not None and x.device != like.device:
-        raise ObservationError(f"{array.kind} {where}: on device {x.device}, but the graph is on {like.device}; move one of them with .to(...).")
+        raise ObservationError(
+            f"{array.kind} {where}: on device {x.device}, but the graph is on {like.device}; move one of "
+            "them with .to(...)."
+        )
     return x if like is None else like
 
 
@@ -95,11 +118,14 @@ def check_dtypes(values: Mapping[str, Tensor]) -> None:
             first = name, x
         elif x.dtype != first[1].dtype:
             raise ObservationError(
-                f"{name!r} has dtype {x.dtype}, but {first[0]!r} has {first[1].dtype}; convert the graph with graph.to({first[1].dtype})."
+                f"{name!r} has dtype {x.dtype}, but {first[0]!r} has {first[1].dtype}; convert the graph "
+                f"with graph.to({first[1].dtype})."
             )
 
 
-def check_shape(graph: Declaration, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None) -> int | None:
+def check_shape(
+    graph: Declaration, where: str, array: Array, x: Tensor, solved: dict[str, int], batch: int | None
+) -> int | None:
     """Check the shape of a value, note the sizes of its dynamic axes, and return the batch size."""
     table = graph.size_table
     if x.ndim == len(array.axes) and isinstance(array, Constant):
@@ -119,7 +145,10 @@ def check_shape(graph: Declaration, where: str, array: Array, x: Tensor, solved:
                 f"{axis}={size}.{hint}"
             )
         if size == 0:
-            raise ObservationError(f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty sequences first.")
+            raise ObservationError(
+                f"{array.kind} {where}: axis {axis!r} has size 0 (shape {tuple(x.shape)}); drop empty "
+                "sequences first."
+            )
         solved[root] = size
     return batch
 
@@ -132,7 +161,10 @@ def check_constants(graph: Declaration, given: Collection[str]) -> None:
     """
     for name, array in graph.arrays.items():
         if isinstance(array, Constant) and name not in given and name not in graph._buffers:
-            raise ObservationError(f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, {{{name!r}: ...}}.")
+            raise ObservationError(
+                f"constant {name!r} ({' '.join(array.axes)}) has no value; pass it with what is given, "
+                f"{{{name!r}: ...}}."
+            )
 
 
 def take_sizes(graph: Declaration, sizes: Mapping[str, int], solved: dict[str, int]) -> None:
@@ -149,11 +181,16 @@ def take_sizes(graph: Declaration, sizes: Mapping[str, int], solved: dict[str, i
             raise ObservationError(f"sizes: axis {axis!r} needs a whole number >= 1, got {size!r}.")
         root = graph.size_table.root(axis)
         if solved.get(root, size) != size:
-            raise ObservationError(f"sizes: axis {axis!r} is {size}, but {solved[root]} follows from the declaration or the values.")
+            raise ObservationError(
+                f"sizes: axis {axis!r} is {size}, but {solved[root]} follows from the declaration or the "
+                "values."
+            )
         solved[root] = size
 
 
-def check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str, zero_allowed: bool = False) -> None:
+def check_domain(
+    variable: Variable, x: Tensor, mask: Tensor | None, where: str, zero_allowed: bool = False
+) -> None:
     """Check that observed values lie in the domain of their variable.
 
     Raises:
@@ -170,14 +207,18 @@ def check_domain(variable: Variable, x: Tensor, mask: Tensor | None, where: str,
     if bool(inside.all()) or (zero_allowed and bool((seen == 0).all())):
         return
     if not bool(seen.isfinite().all()):
-        raise ObservationError(f"variable {where}: {describe_non_finite(seen)}; clean the data, or observe only part of it with unn.Partial.")
+        raise ObservationError(
+            f"variable {where}: {describe_non_finite(seen)}; clean the data, or observe only part of it with "
+            "unn.Partial."
+        )
     outside = (~inside).nonzero().flatten()
     first = int(outside[0])
     entries = seen[first].detach()
     raise ObservationError(
-        f"variable {where}: {len(outside)} of {len(inside)} batch elements lie outside the domain of {variable.regularizer!r} "
-        f"({variable.regularizer.formula}), first batch element {first}, whose entries go from {float(entries.min()):.4g} to "
-        f"{float(entries.max()):.4g} and sum to {float(entries.sum()):.4g}; rescale the values, or declare another regularizer."
+        f"variable {where}: {len(outside)} of {len(inside)} batch elements lie outside the domain of "
+        f"{variable.regularizer!r} ({variable.regularizer.formula}), first batch element {first}, whose "
+        f"entries go from {float(entries.min()):.4g} to {float(entries.max()):.4g} and sum to "
+        f"{float(entries.sum()):.4g}; rescale the values, or declare another regularizer."
     )
 
 
@@ -197,5 +238,23 @@ def describe_bad_parameters(graph: Declaration, names: Collection[str] | None = 
     """
     for name, parameter in graph.named_parameters():
         if (names is None or name in names or "." in name) and not bool(parameter.isfinite().all()):
-            return f"Parameter {name!r}: {describe_non_finite(parameter.detach())}; restore it, and look at what set it."
+            problem = describe_non_finite(parameter.detach())
+            return f"Parameter {name!r}: {problem}; restore it, and look at what set it."
     return ""
+
+
+def choose_fusions(graph: Declaration, fusions: Collection[Fusion] | None) -> tuple[Fusion, ...]:
+    """The fusions of a run: those of the graph if None are passed.
+
+    Raises:
+        InferenceError: for anything but a collection.
+        DeclarationError: for fusions that do not fit the graph.
+    """
+    if fusions is None:
+        return graph.fusions
+    if not isinstance(fusions, Collection):
+        raise InferenceError(
+            f"fusions: a list of fusions such as graph.fusions, or () for none, got {fusions!r}."
+        )
+    check_fusions(graph.name, graph.variables, graph.factors, list(fusions))
+    return tuple(fusions)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import InferenceError
 from .plan import Step
+from .rounds import run_rounds
 from .state import State
 
 
@@ -43,8 +44,8 @@ class Unroll(Gradient):
 class Truncate(Gradient):
     """The gradient through the last rounds alone; what the rounds before them computed counts as constant.
 
-    It is biased: what the parameters change in the first rounds is left out. Near a fixed point of converging rounds the bias falls geometrically
-    with the number of rounds (Shaban et al., 2019).
+    It is biased: what the parameters change in the first rounds is left out. Near a fixed point of converging
+    rounds the bias falls geometrically with the number of rounds (Shaban et al., 2019).
 
     Args:
         rounds: how many rounds are differentiated, at least 1.
@@ -64,15 +65,16 @@ class Truncate(Gradient):
         if constant:
             with torch.no_grad():
                 run_steps(state, constant, receive_last=False)
-            state.forget()
+            state.detach_past()
         run_steps(state, steps[len(constant) :], receive_last)
 
 
 @dataclass(frozen=True)
 class Checkpoint(Gradient):
-    """The exact gradient from less memory: rounds are computed a second time in the backward pass (Chen et al., 2016).
+    """The exact gradient from less memory: rounds are computed again in the backward pass.
 
-    Kept are the values of the variables between groups of rounds, and all that is computed within one group at a time.
+    The method is that of Chen et al. (2016). Kept are the values of the variables between groups of rounds,
+    and all that is computed within one group at a time.
 
     Args:
         rounds: in a group, at least 1.
@@ -98,12 +100,9 @@ UNROLL = Unroll()
 
 def run_steps(state: State, steps: Sequence[Step], receive_last: bool) -> None:
     """Run updates one after another; arguments as of ``Gradient.run``."""
-    for step in steps[:-1]:
-        state.update(step)
+    run_rounds(state, [steps[:-1] if receive_last else steps])
     if receive_last:
         state.receive(steps[-1])
-    else:
-        state.update(steps[-1])
 
 
 def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> None:
@@ -121,10 +120,16 @@ def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> 
             branches.append(branch)
         return (*(branch.values[name] for name in _present(branch)), *branch.preactivations.values())
 
-    results: Any = checkpoint(run, *(state.values[name] for name in names), use_reentrant=False, preserve_rng_state=False)
+    results: Any = checkpoint(
+        run, *(state.values[name] for name in names), use_reentrant=False, preserve_rng_state=False
+    )
     first = branches[0]
     present = _present(first)
-    state.adopt(first, dict(zip(present, results, strict=False)), dict(zip(first.preactivations, results[len(present) :], strict=True)))
+    state.adopt(
+        first,
+        dict(zip(present, results, strict=False)),
+        dict(zip(first.preactivations, results[len(present) :], strict=True)),
+    )
 
 
 def _present(state: State) -> list[str]:

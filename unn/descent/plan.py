@@ -1,23 +1,23 @@
-"""The compiled graph: which messages reach which variable, and how each block is minimised. Found once, run often."""
+"""The compiled graph: which messages reach which variable, and how each block is minimised."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import InferenceError, unknown
+from ..errors import InferenceError
 from ..graph.arrays import Variable
 from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
-from ..graph.factor import EnergyFactor, Factor, SharedMessages
+from ..graph.factor import EnergyFactor, SharedMessages
+from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes, node_axis_count
-from .orders import Block, Item, Listed, Order
+from .orders import Block, Item
 
 How = Literal["closed form", "coloured", "inner solver"]
 
@@ -46,7 +46,8 @@ class Step:
     Attributes:
         name: the variable.
         nodes: only these of its nodes: boolean, ready to broadcast against ``(batch, *axes)``.
-        reused: keys of the messages that are still valid at the variable's next update, so worth keeping; None if that is not known.
+        reused: keys of the messages that are still valid at the variable's next update, so worth keeping;
+            None if that is not known.
         round: the number of its round, from 0.
     """
 
@@ -57,6 +58,44 @@ class Step:
 
     def __str__(self) -> str:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"
+
+
+@dataclass(frozen=True, eq=False)
+class FusedSum:
+    """The sum of the messages to a variable that a fusion computes at once.
+
+    Attributes:
+        number: place of the fusion that computes it among those of the run.
+        keys: by name of a replaced factor, the key of its message; None if the message never changes.
+        complete: whether there are no other messages to the variable.
+    """
+
+    number: int
+    keys: Mapping[str, int | None]
+    complete: bool
+
+    def reused(self, step: Step) -> frozenset[str] | None:
+        """Names of the factors whose messages are valid at the next update; None if that is not known."""
+        if step.reused is None:
+            return None
+        return frozenset([name for name, key in self.keys.items() if key is None or key in step.reused])
+
+
+@dataclass(frozen=True, eq=False)
+class Reception:
+    """How each variable receives its messages: the sums of fusions, and one by one what these leave.
+
+    Attributes:
+        static: by variable, the messages that never change.
+        changing: by variable, the messages that depend on values of free variables.
+        fused: by variable, the sum that a fusion computes; variables without one are missing.
+        fusions: rules that compute the messages of several factors at once.
+    """
+
+    static: Mapping[str, Sequence[Inlet]]
+    changing: Mapping[str, Sequence[Inlet]]
+    fused: Mapping[str, FusedSum]
+    fusions: tuple[Fusion, ...]
 
 
 def require_energies(graph: Declaration) -> None:
@@ -114,17 +153,24 @@ class Plan:
             if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
                 self.how[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
+        self._single = Reception(self.static, self.changing, {}, ())
+        self._receptions: BoundedCache[tuple[int, ...], Reception] = BoundedCache(8)
 
     @classmethod
     def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
-        """The plan for these observed variables; made once for a graph and kept until its declaration changes."""
+        """The plan for these observed variables, kept until the declaration of the graph changes."""
         key = frozenset(name for name in fixed if name in graph.variables)
         return graph.memo((cls, key), lambda: cls(graph, key))
 
     def prepare(self) -> None:
         """Let every factor do its once-only work now, for the sizes known from the declaration."""
         table = self.graph.size_table
-        typical = {axis: size for a in self.graph.arrays.values() for axis in a.axes if (size := table.static.get(table.root(axis)))}
+        typical = {
+            axis: size
+            for a in self.graph.arrays.values()
+            for axis in a.axes
+            if (size := table.static.get(table.root(axis)))
+        }
         for factor in self.graph.factors.values():
             factor.prepare(typical)
 
@@ -132,8 +178,35 @@ class Plan:
         """The factors that touch a free variable."""
         return [inlet.factor for inlet in (*self.static[name], *self.changing[name])]
 
+    def reception(self, fusions: tuple[Fusion, ...]) -> Reception:
+        """How each variable receives its messages where some are computed by fusions."""
+        if not fusions:
+            return self._single
+        # fusions need not be hashable; the entry holds them, so that no other object gets the same address
+        addresses = tuple([id(fusion) for fusion in fusions])
+        return self._receptions.get_or_make(addresses, lambda: self._divided(fusions))
+
+    def _divided(self, fusions: tuple[Fusion, ...]) -> Reception:
+        fused: dict[str, FusedSum] = {}
+        for number, fusion in enumerate(fusions):
+            for name, factors in fusion.replaces.items():
+                # a block without a closed form goes to the inner solver, which needs the messages one by one
+                if self.how.get(name) == "closed form":
+                    keys: dict[str, int | None] = dict.fromkeys(factors)
+                    keys |= {i.factor.name: i.key for i in self.changing[name] if i.factor.name in keys}
+                    complete = all(factor.name in keys for factor in self.factors_of(name))
+                    fused[name] = FusedSum(number, keys, complete)
+        static, changing = (
+            {
+                name: [i for i in inlets if name not in fused or i.factor.name not in fused[name].keys]
+                for name, inlets in kind.items()
+            }
+            for kind in (self.static, self.changing)
+        )
+        return Reception(static, changing, fused, fusions)
+
     def steps(self, items: Sequence[Item], shapes: Shapes, device: torch.device) -> list[Step]:
-        """The exact updates that an order's blocks stand for; a variable that meets itself becomes its colour classes.
+        """The updates of the blocks of an order; a variable that meets itself becomes its colour classes.
 
         Raises:
             InferenceError: for a block whose nodes interact or whose shape does not fit.
@@ -167,14 +240,20 @@ class Plan:
         variable = self.graph.variable_named(block.name)
         shape = shapes[block.name][: node_axis_count(variable)]
         if not isinstance(block.nodes, Tensor):
-            raise InferenceError(f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a tensor, got {block.nodes!r}.")
+            raise InferenceError(
+                f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a "
+                f"tensor, got {block.nodes!r}."
+            )
         if block.nodes.dtype != torch.bool or tuple(block.nodes.shape) != shape:
             raise InferenceError(
                 f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape}, "
                 f"got {block.nodes.dtype} of shape {tuple(block.nodes.shape)}."
             )
         if block.nodes.device.type == "meta" != device.type:
-            raise InferenceError(f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, which holds no values.")
+            raise InferenceError(
+                f"order: the nodes of a block of variable {block.name!r} are on device {block.nodes.device}, "
+                "which holds no values."
+            )
         nodes = block.nodes.to(device, copy=True)
         if self.how[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()
@@ -184,149 +263,11 @@ class Plan:
                     clash = pairs[flat[pairs[:, 0]] & flat[pairs[:, 1]]]
                     if len(clash):
                         raise InferenceError(
-                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and {int(clash[0, 1])} (counted flat), "
-                            f"which interact in factor {factor.name!r}; name only nodes without interaction, or the whole variable."
+                            f"order: a block of variable {block.name!r} holds nodes {int(clash[0, 0])} and "
+                            f"{int(clash[0, 1])} (counted flat), which interact in factor {factor.name!r}; "
+                            "name only nodes without interaction, or the whole variable."
                         )
         return Step(block.name, _spread(nodes, variable))
-
-
-def check_order(graph: Declaration, order: Order, fixed: Collection[str], present: Collection[str]) -> None:
-    """Check the names of an order against what is given.
-
-    Raises:
-        InferenceError: for unknown or observed names, for everything given, and for variables that nothing would ever set.
-    """
-    free = [name for name in graph.variables if name not in fixed]
-    if not free:
-        raise InferenceError(f"graph {graph.name!r}: every variable is given, so nothing is left to infer; leave out the ones you want.")
-    for name in order.names:
-        if name not in graph.variables:
-            raise InferenceError(f"order: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        if name in fixed:
-            raise InferenceError(f"order: variable {name!r} is given, so it cannot be updated; leave it out of the order, or of what is given.")
-    for name in free:
-        if name not in order.names and name not in present:
-            raise InferenceError(
-                f"order: variable {name!r} is neither given nor in the order {list(order.names)}; add it, give it, or hold it with "
-                f"initial={{{name!r}: 'zero'}}."
-            )
-
-
-def check_reach(graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]) -> None:
-    """Check that what is given can influence what is wanted.
-
-    Raises:
-        InferenceError: for an unknown or observed name, or one that no chain of factors connects to what is given.
-    """
-    reached = set(given)
-    frontier = list(given)
-    neighbours: dict[str, set[str]] = {}
-    for factor in graph.factors.values():
-        for name in factor.operands:
-            neighbours.setdefault(name, set()).update(factor.variables)
-    while frontier:
-        for name in neighbours.get(frontier.pop(), ()):
-            if name not in reached:
-                reached.add(name)
-                frontier.append(name)
-    for name in want:
-        if name not in graph.variables:
-            raise InferenceError(f"want: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
-        if name in fixed:
-            raise InferenceError(f"want: variable {name!r} is given, so there is nothing to infer; want another one.")
-        if name not in reached:
-            raise InferenceError(
-                f"want: variable {name!r} cannot be reached from what is given ({', '.join(sorted(given)) or 'nothing'}): "
-                "no chain of factors connects them; add a factor, or give a variable that it meets."
-            )
-
-
-def default_order(graph: Declaration, given: Mapping[str, object] | Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
-    """The free variables by their distance from what is given, ties in the order of declaration."""
-    meets: dict[str, list[Factor]] = {}
-    for factor in graph.factors.values():
-        for name in factor.variables:
-            meets.setdefault(name, []).append(factor)
-    distance = {name: 0 for name in given if name in graph.variables}
-    frontier = list(distance)
-    for name in frontier:
-        for factor in meets.get(name, ()):
-            for other in factor.variables:
-                if other not in distance:
-                    distance[other] = distance[name] + 1
-                    frontier.append(other)
-    free = [name for name in graph.variables if name not in fixed]
-    return tuple(sorted(free, key=lambda name: distance.get(name, len(frontier))))
-
-
-def live_steps(plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True) -> list[Step]:
-    """The steps that can influence the last values of what is wanted; the others need not run.
-
-    Args:
-        plan: of the graph.
-        steps: the whole schedule.
-        want: names of variables.
-        overwrites: is the value that an update leaves independent of the one before, if all nodes are updated?
-    """
-    needed = set(want)
-    live: list[Step] = []
-    for step in reversed(steps):
-        if step.name not in needed:
-            continue
-        live.append(step)
-        # a variable whose update reads its own value is among its sources, and so needed again below
-        if step.nodes is None and overwrites:
-            needed.discard(step.name)
-        for inlet in plan.changing[step.name]:
-            needed.update(inlet.sources)
-    return live[::-1]
-
-
-def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
-    """The same steps, each with the messages that its variable's next update will find unchanged.
-
-    Args:
-        plan: of the graph.
-        steps: a schedule.
-        cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
-    """
-    # backwards, with the place of the next update of each variable; of a schedule that repeats, that of its next round
-    following: dict[str, int] = {}
-    if cyclic:
-        following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
-    marked: list[Step] = []
-    for place in range(len(steps) - 1, -1, -1):
-        step = steps[place]
-        until = following.get(step.name)
-        reused: frozenset[int] = frozenset()
-        if until is not None:
-            # unchanged: neither this variable nor one that is updated before its next update
-            reused = frozenset(
-                inlet.key
-                for inlet in plan.changing[step.name]
-                if all(source != step.name and following.get(source, until) >= until for source in inlet.sources)
-            )
-        marked.append(replace(step, reused=reused))
-        following[step.name] = place
-    return marked[::-1]
-
-
-def steps_by_round(
-    plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
-) -> Iterator[list[Step]]:
-    """The steps of one round after another, without end; those of a list are compiled once.
-
-    Args:
-        plan: of the graph.
-        order: of the blocks.
-        shapes: of all arrays, without batch axes.
-        device: of the run.
-        generator: of random orders.
-    """
-    if isinstance(order, Listed):
-        yield from repeat(mark_reuse(plan, plan.steps(order.round(generator), shapes, device), cyclic=True))
-    while True:
-        yield plan.steps(order.round(generator), shapes, device)
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

@@ -1,4 +1,4 @@
-"""The running state of coordinate descent: values, messages that are still valid, and the exact block update."""
+"""The state of a run: values, messages that are still valid, and the exact block update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ..graph.factor import EnergyFactor, Products
+from ..graph.fusion import FusedMessages, Fusion, InferredRows
 from ..regularizers import AlongAxis, Dropped, LogPartition
+from ..regularizers.simplex import mirror_of_finite
 from .conditional_gradient import minimise_block
 from .evidence import Evidence
 from .plan import Inlet, Plan, Step
@@ -28,22 +30,33 @@ class Snapshot:
 class State:
     """Values of all arrays and the messages between them.
 
-    A variable without a value is a structural zero: multilinear messages with an absent operand are not computed at all. A message
-    is cached until one of its operands changes; the sum of those that never change is computed once.
+    A variable without a value is a structural zero: multilinear messages with an absent operand are not
+    computed at all. A message is cached until one of its operands changes; the sum of those that never change
+    is computed once. What a fusion computes at once is received as one message.
 
     Args:
         plan: which messages reach which variable.
         evidence: what is fixed.
         recorded: the variables whose last pre-activations are wanted; all if None.
         rule: what an update does with the minimiser of its block.
+        fusions: rules that compute the messages of several factors at once.
 
     Attributes:
-        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there are none.
+        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there
+            are none.
         raw: the variables whose last sum of messages is one message, just as its factor returned it.
-        unfinished: for variables that the inner solver updates, the batch elements that it left without a minimum.
+        unfinished: for variables that the inner solver updates, the batch elements that it left without a
+            minimum.
     """
 
-    def __init__(self, plan: Plan, evidence: Evidence, recorded: Collection[str] | None = None, rule: Update | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        evidence: Evidence,
+        recorded: Collection[str] | None = None,
+        rule: Update | None = None,
+        fusions: tuple[Fusion, ...] = (),
+    ) -> None:
         self.plan = plan
         self.rule = rule or Mirror()
         self.evidence = evidence
@@ -67,6 +80,8 @@ class State:
         }
         self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
+        self._reception = plan.reception(fusions)
+        self._messages = self._start_fusions()
         for name in plan.free:
             if name in self.values:
                 continue
@@ -78,7 +93,11 @@ class State:
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
 
     def update(self, step: Step) -> Tensor | None:
-        """Update one block, from the minimiser of the energy in it: grad Psi*(sum of messages). Returns the value before."""
+        """Update one block from the minimiser of the energy in it, grad Psi*(sum of messages).
+
+        Returns:
+            The value before; None if the variable was absent.
+        """
         name = step.name
         old = self.values.get(name)
         rows = self._update_rows(step)
@@ -102,10 +121,12 @@ class State:
     def value(self, name: str) -> Tensor:
         """The value that the engine computes with: zeros if the variable is absent."""
         x = self.values.get(name)
-        return self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
+        return (
+            self.evidence.like.new_zeros(self.evidence.batch, *self.evidence.shapes[name]) if x is None else x
+        )
 
     def result(self, name: str) -> Tensor:
-        """The value of a variable for the caller: zeros if it is absent, the given value where it is given, padding included."""
+        """The value of a variable for the caller: zeros if it is absent, padding as it was given."""
         x = self.value(name)
         if name in self.evidence.padding:
             given, where = self.evidence.padding[name]
@@ -113,8 +134,12 @@ class State:
         return x
 
     def present_factors(self, name: str) -> list[EnergyFactor]:
-        """The factors that touch a variable and whose other variables have values; the energy of the rest is zero."""
-        return [f for f in self.plan.factors_of(name) if all(other in self.values or other == name for other in f.variables)]
+        """The factors of a variable whose other variables have values; the energy of the rest is zero."""
+        return [
+            f
+            for f in self.plan.factors_of(name)
+            if all(other in self.values or other == name for other in f.variables)
+        ]
 
     def snapshot(self) -> Snapshot:
         """The current values and pre-activations, to go back to."""
@@ -124,8 +149,7 @@ class State:
         """Go back to earlier values; cached messages are dropped."""
         self.values = dict(snapshot.values)
         self.preactivations = dict(snapshot.preactivations)
-        self._cached.clear()
-        self._products.clear()
+        self._drop_changing()
 
     def freeze(self, elements: Tensor, before: Snapshot) -> None:
         """Go back to earlier values and hold these batch elements there from now on.
@@ -154,7 +178,7 @@ class State:
         return torch.where(_along(self.frozen, new), 0 if old is None else old, new)
 
     def resulting_preactivation(self, name: str) -> Tensor:
-        """The sum of messages at the last update, shape ``(batch, *axes)``; before divergence, in frozen batch elements."""
+        """The sum of messages at the last update (before divergence), shape ``(batch, *axes)``."""
         t = self.preactivations[name].expand(self.evidence.batch, *self.evidence.shapes[name])
         return self.keep_frozen(t, self._frozen_preactivations.get(name))
 
@@ -185,6 +209,9 @@ class State:
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
         regularizer = self.evidence.regularizers[name]
+        fused = self._reception.fused.get(name)
+        if fused is not None and fused.complete and mask is None and t.dtype == self.evidence.like.dtype:
+            return mirror_of_finite(regularizer, t)
         if mask is not None and t.shape != mask.shape:
             t = t.expand(torch.broadcast_shapes(t.shape, mask.shape))
         if t.dtype != self.evidence.like.dtype and isinstance(regularizer, (AlongAxis, LogPartition)):
@@ -195,7 +222,10 @@ class State:
     def _coupled_rows(self, name: str, count: int) -> bool:
         """Does the regularizer tie entries of different rows?"""
         variable = self.plan.graph.variables[name]
-        return any(axis in variable.axes[:count] for axis in self.evidence.regularizers[name].over_axes(variable.axes))
+        return any(
+            axis in variable.axes[:count]
+            for axis in self.evidence.regularizers[name].over_axes(variable.axes)
+        )
 
     def receive(self, step: Step) -> Tensor:
         """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
@@ -214,19 +244,29 @@ class State:
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
     def preactivation(self, step: Step) -> Tensor:
-        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 where all elements agree."""
+        """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 if all agree."""
         name = step.name
-        single = len(self.plan.static[name]) <= 1
-        self.sum_static((name,))
+        single = len(self._reception.static[name]) <= 1
+        if name not in self._static:
+            self._static[name] = self._static_sum(name)
         total = self._static[name]
-        for inlet in self.plan.changing[name]:
+        if name in self._reception.fused:
+            fused = self._receive_fused(step)
+            single = single and fused is None
+            total = fused if total is None else total if fused is None else fused + total
+        for inlet in self._reception.changing[name]:
             received = self._receive(inlet, step)
             if received is None:
                 continue
             single = total is None
             if total is None:
                 total = received
-            elif inlet.shared is not None and inlet.shared.fresh_messages and inlet.key not in self._cached and not torch.is_grad_enabled():
+            elif (
+                inlet.shared is not None
+                and inlet.shared.fresh_messages
+                and inlet.key not in self._cached
+                and not torch.is_grad_enabled()
+            ):
                 total = received.add_(total)
             else:
                 total = total + received
@@ -238,32 +278,72 @@ class State:
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
 
     def sum_static(self, names: Iterable[str]) -> None:
-        """Compute the sums of those messages to some variables that never change, where that has not been done."""
+        """Compute the sums of those messages to some variables that never change, unless they are kept."""
         for name in names:
-            if name in self._static:
-                continue
-            total = None
-            for inlet in self.plan.static[name]:
-                message = self._compute(inlet, name)
-                total = message if total is None else total + message
-            self._static[name] = total
+            if name not in self._static:
+                self._static[name] = self._static_sum(name)
+            fused = self._reception.fused.get(name)
+            if fused is not None:
+                self._messages[fused.number].sum_static((name,), self.values, self._version)
 
-    def forget(self) -> None:
-        """Drop all cached messages and sums of messages, so that they are computed again."""
+    def _static_sum(self, name: str) -> Tensor | None:
+        total = None
+        for inlet in self._reception.static[name]:
+            message = self._compute(inlet, name)
+            total = message if total is None else total + message
+        return total
+
+    def _receive_fused(self, step: Step) -> Tensor | None:
+        """The messages that a fusion computes at once; None if their operands are absent."""
+        fused = self._reception.fused[step.name]
+        return self._messages[fused.number].to(step.name, self.values, self._version, fused.reused(step))
+
+    def _start_fusions(self) -> list[FusedMessages]:
+        if not self._reception.fusions:
+            return []
+        evidence = self.evidence
+        inferred: dict[str, InferredRows] = {}
+        for name, rows in evidence.free_rows.items():
+            observed = evidence.observed[name][0]
+            inferred[name] = InferredRows(observed, rows, initial=evidence.values[name] is not observed)
+        return [fusion.start(evidence.batch, inferred) for fusion in self._reception.fusions]
+
+    def detach_past(self) -> None:
+        """Go on from values that earlier updates computed without derivatives.
+
+        All messages are computed again, and observed entries are put in place once more: derivatives reach
+        these.
+        """
+        for name, (value, where) in self.evidence.observed.items():
+            self.values[name] = torch.where(where, value, self.values[name])
         self._cached.clear()
         self._products.clear()
         self._static.clear()
+        self._messages = self._start_fusions()
+
+    def _drop_changing(self) -> None:
+        """Drop the cached messages, except those that never change."""
+        self._cached.clear()
+        self._products.clear()
+        self._messages = self._branched_fusions()
+
+    def _branched_fusions(self) -> list[FusedMessages]:
+        return [messages.branch() for messages in self._messages]
 
     def branch(self, values: Mapping[str, Tensor]) -> State:
-        """A state that continues from this one with other values of some variables; of messages it shares those that never change."""
+        """A state that goes on from other values of some variables; it shares messages that never change."""
         branch = copy.copy(self)
         branch.values = {**self.values, **values}
-        branch.preactivations, branch.unfinished, branch.raw = dict(self.preactivations), dict(self.unfinished), set(self.raw)
+        branch.preactivations, branch.unfinished = dict(self.preactivations), dict(self.unfinished)
+        branch.raw = set(self.raw)
         branch._version, branch._static = dict(self._version), dict(self._static)
         branch._cached, branch._products = {}, {}
+        branch._messages = self._branched_fusions()
         return branch
 
-    def adopt(self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]) -> None:
+    def adopt(
+        self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]
+    ) -> None:
         """Go on from where a branch has arrived.
 
         Args:
@@ -273,9 +353,9 @@ class State:
         """
         self.values.update(values)
         self.preactivations = dict(preactivations)
-        self.unfinished, self.raw, self._version = dict(branch.unfinished), set(branch.raw), dict(branch._version)
-        self._cached.clear()
-        self._products.clear()
+        self.unfinished, self.raw = dict(branch.unfinished), set(branch.raw)
+        self._version = dict(branch._version)
+        self._drop_changing()
 
     def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
         """A message: None if an operand is absent, the cached one if its operands have not changed."""
@@ -296,7 +376,7 @@ class State:
         return message
 
     def _refresh(self, inlet: Inlet, name: str, old: Tensor) -> Tensor:
-        """A cached message with new values in the rows that its only source, partially observed, can have changed."""
+        """A cached message with new values in the inferred rows of its partially observed source."""
         rows = self.evidence.free_rows[inlet.sources[0]]
         assert inlet.shared is not None
         fresh = inlet.shared.message_rows(name, self.values, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Self
@@ -16,48 +16,56 @@ from ..cache import BoundedCache
 from ..errors import ConvergenceWarning, DivergenceError, InferenceError, unknown
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
+from ..graph.fusion import Fusion
 from ..graph.partial import Partial
-from .checks import check_generator, check_readable, describe_bad_parameters
+from .checks import check_generator, check_readable, choose_fusions, describe_bad_parameters
 from .collect import collect_evidence, require_inferred_parts
 from .conditional_gradient import MAX_STEPS
-from .evidence import Evidence, Initial
+from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
-from .infer import round_limit
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step, check_order, check_reach, default_order, live_steps, mark_reuse, steps_by_round
+from .plan import Plan, Step
+from .reach import check_order, check_reach, default_order
+from .rounds import UntilRest, round_limit, run_rounds
+from .schedule import live_steps, mark_reuse, steps_by_round
 from .state import State
 from .updates import MIRROR, Update, check_update
 from .verdict import unfinished_blocks
 
 
 class Unrolled(nn.Module):
-    """Coordinate descent on a graph as a feed-forward module with tied weights (undirected-network paper, Lemma 1).
+    """Coordinate descent on a graph as a feed-forward module with tied weights.
 
-    Gradients are exact by default: they flow through every update that was run. Updates that cannot influence what is wanted are left out.
-    An update that the inner solver cannot finish raises ``unn.ConvergenceWarning``.
+    This is Lemma 1 of the undirected-network paper. Gradients are exact by default: they flow through every
+    update that was run. Updates that cannot influence what is wanted are left out. An update that the inner
+    solver cannot finish raises ``unn.ConvergenceWarning``.
 
     Args:
         graph: the declaration; its parameters become those of this module.
         given: the observed variable, or several in the order of the call's arguments.
         want: the variable to return, or several.
         order: as in ``infer``.
-        iterations: rounds; a range draws the number anew for each call in training, and takes its middle in evaluation.
-            1 by default, or at most 1000 with ``until``.
+        iterations: rounds; a range draws the number anew for each call in training, and takes its middle in
+            evaluation. 1 by default, or at most 1000 with ``until``.
         initial: first values by name ("uniform", "random", or a tensor); absent by default.
         dropout: by variable, a probability; masks are drawn once a call, in training only.
-        check_values: in each call check observations for NaN and for their domain, masks and lengths for their extent, and what is wanted for
-            NaN and infinity (never inside ``torch.compile``). The checks wait for the device; without them
-            exact updates wait for nothing.
-        until: stop after the round in which no entry of an updated variable changed by more than this; gradients are
-            those of the rounds that were run. The number of rounds then depends on the values, so that such a network
-            can be neither compiled nor exported. If the last round still changes more, ``unn.ConvergenceWarning``.
+        check_values: in each call check observations for NaN and for their domain, masks and lengths for
+            their extent, and what is wanted for NaN and infinity (never inside ``torch.compile``). The checks
+            wait for the device; without them exact updates wait for nothing.
+        until: stop after the round in which no entry of an updated variable changed by more than this;
+            gradients are those of the rounds that were run. The number of rounds then depends on the values,
+            so that such a network can be neither compiled nor exported. If the last round still changes more,
+            ``unn.ConvergenceWarning``.
         update: as in ``infer``.
-        gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the last rounds alone,
-            ``Checkpoint(rounds)`` through all of them from less memory; with ``until``, ``Unroll()``.
+        gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the
+            last rounds alone, ``Checkpoint(rounds)`` through all of them from less memory; with ``until``,
+            ``Unroll()``.
+        fusions: as in ``infer``; those that the graph has when the network is made by default.
 
     Raises:
         InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
+        DeclarationError: for fusions of another graph.
 
     Example:
         >>> net = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], iterations=3)
@@ -78,6 +86,7 @@ class Unrolled(nn.Module):
         until: float | None = None,
         update: Update = MIRROR,
         gradient: Gradient = UNROLL,
+        fusions: Collection[Fusion] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(graph, Declaration):
@@ -90,7 +99,9 @@ class Unrolled(nn.Module):
                 raise InferenceError(f"{option}: a mapping by name such as {{'H': ...}}, got {mapping!r}.")
         for name in dropout or {}:
             if name not in graph.variables:
-                raise InferenceError(f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+                raise InferenceError(
+                    f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+                )
         # "graph" would clash with the attribute of that name which every module of torch.export has
         self.declaration = graph
         self.register_load_state_dict_pre_hook(_rename_earlier_keys)
@@ -99,9 +110,13 @@ class Unrolled(nn.Module):
         self._single = isinstance(want, str)
         for name in self.given:
             if name not in graph.arrays:
-                raise InferenceError(f"given: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+                raise InferenceError(
+                    f"given: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+                )
             if self.given.count(name) > 1:
-                raise InferenceError(f"given: variable {name!r} is listed twice; each input is one argument of the call.")
+                raise InferenceError(
+                    f"given: variable {name!r} is listed twice; each input is one argument of the call."
+                )
         self.order = as_order(default_order(graph, self.given, self.given) if order is None else order)
         # a given variable that the order updates is one that calls observe in part
         fixed = [name for name in self.given if name not in self.order.names]
@@ -109,20 +124,31 @@ class Unrolled(nn.Module):
         check_order(graph, self.order, fixed, list(initial or {}))
         for name in self.want:
             if name not in self.order.names:
-                raise InferenceError(f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never inferred; add it.")
+                raise InferenceError(
+                    f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never "
+                    "inferred; add it."
+                )
         self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
         round_limit(iterations, until, None)
         check_update(update)
         if not isinstance(gradient, Gradient):
-            raise InferenceError(f"gradient: an object such as Unroll(), Truncate(1) or Checkpoint(), got {gradient!r}.")
+            raise InferenceError(
+                f"gradient: an object such as Unroll(), Truncate(1) or Checkpoint(), got {gradient!r}."
+            )
         if until is not None and not isinstance(gradient, Unroll):
-            raise InferenceError(f"gradient: {gradient} needs to know the number of rounds, which until= leaves open; give iterations= instead.")
+            raise InferenceError(
+                f"gradient: {gradient} needs to know the number of rounds, which until= leaves open; give "
+                "iterations= instead."
+            )
         self.update, self.gradient = update, gradient
+        self.fusions = choose_fusions(graph, fusions)
         self.until = until
         self.initial: dict[str, Tensor | str] = dict(initial or {})
         self.dropout = dict(dropout or {})
         self.check_values = check_values
-        self._has_blocks = isinstance(self.order, Listed) and any(isinstance(item, Block) for item in self.order.items)
+        self._has_blocks = isinstance(self.order, Listed) and any(
+            isinstance(item, Block) for item in self.order.items
+        )
         self._live: BoundedCache[object, list[Step]] = BoundedCache(64)
         Plan.of(graph, fixed).prepare()
 
@@ -159,10 +185,15 @@ class Unrolled(nn.Module):
         iterations: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
-        """The sums of messages at the last update of what is wanted (logits, for ``Entropy``); arguments as for a call."""
+        """The sums of messages at the last update of what is wanted: logits, for ``Entropy``.
+
+        Arguments as of a call.
+        """
         state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
         shapes = state.evidence.shapes
-        results = [state.preactivations[name].expand(state.evidence.batch, *shapes[name]) for name in self.want]
+        results = [
+            state.preactivations[name].expand(state.evidence.batch, *shapes[name]) for name in self.want
+        ]
         return self._hand_out(state, results)
 
     def _hand_out(self, state: State, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -180,16 +211,12 @@ class Unrolled(nn.Module):
             if math.isfinite(float(least)) and math.isfinite(float(most)):
                 continue
             bad = int((~x.detach().isfinite()).reshape(len(x), -1).any(1).sum())
+            fixed = [other for other in self.given if other not in self.order.names]
             raise DivergenceError(
                 f"want: variable {name!r} is NaN or infinite in {bad} of {len(x)} batch elements. "
-                f"{describe_bad_parameters(self.graph)} The energy: "
-                f"{boundedness_of(self.graph, [other for other in self.given if other not in self.order.names])} Run unn.infer on the same "
-                "values to find the update at which it happened."
+                f"{describe_bad_parameters(self.graph)} The energy: {boundedness_of(self.graph, fixed)} "
+                "Run unn.infer on the same values to find the update at which it happened."
             )
-
-    def _state(self, plan: Plan, evidence: Evidence, recorded: Sequence[str]) -> State:
-        """What the updates work on."""
-        return State(plan, evidence, recorded, self.update)
 
     def _run(
         self,
@@ -200,11 +227,16 @@ class Unrolled(nn.Module):
         recorded: Sequence[str],
     ) -> State:
         if len(inputs) != len(self.given):
-            raise InferenceError(f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}.")
+            raise InferenceError(
+                f"this network takes {len(self.given)} inputs ({', '.join(self.given)}), got {len(inputs)}."
+            )
         given = dict(zip(self.given, inputs, strict=True))
         for name, value in given.items():
             if name in self.order.names and not isinstance(value, Partial):
-                raise InferenceError(f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, mask).")
+                raise InferenceError(
+                    f"variable {name!r} is in the order, so it must be given in part, as unn.Partial({name}, "
+                    "mask)."
+                )
         fixed = [name for name, value in given.items() if not isinstance(value, Partial)]
         check_generator(generator)
         readable = self.check_values and not torch.compiler.is_compiling()
@@ -222,7 +254,7 @@ class Unrolled(nn.Module):
         )
         require_inferred_parts(evidence, self.order.names, self.initial, may_read=readable)
         plan = Plan.of(self.graph, fixed)
-        state = self._state(plan, evidence, recorded)
+        state = State(plan, evidence, recorded, self.update, self.fusions)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
             self._run_until(plan, state, rounds, self.until, generator)
@@ -233,9 +265,9 @@ class Unrolled(nn.Module):
         blocks = unfinished_blocks(state) if state.unfinished else ""
         if blocks:
             warnings.warn(
-                f"the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} steps, so that values and "
-                "gradients of this call are those of an update that is not exact; raise iterations, or check "
-                "graph.boundedness() for whether there is a minimum.",
+                f"the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} steps, so that "
+                "values and gradients of this call are those of an update that is not exact; raise "
+                "iterations, or check graph.boundedness() for whether there is a minimum.",
                 ConvergenceWarning,
                 stacklevel=5,
             )
@@ -247,26 +279,18 @@ class Unrolled(nn.Module):
         """Run rounds until none changes more than the tolerance."""
         if torch.compiler.is_compiling():
             raise InferenceError(
-                "until: the number of rounds would depend on the values, which a compiled or exported network cannot "
-                "follow; leave out until=, and fix the number with iterations=."
+                "until: the number of rounds would depend on the values, which a compiled or exported "
+                "network cannot follow; leave out until=, and fix the number with iterations=."
             )
-        change = math.inf
+        watch = UntilRest(state, until)
         every = steps_by_round(plan, self.order, state.evidence.shapes, state.evidence.like.device, generator)
-        for steps in islice(every, rounds):
-            before = state.snapshot().values
-            for step in steps:
-                state.update(step)
-            with torch.no_grad():
-                names = dict.fromkeys(step.name for step in steps)
-                if all(name in before for name in names):
-                    changes = [(state.values[name] - before[name]).abs().amax() for name in names]
-                    change = float(torch.stack(changes).max())
-            # NaN never gets better; what is returned is checked
-            if not change > until:
-                return
+        run_rounds(state, islice(every, rounds), watch)
+        if watch.at_rest:
+            return
+        change = math.inf if watch.change is None else watch.change
         warnings.warn(
-            f"after {rounds} rounds some entry still changes by {change:.2g}, more than until={until:g}; raise "
-            "iterations, or check graph.boundedness() for whether the energy has a minimum.",
+            f"after {rounds} rounds some entry still changes by {change:.2g}, more than until={until:g}; "
+            "raise iterations, or check graph.boundedness() for whether the energy has a minimum.",
             ConvergenceWarning,
             stacklevel=5,
         )
@@ -283,12 +307,16 @@ class Unrolled(nn.Module):
     def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
         device, shapes = state.evidence.like.device, state.evidence.shapes
         if not isinstance(self.order, Listed):
-            return self._schedule(plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)])
+            return self._schedule(
+                plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)]
+            )
         # only the nodes of steps depend on the device and on sizes
         nodes = self._has_blocks or "coloured" in plan.how.values()
         key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
         listed = self.order.items
-        return self._live.get_or_make(key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds))
+        return self._live.get_or_make(
+            key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds)
+        )
 
     def _schedule(self, plan: Plan, rounds: Sequence[Sequence[Step]]) -> list[Step]:
         """The updates of all rounds that can influence what is wanted."""
@@ -297,12 +325,16 @@ class Unrolled(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Also move initial values, except learnable ones, which belong to modules of their own."""
-        self.initial = {name: fn(x) if isinstance(x, Tensor) and not x.requires_grad else x for name, x in self.initial.items()}
+        self.initial = {
+            name: fn(x) if isinstance(x, Tensor) and not x.requires_grad else x
+            for name, x in self.initial.items()
+        }
         super()._apply(fn, recurse)
         return self
 
     def extra_repr(self) -> str:
-        return f"{', '.join(self.given)} -> {', '.join(self.want)}, order={self.order}, iterations={self.iterations}"
+        names = f"{', '.join(self.given)} -> {', '.join(self.want)}"
+        return f"{names}, order={self.order}, iterations={self.iterations}"
 
 
 def _rename_earlier_keys(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

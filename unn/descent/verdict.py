@@ -13,6 +13,7 @@ from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
 from .plan import Step
+from .rounds import largest_change
 from .shares import largest_value
 from .solution import Status
 from .state import Snapshot, State
@@ -42,10 +43,11 @@ class Divergence:
         """
         what = "values grew without limit" if self.status is Status.UNBOUNDED else "NaN"
         if not others:
-            return f"{self.status.value}: {what} {self.place}. The values are those before that round. {self.remedy}"
+            values = "The values are those before that round."
+            return f"{self.status.value}: {what} {self.place}. {values} {self.remedy}"
         return (
-            f"{self.status.value}: {what} {self.place}. The values of diverged elements are those before that round. "
-            f"{self.remedy} The other elements: {others}"
+            f"{self.status.value}: {what} {self.place}. The values of diverged elements are those before "
+            f"that round. {self.remedy} The other elements: {others}"
         )
 
 
@@ -54,23 +56,23 @@ def judge_convergence(
     state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None
 ) -> tuple[Status, str]:
     """Is a finite round the last one: converged, or at rest where the energy is infinite?"""
-    names = list(dict.fromkeys(step.name for step in steps))
-    if until is None or any(name not in before.values for name in names):
-        return Status.LIMIT, ""
-    change = float(torch.stack([(state.values[name] - before.values[name]).abs().amax() for name in names]).max())
-    if change > until or unfinished_blocks(state):
+    change = None if until is None else largest_change(state, before, steps)
+    if until is None or change is None or change > until or unfinished_blocks(state):
         return Status.LIMIT, ""
     reason = _not_finite(state)
     if reason:
         return Status.INFINITE, (
             f"infinite energy: nothing changes any more (by {change:.2g} in round {rounds}), but {reason}"
         )
-    return Status.CONVERGED, f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}."
+    return (
+        Status.CONVERGED,
+        f"converged: the largest change in round {rounds} was {change:.2g}, at most {until:g}.",
+    )
 
 
 @torch.no_grad()
 def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> Divergence | None:
-    """The batch elements that diverged in the last round, and where; None if all values are finite and not huge.
+    """The batch elements that diverged in the last round, and where; None if all values are in range.
 
     Where some diverged, the state is that before the round: the round is run once more to find the update.
     """
@@ -82,7 +84,11 @@ def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], round
     elements = torch.ones(state.evidence.batch, dtype=torch.bool, device=state.evidence.like.device)
     largest = 0.0
     for k, current in enumerate(steps):
-        peaks = [float(_peaks(x).nan_to_num(0).amax()) for name, x in state.values.items() if name in state.plan.free]
+        peaks = [
+            float(_peaks(x).nan_to_num(0).amax())
+            for name, x in state.values.items()
+            if name in state.plan.free
+        ]
         largest = max([largest, *peaks])
         state.update(current)
         bad = ~_in_range(state, current.name)
@@ -92,10 +98,13 @@ def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], round
     values = state.values[step.name]
     overflow = not bool(values.isnan().any()) or largest > largest_value(values.dtype) ** 0.5
     state.restore(before)
-    place = f"at update {number} of round {rounds} ({step}), in {int(elements.sum())} of {len(elements)} batch elements"
+    count = f"{int(elements.sum())} of {len(elements)} batch elements"
+    place = f"at update {number} of round {rounds} ({step}), in {count}"
     if overflow:
         given = [name for name in state.plan.graph.variables if name not in state.plan.free]
-        return Divergence(elements, Status.UNBOUNDED, place, f"The energy: {boundedness_of(state.plan.graph, given)}")
+        return Divergence(
+            elements, Status.UNBOUNDED, place, f"The energy: {boundedness_of(state.plan.graph, given)}"
+        )
     return Divergence(elements, Status.NOT_A_NUMBER, place, _parameter_remedy(state, step.name))
 
 
@@ -119,13 +128,15 @@ def _parameter_remedy(state: State, name: str) -> str:
 
 
 def unfinished_blocks(state: State) -> str:
-    """The variables whose last update the inner solver left before a minimum, with counts; empty if there are none."""
+    """The variables whose last update the inner solver left before a minimum, with counts; may be empty."""
     counts = {
         name: int((flags if state.frozen is None else flags & ~state.frozen).sum())
         for name, flags in state.unfinished.items()
     }
     size = state.evidence.batch
-    return ", ".join(f"{name!r} (in {count} of {size} batch elements)" for name, count in counts.items() if count)
+    return ", ".join(
+        f"{name!r} (in {count} of {size} batch elements)" for name, count in counts.items() if count
+    )
 
 
 def stopped_early_message(state: State, rounds: int) -> str:
@@ -135,9 +146,10 @@ def stopped_early_message(state: State, rounds: int) -> str:
         return ""
     given = [name for name in state.plan.graph.variables if name not in state.plan.free]
     return (
-        f"stopped early: after {rounds} rounds the inner solver has not reached the minimum of {blocks} in {MAX_STEPS} "
-        "steps, so that the energy can still fall in this block alone. Run more rounds, which continue from there, or "
-        f"make sure that there is a minimum. The energy: {boundedness_of(state.plan.graph, given)}"
+        f"stopped early: after {rounds} rounds the inner solver has not reached the minimum of {blocks} in "
+        f"{MAX_STEPS} steps, so that the energy can still fall in this block alone. Run more rounds, which "
+        "continue from there, or make sure that there is a minimum. The energy: "
+        f"{boundedness_of(state.plan.graph, given)}"
     )
 
 
@@ -150,17 +162,20 @@ def _not_finite(state: State) -> str:
             if not bool(inside.all()):
                 remedy = "it was given so, or dropout contradicts what was given"
                 if name in state.plan.free and name not in evidence.observed:
-                    remedy = f"add {name!r} to the order, or hold it inside with initial={{{name!r}: 'uniform'}}"
+                    remedy = (
+                        f"add {name!r} to the order, or hold it inside with initial={{{name!r}: 'uniform'}}"
+                    )
                 return (
                     f"variable {name!r} lies outside the domain of {evidence.regularizers[name]!r} in "
-                    f"{int((~inside).sum())} of {len(inside)} batch elements, where the energy is infinite; {remedy}."
+                    f"{int((~inside).sum())} of {len(inside)} batch elements, where the energy is infinite; "
+                    f"{remedy}."
                 )
         if not bool(share.isfinite().all()):
             kind = "variable" if name in graph.variables else "factor"
             return (
                 f"the share of {kind} {name!r} in the energy is {float(share[~share.isfinite()][0])} in "
-                f"{int((~share.isfinite()).sum())} of {len(share)} batch elements; rescale the values, or check the "
-                f"parameters of {name!r}."
+                f"{int((~share.isfinite()).sum())} of {len(share)} batch elements; rescale the values, or "
+                f"check the parameters of {name!r}."
             )
     return ""
 
@@ -169,6 +184,6 @@ def limit_message(rounds: int, until: float | None) -> str:
     if until is None:
         return f"reached its limit: {rounds} rounds, as asked; use until=1e-6 to iterate to convergence."
     return (
-        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise iterations, or check "
-        "graph.boundedness() for whether the energy has a minimum."
+        f"reached its limit: after {rounds} rounds some entry still changes by more than {until:g}; raise "
+        "iterations, or check graph.boundedness() for whether the energy has a minimum."
     )

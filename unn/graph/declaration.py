@@ -15,6 +15,7 @@ from ..errors import DeclarationError, suggest, unknown
 from ..regularizers import Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
 from .factor import Constraint, EnergyFactor, Factor
+from .fusion import Fusion, check_fusions
 from .sizes import SizeRelation, SizeTable
 
 Initializer = Literal["fan_in", "zeros", "ones", "normal"] | float | Tensor | Callable[[Tensor], object]
@@ -52,6 +53,7 @@ class Declaration(nn.Module):
         self._name_counts: dict[str, int] = {}
         self._table = SizeTable(self.sizes)
         self._relations: list[SizeRelation] = []
+        self._fusions: list[Fusion] = []
         self._memo: dict[Hashable, object] = {}
 
     # -- declarations ---------------------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ class Declaration(nn.Module):
         return factor
 
     def remove_factors(self, names: Collection[str]) -> None:
-        """Remove factors; the sizes of axes that they tied stay tied.
+        """Remove factors, and fusions of them; the sizes of axes that they tied stay tied.
 
         Args:
             names: names of factors of this graph.
@@ -303,6 +305,11 @@ class Declaration(nn.Module):
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("factor", name, self.factors))
         static = {axis: self._table.static.get(self._table.root(axis)) for a in self.arrays.values() for axis in a.axes}
         tied = self._table.tied_groups()
+        self._fusions = [
+            fusion
+            for fusion in self._fusions
+            if not any(name in replaced for replaced in fusion.replaces.values() for name in names)
+        ]
         for name in names:
             if self.factors.pop(name).module is not None:
                 delattr(self, name.replace(".", "_"))
@@ -314,7 +321,26 @@ class Declaration(nn.Module):
                     self.relate_sizes(f"{first} = {other}")
         self._memo.clear()
 
+    def fuse(self, fusion: Fusion) -> None:
+        """Let engines compute the messages of some factors at once.
+
+        Args:
+            fusion: rule that computes them, with the names of variables and factors of this graph.
+
+        Raises:
+            DeclarationError: for an object that is not a fusion, unknown names, factors that do not touch the variable
+                that they are listed for, or variables that an earlier fusion lists.
+        """
+        check_fusions(self.name, self.variables, self.factors, [*self._fusions, fusion])
+        self._fusions.append(fusion)
+        self._memo.clear()
+
     # -- queries ------------------------------------------------------------------------------------------------------
+
+    @property
+    def fusions(self) -> tuple[Fusion, ...]:
+        """The rules that compute the messages of several factors at once, in the order of declaration."""
+        return tuple(self._fusions)
 
     @property
     def variables(self) -> dict[str, Variable]:

@@ -171,6 +171,11 @@ class Entropy(Simplex):
         return ([f"temperature={self.temperature:g}"] if self.temperature != 1 else []) + super()._options()
 
 
+def mirror_of_finite(regularizer: Regularizer, t: Tensor) -> Tensor:
+    """``regularizer.mirror(t)`` of finite scores, without the search of ``Entropy`` for rows of -inf alone."""
+    return regularizer.row_mirror(t) if type(regularizer) is Entropy else regularizer.mirror(t)
+
+
 class SimplexNorm(Simplex):
     """Psi(x) = ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo, 2016)."""
 

@@ -312,7 +312,7 @@ def test_rows_without_keys_have_no_energy():
 def test_what_may_not_be_attended_to_changes_nothing(fused):
     g, attention = declared(mask=HOLES)
     x = random(2, N, WIDTH)
-    run = UnrolledAttention(attention, "X", "H", attention.order) if fused else unn.Unrolled(g, "X", "H", attention.order)
+    run = UnrolledAttention(attention, "X", "H", attention.order) if fused else unn.Unrolled(g, "X", "H", attention.order, fusions=())
     before = run(x)
     for j in range(N):
         other = x.clone()
@@ -579,7 +579,7 @@ def compare(attention, given_names, want, inputs, order, rounds=3, lengths=None,
     found = []
     for net in (
         UnrolledAttention(attention, given_names, want, order, rounds, **options),
-        unn.Unrolled(graph, given_names, want, order, rounds, **options),
+        unn.Unrolled(graph, given_names, want, order, rounds, fusions=(), **options),
     ):
         learned = [*graph.parameters(), *(x for x in leaves if x.requires_grad)]
         out = net(*inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed))
@@ -685,7 +685,7 @@ def test_fused_equals_generic_inside_a_larger_graph():
     order = [*first.order, "M", *second.order, "Y", "X"]
     x = random(3, N, WIDTH).requires_grad_()
     found = []
-    for net in (UnrolledAttention([first, second], "X", ["X", "Y", "b_H"], order, 3), unn.Unrolled(g, "X", ["X", "Y", "b_H"], order, 3)):
+    for net in (UnrolledAttention([first, second], "X", ["X", "Y", "b_H"], order, 3), unn.Unrolled(g, "X", ["X", "Y", "b_H"], order, 3, fusions=())):
         out = net(unn.Partial(x, known_rows()), lengths={"n": torch.tensor([N, 4, 3])})
         found.append([*out, *torch.autograd.grad(sum(t.sin().sum() for t in out), [x, *g.parameters()])])
     for a, b in zip(*found, strict=True):
@@ -700,7 +700,7 @@ def test_fused_leaves_bent_variables_to_the_inner_solver():
     x = random(2, N, WIDTH)
     order = list("QKVSH")
     ours = UnrolledAttention(attention, "X", ["H", "S"], order, 2)(x)
-    theirs = unn.Unrolled(attention.graph, "X", ["H", "S"], order, 2)(x)
+    theirs = unn.Unrolled(attention.graph, "X", ["H", "S"], order, 2, fusions=())(x)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, **EXACT)
 
@@ -709,7 +709,7 @@ def test_fused_has_second_derivatives():
     g, attention = declared(init=0.3)
     x, known = random(2, N, WIDTH), known_rows(2)
     found = []
-    for net in (UnrolledAttention(attention, "X", "X", ROUND_TRIP, 2), unn.Unrolled(g, "X", "X", ROUND_TRIP, 2)):
+    for net in (UnrolledAttention(attention, "X", "X", ROUND_TRIP, 2), unn.Unrolled(g, "X", "X", ROUND_TRIP, 2, fusions=())):
         gradients = torch.autograd.grad(net(unn.Partial(x, known)).sin().sum(), list(g.parameters()), create_graph=True)
         found.append(torch.autograd.grad(sum(t.square().sum() for t in gradients), list(g.parameters())))
     for a, b in zip(*found, strict=True):

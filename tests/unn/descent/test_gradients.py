@@ -10,7 +10,7 @@ from support.helpers import X, mlp, says
 
 import unn
 from factors import Multilinear
-from unn.descent.plan import check_reach
+from unn.descent.reach import check_reach
 from unn.testing import graph_cases
 
 ORDERS = [["H", "Y"], unn.ForwardBackward(["H", "Y"]), unn.RandomOrder(["H"], last="Y")]
@@ -100,6 +100,31 @@ def test_truncated_gradients_are_those_of_the_last_rounds_from_constant_values(o
     start = {name: before[name] for name in ("H", "Y")}
     ours = gradients(network(g, rounds, order=order, update=update, gradient=unn.Truncate(last)), x)
     theirs = gradients(network(g, last, order=order, update=update, initial=start), x)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
+    assert_same(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["whole rows", "entries"])
+def test_truncated_gradients_reach_what_is_observed_in_part(rows):
+    torch.manual_seed(0)
+    g = unn.FactorGraph("pairs", n=3, d=4, h=2)
+    x, y = g.variable("X", "n d", unn.SquaredNorm()), g.variable("Y", "n h", unn.SignedEntropy())
+    g.factor(Multilinear(y["n h"], g.parameter("W", "h d")["h d"], x["n d"]))
+    g.double()
+    value, mask = torch.randn(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, dtype=torch.bool)
+    mask[:, 1] = False
+    mask = mask if rows else torch.rand(2, 3, 4) > 0.3
+    with torch.no_grad():
+        before = unn.infer(g, {"X": unn.Partial(value, mask)}, order=["Y", "X"], iterations=3)
+    start = {name: before[name] for name in "XY"}
+
+    def differentiated(**options):
+        leaf = value.clone().requires_grad_()
+        out = unn.Unrolled(g, "X", "X", order=["Y", "X"], **options)(unn.Partial(leaf, mask))
+        unknown = mask if mask.ndim == 3 else mask[..., None]
+        return out, torch.autograd.grad((out * ~unknown).sin().sum(), [leaf, g.W])
+
+    ours, theirs = differentiated(iterations=5, gradient=unn.Truncate(2)), differentiated(iterations=2, initial=start)
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
     assert_same(ours[1], theirs[1])
 

@@ -10,7 +10,8 @@ from support.device_cases import make
 
 import unn
 from factors import Multilinear
-from unn.descent.plan import Plan, Step, mark_reuse
+from unn.descent.plan import Plan, Step
+from unn.descent.schedule import mark_reuse
 from unn.testing.strategies import graph_cases
 
 

@@ -1,0 +1,147 @@
+"""Rounds of updates, with what accompanies them: the one loop of all runs."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InferenceError
+from .plan import Step
+from .state import Snapshot, State
+
+ROUND_CAP = 1000
+
+
+class Outcome(Enum):
+    """What follows a round: the next one, the same one again, or nothing."""
+
+    NEXT = auto()
+    REPEAT = auto()
+    STOP = auto()
+
+
+class Watch:
+    """What accompanies a run: called around each round and after each update. This one does nothing."""
+
+    def begin(self, steps: Sequence[Step]) -> None:
+        """Called before a round, once if it is repeated."""
+
+    def record(self, step: Step, old: Tensor | None) -> None:
+        """Called after an update.
+
+        Args:
+            step: that was run.
+            old: the value of its variable before; None if it was absent.
+        """
+
+    def end(self, steps: Sequence[Step]) -> Outcome:
+        """Called after a round; says what follows."""
+        return Outcome.NEXT
+
+
+UNWATCHED = Watch()
+
+
+def run_rounds(state: State, rounds: Iterable[Sequence[Step]], watch: Watch = UNWATCHED) -> None:
+    """Run rounds of updates until there are no more, or the watch stops them.
+
+    Args:
+        state: to update.
+        rounds: the updates of one round after another; taken one at a time, since random orders are drawn
+            then.
+        watch: of the run.
+    """
+    for steps in rounds:
+        watch.begin(steps)
+        outcome = Outcome.REPEAT
+        while outcome is Outcome.REPEAT:
+            for step in steps:
+                watch.record(step, state.update(step))
+            outcome = watch.end(steps)
+        if outcome is Outcome.STOP:
+            return
+
+
+class UntilRest(Watch):
+    """Stops after the round in which no entry of an updated variable changes by more than a tolerance.
+
+    NaN stops a run as well, since it never gets better.
+
+    Args:
+        state: of the run.
+        until: the tolerance.
+
+    Attributes:
+        change: the largest change in the last round; None if a variable had no value before it.
+    """
+
+    def __init__(self, state: State, until: float) -> None:
+        self._state = state
+        self._until = until
+        self._before = state.snapshot()
+        self.change: float | None = None
+
+    @property
+    def at_rest(self) -> bool:
+        """Was the last change small enough?"""
+        return self.change is not None and not self.change > self._until
+
+    def begin(self, steps: Sequence[Step]) -> None:
+        self._before = self._state.snapshot()
+
+    def end(self, steps: Sequence[Step]) -> Outcome:
+        self.change = largest_change(self._state, self._before, steps)
+        return Outcome.STOP if self.at_rest else Outcome.NEXT
+
+
+@torch.no_grad()
+def largest_change(state: State, before: Snapshot, steps: Sequence[Step]) -> float | None:
+    """The largest change of an entry of the updated variables; None if one of these had no value before.
+
+    Args:
+        state: after the updates.
+        before: the values before them.
+        steps: the updates.
+    """
+    names = dict.fromkeys(step.name for step in steps)
+    if any(name not in before.values for name in names):
+        return None
+    changes = [(state.values[name] - before.values[name]).abs().amax() for name in names]
+    return float(torch.stack(changes).max())
+
+
+def round_limit(
+    iterations: int | range | None, until: float | None, generator: torch.Generator | None
+) -> int:
+    """The number of rounds to run.
+
+    Raises:
+        InferenceError: for fewer than one, an empty range, or a tolerance that is not positive.
+    """
+    if until is not None:
+        number = isinstance(until, (numbers.Real, np.floating)) and not isinstance(until, (bool, np.bool_))
+        if not number or not 0 < until < math.inf:
+            raise InferenceError(f"until: the tolerance must be a finite number > 0, got {until!r}.")
+    if iterations is None:
+        return 1 if until is None else ROUND_CAP
+    if isinstance(iterations, range):
+        if not len(iterations) or min(iterations) < 1:
+            raise InferenceError(
+                f"iterations: {iterations} must hold at least one number, all >= 1; range(1, 6) draws from 1 "
+                "to 5."
+            )
+        place = "cpu" if generator is None else generator.device
+        return iterations[int(torch.randint(len(iterations), (), generator=generator, device=place))]
+    if isinstance(iterations, np.integer):
+        iterations = int(iterations)
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InferenceError(
+            f"iterations: must be a whole number >= 1 or a range such as range(1, 6), got {iterations!r}."
+        )
+    return iterations

@@ -1,0 +1,88 @@
+"""The updates of a run one after another: which of them count, and which messages stay valid between them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+import torch
+
+from ..graph.interactions import Shapes
+from .orders import Listed, Order
+from .plan import Plan, Step
+
+
+def live_steps(
+    plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True
+) -> list[Step]:
+    """The steps that can influence the last values of what is wanted; the others need not run.
+
+    Args:
+        plan: of the graph.
+        steps: the whole schedule.
+        want: names of variables.
+        overwrites: is the value that an update leaves independent of the one before, if all nodes are
+            updated?
+    """
+    needed = set(want)
+    live: list[Step] = []
+    for step in reversed(steps):
+        if step.name not in needed:
+            continue
+        live.append(step)
+        # a variable whose update reads its own value is among its sources, and so needed again below
+        if step.nodes is None and overwrites:
+            needed.discard(step.name)
+        for inlet in plan.changing[step.name]:
+            needed.update(inlet.sources)
+    return live[::-1]
+
+
+def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
+    """The same steps, each with the messages that its variable's next update will find unchanged.
+
+    Args:
+        plan: of the graph.
+        steps: a schedule.
+        cyclic: does the schedule repeat? If not, nothing need be kept past a variable's last update.
+    """
+    # backwards, with the place of the next update of each variable, in the next round if the schedule repeats
+    following: dict[str, int] = {}
+    if cyclic:
+        following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
+    marked: list[Step] = []
+    for place in range(len(steps) - 1, -1, -1):
+        step = steps[place]
+        until = following.get(step.name)
+        reused: frozenset[int] = frozenset()
+        if until is not None:
+            # unchanged: neither this variable nor one that is updated before its next update
+            reused = frozenset(
+                inlet.key
+                for inlet in plan.changing[step.name]
+                if all(
+                    source != step.name and following.get(source, until) >= until for source in inlet.sources
+                )
+            )
+        marked.append(replace(step, reused=reused))
+        following[step.name] = place
+    return marked[::-1]
+
+
+def steps_by_round(
+    plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
+) -> Iterator[list[Step]]:
+    """The steps of one round after another, without end; those of a list are compiled once.
+
+    Args:
+        plan: of the graph.
+        order: of the blocks.
+        shapes: of all arrays, without batch axes.
+        device: of the run.
+        generator: of random orders.
+    """
+    if isinstance(order, Listed):
+        yield from repeat(mark_reuse(plan, plan.steps(order.round(generator), shapes, device), cyclic=True))
+    while True:
+        yield plan.steps(order.round(generator), shapes, device)
