@@ -14,6 +14,7 @@ from ..errors import ObservationError
 from .adjacency import Adjacency, Nodes, adjacency
 from .arrays import Variable
 from .declaration import Declaration
+from .disjoint_sets import DisjointSets
 from .factor import Factor
 from .interactions import node_axis_count
 
@@ -208,11 +209,11 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         shapes: sizes of the axes that index nodes, by variable.
     """
     splits = _splits(graph, shapes)
-    classes = _Classes()
+    classes = DisjointSets[Place]()
     for name, shape in shapes.items():
         for axis in range(len(shape)):
             for k in range(len(splits.get((name, axis), ())) or 1):
-                classes.find((name, axis, k))
+                classes.root((name, axis, k))
     barred: set[Place] = set()
     for factor in graph.factors.values():
         fixed = factor.ordered_letters()
@@ -239,10 +240,10 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
                 barred |= whole
             for group in places[1:]:
                 for a, b in zip(places[0], group, strict=False):
-                    classes.join(a, b)
-    barred_roots = {classes.find(place) for place in barred}
+                    classes.merge(a, b)
+    barred_roots = {classes.root(place) for place in barred}
     result = []
-    for root, members in classes.members().items():
+    for root, members in classes.sets().items():
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
         if len(sizes) == 1:
@@ -317,25 +318,3 @@ def _permute_nodes(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]],
         permutation.append(flat + start)
         start += flat.size
     return np.concatenate(permutation) if permutation else np.zeros(0, np.int64)
-
-
-class _Classes:
-    """Union-find over places that are permuted together."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Place, Place] = {}
-
-    def find(self, place: Place) -> Place:
-        parent = self._parent.setdefault(place, place)
-        if parent != place:
-            parent = self._parent[place] = self.find(parent)
-        return parent
-
-    def join(self, one: Place, other: Place) -> None:
-        self._parent[self.find(one)] = self.find(other)
-
-    def members(self) -> dict[Place, list[Place]]:
-        members: dict[Place, list[Place]] = {}
-        for place in list(self._parent):
-            members.setdefault(self.find(place), []).append(place)
-        return members
