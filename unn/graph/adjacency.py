@@ -11,6 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from ..checks import whole_number
 from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown
 from .declaration import Declaration
 from .interactions import Nodes as Nodes
@@ -197,8 +198,7 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
     for axis, size in sizes.items():
         if axis not in axes:
             raise DeclarationError(f"adjacency: graph {graph.name!r}: " + unknown("axis", axis, axes))
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise DeclarationError(f"adjacency: axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+        whole_number(f"adjacency: axis {axis!r}: the size", size, 0)
         fixed = {**table.static, **known}.get(table.root(axis))
         if fixed not in (None, size):
             raise DeclarationError(f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given.")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..checks import whole_number
 from ..errors import DeclarationError, suggest, unknown
 from ..regularizers import Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
@@ -41,8 +42,7 @@ class Declaration(nn.Module):
             raise DeclarationError(f"the name of a graph must be a string, got {name!r}.")
         sizes = {axis: int(size) if isinstance(size, np.integer) else size for axis, size in sizes.items()}
         for axis, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise DeclarationError(f"axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+            whole_number(f"axis {axis!r}: the size", size, 0)
         self.name = name
         self.sizes = dict(sizes)
         self.arrays: dict[str, Array] = {}
