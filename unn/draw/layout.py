@@ -102,13 +102,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def _plate(graph: FactorGraph, name: str) -> Plate | None:
-    """Plate of a variable with node axes, labelled with these axes and their sizes; None without
-    node axes."""
+    """Plate of a variable, labelled with its declared node axes and their sizes; None without a bar."""
     variable = graph.variables[name]
     sizes = graph.size_table.shape(variable, graph.size_table.static)
-    nodes = list(zip(variable.axes, sizes, strict=True))[: variable.node_axes]
-    if not nodes:
+    if not variable.has_bar:
         return None
+    nodes = zip(variable.node_axes, sizes, strict=False)
     # no-break spaces keep an axis and its size on one line
     words = " ×\u00a0".join(axis if size is None else f"{axis}\u00a0{size}" for axis, size in nodes)
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")]

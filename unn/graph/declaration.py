@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..checks import whole_number
 from ..errors import DeclarationError, suggest, unknown
-from ..regularizers import Regularizer
+from ..regularizers import Elementwise, Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
 from .factor import Constraint, EnergyFactor, Factor
 from .sizes import SizeRelation, SizeTable
@@ -67,17 +67,18 @@ class Declaration(nn.Module):
         Raises:
             DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
         """
-        names, node_axes = parse_axes("variable", name, axes)
+        names, barred = parse_axes("variable", name, axes)
         if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
             raise DeclarationError(f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}.")
         bound = regularizer.bind(names, name)
         for axis in bound.over_axes(names):
-            if axis in names[:node_axes] and axis not in names[node_axes:]:
+            if axis in names[:barred] and axis not in names[barred:]:
                 raise DeclarationError(
                     f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature axes, right of the "
                     "bar, can depend on one another. Move the bar, or choose another axis with over=."
                 )
-        variable = Variable(name, names, bound, node_axes)
+        every = not barred and isinstance(bound, Elementwise)
+        variable = Variable(name, names, bound, names if every else names[:barred], has_bar=barred > 0)
         self._declare(variable)
         try:
             # the size rules of the regularizer may conflict with known sizes

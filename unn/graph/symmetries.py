@@ -16,7 +16,7 @@ from .arrays import Variable
 from .declaration import Declaration
 from .disjoint_sets import DisjointSets
 from .factor import Factor
-from .interactions import node_axis_count
+from .interactions import node_dimensions
 
 Place = tuple[str, int, int]
 """A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not split."""
@@ -148,7 +148,7 @@ def letters_along(symmetry: Symmetry, factor: Factor, graph: Declaration) -> set
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
             continue
-        for axis, dimension in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
+        for axis, dimension in enumerate(node_dimensions(reference)):
             sizes = [1]
             if len(dimension.letters) > 1:
                 extents = _letter_sizes(factor, graph, symmetry.shapes)
@@ -221,7 +221,7 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         for reference in factor.references:
             if not isinstance(reference.array, Variable):
                 continue
-            for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
+            for axis, dim in enumerate(node_dimensions(reference)):
                 name = reference.array.name
                 count = len(splits.get((name, axis), ())) or 1
                 if len(dim.letters) > 1 and not fixed.isdisjoint(dim.letters):
@@ -260,7 +260,7 @@ def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
         for factor in graph.factors.values()
         for reference in factor.references
         if isinstance(reference.array, Variable)
-        for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)])
+        for axis, dim in enumerate(node_dimensions(reference))
     ]
     for factor, axis_key, letters in uses:
         if len(letters) > 1:
