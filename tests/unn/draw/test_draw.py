@@ -393,7 +393,7 @@ def test_a_collage_has_the_background_of_its_theme_below_transparent_figures(tmp
     figure.set_facecolor("none")
     save_collage([figure], tmp_path / "a.png", 100, theme)
     with Image.open(tmp_path / "a.png") as picture:
-        assert picture.getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
+        assert picture.convert("RGB").getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
 
 
 def test_a_collage_refuses_nothing_and_other_formats(tmp_path):
