@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from unn import Constraint
-from unn.checks import whole_number
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, whole_number
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
 from unn.graph.interactions import Relation, Shapes, clique_relations, told_apart

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unn import SizeRule
-from unn.checks import is_whole, whole_number
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, is_whole, whole_number
 from unn.graph.arrays import Array, Reference, Variable
 from unn.graph.factor import SharedMessages, Values
 from unn.graph.interactions import Relation, Shapes, listed_relation, node_of

@@ -9,8 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unn.checks import is_whole
-from unn.errors import DeclarationError, ObservationError
+from unn.errors import DeclarationError, ObservationError, is_whole
 from unn.graph.sizes import LetterSizes, SizeRule
 from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible
 from unn.regularizers import AlongAxis, LogPartition

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unn.checks import whole_number
-from unn.errors import ObservationError
+from unn.errors import ObservationError, whole_number
 
 from .best_tree import as_integers, best_trees
 from .matrix_tree import existing_nodes

@@ -11,8 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from ..checks import whole_number
-from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown
+from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown, whole_number
 from .declaration import Declaration
 from .interactions import Nodes as Nodes
 from .interactions import Relation, node_count, node_shape

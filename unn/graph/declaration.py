@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import whole_number
-from ..errors import DeclarationError, suggest, unknown
+from ..errors import DeclarationError, suggest, unknown, whole_number
 from ..regularizers import Elementwise, Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
 from .factor import Constraint, EnergyFactor, Factor

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ..cache import BoundedCache
-from ..checks import whole_number
-from ..errors import DeclarationError, ExchangeabilityWarning, suggest
+from ..errors import DeclarationError, ExchangeabilityWarning, suggest, whole_number
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..checks import whole_number
-from ..errors import DeclarationError
+from ..errors import DeclarationError, whole_number
 from .kinds import BINARY, REAL, Array, Kind
 from .recording import Recordable, holds_values, plain_array
 

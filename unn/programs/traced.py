@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import whole_number
-from ..errors import DeclarationError, ObservationError, UnnError
+from ..errors import DeclarationError, ObservationError, UnnError, whole_number
 from ..factor_graph import FactorGraph
 from ..ops.seeds import generator_for
 from .build import build

@@ -9,8 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from ..checks import whole_number
-from ..errors import DeclarationError
+from ..errors import DeclarationError, whole_number
 from .arraylike import Parents
 from .distributions import Distribution
 from .kinds import BINARY, REAL, Kind
