@@ -185,22 +185,17 @@ def _spaced(order: Sequence[Node], targets: Mapping[Node, float], extents: Exten
 
 
 def spread(wishes: Sequence[float], rooms: Sequence[float]) -> list[float]:
-    """Least-squares positions with minimum distances between neighbours: isotonic regression by pooling.
+    """Least-squares positions with minimum distances between neighbours, by isotonic regression.
 
     Args:
         wishes: target positions, in the order to preserve.
         rooms: minimum distance of each position to the next, one fewer.
     """
-    offsets = [float(offset) for offset in np.cumsum([0.0, *rooms])]
-    pools: list[tuple[float, int]] = []
-    for wish, offset in zip(wishes, offsets, strict=False):
-        total, count = wish - offset, 1
-        while pools and pools[-1][0] / pools[-1][1] > total / count:
-            before = pools.pop()
-            total, count = total + before[0], count + before[1]
-        pools.append((total, count))
-    levels = [total / count for total, count in pools for _ in range(count)]
-    return [level + offset for level, offset in zip(levels, offsets, strict=False)]
+    from scipy.optimize import isotonic_regression
+
+    offsets = np.cumsum([0.0, *rooms])
+    positions: list[float] = (isotonic_regression(np.subtract(wishes, offsets)).x + offsets).tolist()
+    return positions
 
 
 def _fold(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:
