@@ -1,9 +1,10 @@
-"""Errors and warnings whose messages state the fact, the context and a remedy."""
+"""Errors and warnings whose messages state the fact, the context and a remedy, and checks that raise them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeGuard
 
 
 class UnnError(Exception):
@@ -83,3 +84,24 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """The message for an unknown name of a kind ('variable', 'axis', ...)."""
     return f"unknown {kind} {name!r}.{suggest(str(name), known)}"
+
+
+def is_whole(value: object, least: int) -> TypeGuard[int]:
+    """Whether a value is an integer of at least ``least``; booleans are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def whole_number(what: str, value: object, least: int, error: type[UnnError] = DeclarationError) -> None:
+    """Check that a value is an integer of at least ``least``.
+
+    Args:
+        what: argument and its owner, for the message, such as "denoiser: width".
+        value: the argument.
+        least: smallest valid value.
+        error: class of the error.
+
+    Raises:
+        UnnError: an error of this class otherwise.
+    """
+    if not is_whole(value, least):
+        raise error(f"{what} must be a whole number >= {least}, got {value!r}.")

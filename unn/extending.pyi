@@ -24,7 +24,7 @@ from .cli.sample import Sample as Sample
 from .cli.verb import Answer as Answer
 from .cli.verb import ProblemVerb as ProblemVerb
 from .cli.verb import Verb as Verb
-from .descent.engine import DescentOptions as DescentOptions
+from .descent.options import DescentOptions as DescentOptions
 from .diffusion.conditional import ConditionalModel as ConditionalModel
 from .diffusion.options import DenoiserOptions as DenoiserOptions
 from .diffusion.options import RegressorOptions as RegressorOptions

@@ -427,5 +427,5 @@ def _key_axis(arrays: Mapping[str, tuple[Array, ...]]) -> str:
 
 def _with_bar(source: Array, features: str) -> str:
     """Axes of a projection; positions are node axes if they are in the source."""
-    bar = "| " if isinstance(source, Variable) and source.node_axes else ""
+    bar = "| " if isinstance(source, Variable) and source.has_bar else ""
     return f"{source.axes[0]} {bar}{features}"

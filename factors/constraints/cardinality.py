@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unn import Constraint, EnergyFactor
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, whole_number
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
 from unn.graph.interactions import Relation, Shapes, clique_relations, told_apart
@@ -36,8 +36,7 @@ class Cardinality(Constraint):
         super().__init__(reference, name=name)
         if not isinstance(reference.array, Variable):
             raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
-        if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
-            raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
+        whole_number(f"factor {self.name!r}: equals", equals, 0)
         refuse_shifted_splits(self)
         self.each = parse_letters(self, "each", each)
         self.equals = equals

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unn import SizeRule
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, is_whole, whole_number
 from unn.graph.arrays import Array, Reference, Variable
 from unn.graph.factor import SharedMessages, Values
 from unn.graph.interactions import Relation, Shapes, listed_relation, node_of
@@ -73,8 +73,7 @@ class Conv2d(SharedMessages):
         self.padding = _pair(self.name, "padding", padding, 0)
         self.dilation = _pair(self.name, "dilation", dilation, 1)
         self.groups = groups
-        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-            raise DeclarationError(f"factor {self.name!r}: groups must be a whole number of at least 1, got {groups!r}.")
+        whole_number(f"factor {self.name!r}: groups", groups, 1)
 
     def energy(self, values: Values) -> Tensor:
         # the convolution is smaller than its transpose
@@ -217,6 +216,6 @@ def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
 
 def _pair(factor: str, word: str, value: Pair, least: int) -> tuple[int, int]:
     pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < least for n in pair):
+    if len(pair) != 2 or not all(is_whole(n, least) for n in pair):
         raise DeclarationError(f"factor {factor!r}: {word} must be one whole number or two, each at least {least}, got {value!r}.")
     return pair[0], pair[1]

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unn.errors import DeclarationError, ObservationError
+from unn.errors import DeclarationError, ObservationError, is_whole
 from unn.graph.sizes import LetterSizes, SizeRule
 from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible
 from unn.regularizers import AlongAxis, LogPartition
@@ -44,7 +44,7 @@ class Budget(AlongAxis, LogPartition):
 
     def __init__(self, k: int, over: str | None = None) -> None:
         super().__init__(over)
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        if not is_whole(k, 1):
             hint = f" An axis is given by name: Budget(k, over={k!r})." if isinstance(k, str) else ""
             raise DeclarationError(f"Budget needs a whole number k >= 1, got {k!r}.{hint}")
         self.k = k

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unn.errors import ObservationError
+from unn.errors import ObservationError, whole_number
 
 from .best_tree import as_integers, best_trees
 from .matrix_tree import existing_nodes
@@ -39,8 +39,7 @@ def k_best(scores: Tensor, k: int, lengths: Tensor | None = None, single_root: b
     Raises:
         ObservationError: as for ``decode``, or for a k that is not a whole number >= 1.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ObservationError(f"trees: the number of best trees must be a whole number >= 1, got {k!r}.")
+    whole_number("trees: the number of best trees", k, 1, ObservationError)
     exists = existing_nodes(scores, lengths)
     heads = torch.full((len(scores), k, scores.shape[1]), -1, dtype=torch.int64)
     totals = torch.full((len(scores), k), -torch.inf, dtype=scores.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -150,27 +150,3 @@ def spread_ratio(images: Tensor, labels: Tensor, digits: Digits) -> float:
 
     real = spread(digits.test_images, digits.test_labels)
     return math.sqrt(spread(images, labels) / real)
-
-
-def train(config: Any, digits: Digits | None = None, progress: bool = False) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Train from scratch, in memory; deterministic under the seed of the configuration on the CPU.
-
-    Args:
-        config: configuration of a run, from ``DigitsProblem().config_for(engine)``.
-        digits: images; by default loaded according to the configuration.
-        progress: show a progress bar.
-
-    Returns:
-        The network and the metrics of each epoch.
-    """
-    from unn.training import fit
-
-    from .problem import DigitsProblem
-
-    problem = DigitsProblem(digits)
-    problem.check(config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.training.seed)
-        network = problem.network(config, {})
-        problem.prepare(config, network)
-    return network, fit(network, problem.task(config), config.training, progress=progress).history

@@ -28,7 +28,7 @@ from .config import DigitsConfig
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
-    from torch import Tensor
+    from torch import Tensor, nn
 
     import unn
     from unn.training import Task
@@ -267,7 +267,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         from unn.runs import make_folder
 
         from .data import load_digits
-        from .network import accuracy, prototypes, recognise, train
+        from .network import accuracy, prototypes, recognise
 
         make_folder(folder)
         config: Any = self.config_for("descent")(
@@ -305,6 +305,30 @@ class DigitsProblem(DeclaredProblem, HasDemo):
                 "recognised_by_classifier": recognition.classifier,
             },
         )
+
+
+def train(config: Any, digits: Digits | None = None, progress: bool = False) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Train from scratch, in memory; deterministic under the seed of the configuration on the CPU.
+
+    Args:
+        config: configuration of a run, from ``DigitsProblem().config_for(engine)``.
+        digits: images; by default loaded according to the configuration.
+        progress: show a progress bar.
+
+    Returns:
+        The network and the metrics of each epoch.
+    """
+    import torch
+
+    from unn.training import fit
+
+    problem = DigitsProblem(digits)
+    problem.check(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        network = problem.network(config, {})
+        problem.prepare(config, network)
+    return network, fit(network, problem.task(config), config.training, progress=progress).history
 
 
 def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:

@@ -159,7 +159,7 @@ def node_places(graph):
     """By variable, its first node and the sizes of its node axes."""
     places, start = {}, 0
     for name, variable in graph.variables.items():
-        axes = variable.axes[: variable.node_axes or len(variable.axes)]
+        axes = variable.node_axes or variable.axes
         shape = tuple(graph.sizes[axis] for axis in axes)
         places[name] = start, shape
         start += math.prod(shape)

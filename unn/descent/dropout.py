@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..errors import InferenceError, unknown
 from ..graph.declaration import Declaration
+from ..noise import uniform
 from ..regularizers import Dropped, Elementwise
-from ..regularizers.base import uniform
 from .evidence import Evidence
 
 

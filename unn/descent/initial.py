@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import InferenceError
 from ..graph.arrays import Variable
-from ..regularizers.base import uniform
+from ..noise import uniform
 from .checks import check_domain
 from .evidence import Evidence
 

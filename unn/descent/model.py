@@ -13,11 +13,12 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
-from .engine import DescentOptions
 from .evidence import Given
 from .infer import infer
+from .options import DescentOptions
 from .orders import ForwardBackward, Order
-from .plan import Plan, default_order
+from .plan import Plan
+from .reach import default_order
 from .relaxation import relax
 from .unrolled import Unrolled
 

@@ -16,7 +16,7 @@ from ..graph.colouring import colour_classes, meets_itself, node_pairs
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, SharedMessages
 from ..graph.fusion import Fusion
-from ..graph.interactions import Shapes, node_axis_count
+from ..graph.interactions import Shapes
 from .orders import Block, Item
 
 How = Literal["closed form", "coloured", "inner solver"]
@@ -150,7 +150,7 @@ class Plan:
             if not factor.multilinear:
                 self.curved_neighbours.update(free)
         for name, how in self.how.items():
-            if how == "coloured" and node_axis_count(graph.variables[name]) == 0:
+            if how == "coloured" and not graph.variables[name].node_axes:
                 self.how[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
         self._single = Reception(self.static, self.changing, {}, ())
@@ -238,7 +238,7 @@ class Plan:
 
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
         variable = self.graph.variable_named(block.name)
-        shape = shapes[block.name][: node_axis_count(variable)]
+        shape = shapes[block.name][: len(variable.node_axes)]
         if not isinstance(block.nodes, Tensor):
             raise InferenceError(
                 f"order: a block of variable {block.name!r} needs boolean nodes of shape {shape} as a "

@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax, one_hot
 from ..engine import SamplingOptions
 from ..errors import DeclarationError
 from ..networks.denoiser import Denoiser
+from ..noise import gumbel_argmax
 from .conditional import Condition, ConditionalModel, Trace
 from .sampling import DrawRows, check_counts
 
@@ -83,8 +84,7 @@ class MaskedDiffusion(ConditionalModel):
             chosen = torch.zeros_like(condition.rows)
             for slot in frame.slots.values():
                 logits = scores[:, slot.numbers].unflatten(1, (-1, slot.channels))
-                noise = uniform(logits[0].numel()).view_as(logits).clamp(1e-20, 1 - 1e-7)
-                options = (logits - (-noise.log()).log()).argmax(-1)
+                options = gumbel_argmax(logits, uniform(logits[0].numel()).view_as(logits))
                 chosen[:, slot.numbers] = one_hot(options, slot.channels).to(chosen).flatten(1)
             new = hidden & (rank * calls < hidden_count * (k + 1)) & ~condition.nodes
             rows = torch.where(new[:, frame.node_of_number.to(new.device)], self._standard(chosen, frame), condition.rows)

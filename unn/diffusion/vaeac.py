@@ -14,6 +14,7 @@ from ..engine import SamplingOptions
 from ..errors import DeclarationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames
+from ..noise import gumbel_argmax
 from .conditional import Condition, ConditionalModel, Trace
 from .sampling import DrawRows
 
@@ -113,10 +114,9 @@ class VAEAC(ConditionalModel):
         rows = centre + deviation * noise
         for slot in condition.frame.slots.values():
             if slot.kind != "real":
-                # Gumbel-max: the argmax of logits plus Gumbel noise is a sample of the softmax
-                uniform = torch.special.ndtr(noise[:, slot.numbers]).clamp(1e-7, 1 - 1e-7)
-                perturbed = centre[:, slot.numbers] - (-uniform.log()).log()
-                options = perturbed.unflatten(1, (-1, slot.channels)).argmax(2)
+                channels = (-1, slot.channels)
+                uniform = torch.special.ndtr(noise[:, slot.numbers]).unflatten(1, channels)
+                options = gumbel_argmax(centre[:, slot.numbers].unflatten(1, channels), uniform)
                 rows[:, slot.numbers] = one_hot(options, slot.channels).flatten(1).to(rows)
         slots = condition.frame.slots.values()
         real = torch.cat([torch.full((s.numbers.stop - s.numbers.start,), s.kind == "real") for s in slots])

@@ -15,11 +15,9 @@ from .theme import LIGHT, Theme
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DPI = 160  # of each figure before it is scaled
-
 
 def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme: Theme = LIGHT) -> None:
-    """Stack figures vertically in one PNG, each scaled to the same width.
+    """Stack figures vertically in one PNG, each rendered at the resolution that gives it the same width.
 
     Args:
         figures: figures from top to bottom, at least one.
@@ -31,22 +29,20 @@ def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme
         ObservationError: if there are no figures, or the width is below 1.
         DataError: if the path does not end in .png, or cannot be written.
     """
-    from PIL import Image
+    import numpy as np
+    from matplotlib.colors import to_rgb
+    from matplotlib.image import imread, imsave
 
     path = Path(path)
     if not figures or width < 1:
         raise ObservationError(f"save_collage needs figures and a width of at least 1 pixel, got {len(figures)} figures and width={width}.")
     if picture_format(path) != "png":
         raise DataError(f"save_collage writes PNG files; end the name of {path} in .png.")
-    pictures = []
-    for figure in figures:
-        picture = Image.open(io.BytesIO(rendered(figure, "png", DPI, str(path)))).convert("RGBA")
-        pictures.append(picture.resize((width, max(1, round(picture.height * width / picture.width))), Image.Resampling.LANCZOS))
-    whole = Image.new("RGB", (width, sum(picture.height for picture in pictures)), theme.background)
-    top = 0
-    for picture in pictures:
-        whole.paste(picture, (0, top), picture)
-        top += picture.height
+    # matplotlib rounds down the number of pixels
+    contents = [rendered(figure, "png", (width + 0.5) / figure.get_figwidth(), str(path)) for figure in figures]
+    pixels = np.concatenate([imread(io.BytesIO(content)) for content in contents])
+    opacity = pixels[..., 3:]
+    opaque = opacity * pixels[..., :3] + (1 - opacity) * to_rgb(theme.background)
     buffer = io.BytesIO()
-    whole.save(buffer, format="PNG")
+    imsave(buffer, (255 * opaque).round().astype(np.uint8), format="png")
     write_atomically(path, buffer.getvalue())

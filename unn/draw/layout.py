@@ -102,13 +102,12 @@ def text_width(text: str, size: float) -> float:
 
 
 def _plate(graph: Declaration, name: str) -> Plate | None:
-    """Plate of a variable with node axes, labelled with these axes and their sizes; None without
-    node axes."""
+    """Plate of a variable, labelled with its declared node axes and their sizes; None without a bar."""
     variable = graph.variables[name]
     sizes = graph.size_table.shape(variable, graph.size_table.static)
-    nodes = list(zip(variable.axes, sizes, strict=True))[: variable.node_axes]
-    if not nodes:
+    if not variable.has_bar:
         return None
+    nodes = zip(variable.node_axes, sizes, strict=False)
     # no-break spaces keep an axis and its size on one line
     words = " ×\u00a0".join(axis if size is None else f"{axis}\u00a0{size}" for axis, size in nodes)
     lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")]
@@ -186,22 +185,17 @@ def _spaced(order: Sequence[Node], targets: Mapping[Node, float], extents: Exten
 
 
 def spread(wishes: Sequence[float], rooms: Sequence[float]) -> list[float]:
-    """Least-squares positions with minimum distances between neighbours: isotonic regression by pooling.
+    """Least-squares positions with minimum distances between neighbours, by isotonic regression.
 
     Args:
         wishes: target positions, in the order to preserve.
         rooms: minimum distance of each position to the next, one fewer.
     """
-    offsets = [float(offset) for offset in np.cumsum([0.0, *rooms])]
-    pools: list[tuple[float, int]] = []
-    for wish, offset in zip(wishes, offsets, strict=False):
-        total, count = wish - offset, 1
-        while pools and pools[-1][0] / pools[-1][1] > total / count:
-            before = pools.pop()
-            total, count = total + before[0], count + before[1]
-        pools.append((total, count))
-    levels = [total / count for total, count in pools for _ in range(count)]
-    return [level + offset for level, offset in zip(levels, offsets, strict=False)]
+    from scipy.optimize import isotonic_regression
+
+    offsets = np.cumsum([0.0, *rooms])
+    positions: list[float] = (isotonic_regression(np.subtract(wishes, offsets)).x + offsets).tolist()
+    return positions
 
 
 def _fold(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:

@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown
+from ..errors import DeclarationError, ObservationError, UnknownNameError, unknown, whole_number
 from .declaration import Declaration
 from .interactions import Nodes as Nodes
 from .interactions import Relation, node_count, node_shape
@@ -197,8 +197,7 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
     for axis, size in sizes.items():
         if axis not in axes:
             raise DeclarationError(f"adjacency: graph {graph.name!r}: " + unknown("axis", axis, axes))
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise DeclarationError(f"adjacency: axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+        whole_number(f"adjacency: axis {axis!r}: the size", size, 0)
         fixed = {**table.static, **known}.get(table.root(axis))
         if fixed not in (None, size):
             raise DeclarationError(f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given.")

@@ -60,18 +60,24 @@ class Variable(Array):
 
     Attributes:
         regularizer: strictly convex function that determines the domain and the activation.
-        node_axes: number of leading axes that index separate nodes; the others are features of a node.
+        node_axes: leading axes that index separate nodes. Without a declared bar, these are all axes if the
+            regularizer is elementwise, and none otherwise.
+        has_bar: whether the node axes were declared, left of a bar.
     """
 
     regularizer: Regularizer
-    node_axes: int = 0
+    node_axes: tuple[str, ...] = ()
+    has_bar: bool = False
+
+    @property
+    def feature_axes(self) -> tuple[str, ...]:
+        """The axes within a node."""
+        return self.axes[len(self.node_axes) :]
 
     @property
     def pattern(self) -> str:
-        """The axes as declared, with the bar between node axes and feature axes."""
-        if not self.node_axes:
-            return " ".join(self.axes)
-        return " ".join((*self.axes[: self.node_axes], "|", *self.axes[self.node_axes :]))
+        """The axes as declared, with the bar if there is one."""
+        return " ".join((*self.node_axes, "|", *self.feature_axes) if self.has_bar else self.axes)
 
     __getitem__ = Array.__getitem__
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DeclarationError, suggest, unknown
-from ..regularizers import Regularizer
+from ..errors import DeclarationError, suggest, unknown, whole_number
+from ..regularizers import Elementwise, Regularizer
 from .arrays import Array, Constant, Index, Indices, Parameter, Variable, parse_axes
 from .factor import Constraint, EnergyFactor, Factor
 from .fusion import Fusion, check_fusions
@@ -42,8 +42,7 @@ class Declaration(nn.Module):
             raise DeclarationError(f"the name of a graph must be a string, got {name!r}.")
         sizes = {axis: int(size) if isinstance(size, np.integer) else size for axis, size in sizes.items()}
         for axis, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise DeclarationError(f"axis {axis!r} needs a size that is a whole number >= 0, got {size!r}.")
+            whole_number(f"axis {axis!r}: the size", size, 0)
         self.name = name
         self.sizes = dict(sizes)
         self.arrays: dict[str, Array] = {}
@@ -69,17 +68,18 @@ class Declaration(nn.Module):
         Raises:
             DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
         """
-        names, node_axes = parse_axes("variable", name, axes)
+        names, barred = parse_axes("variable", name, axes)
         if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
             raise DeclarationError(f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}.")
         bound = regularizer.bind(names, name)
         for axis in bound.over_axes(names):
-            if axis in names[:node_axes] and axis not in names[node_axes:]:
+            if axis in names[:barred] and axis not in names[barred:]:
                 raise DeclarationError(
                     f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature axes, right of the "
                     "bar, can depend on one another. Move the bar, or choose another axis with over=."
                 )
-        variable = Variable(name, names, bound, node_axes)
+        every = not barred and isinstance(bound, Elementwise)
+        variable = Variable(name, names, bound, names if every else names[:barred], has_bar=barred > 0)
         self._declare(variable)
         try:
             # the size rules of the regularizer may conflict with known sizes

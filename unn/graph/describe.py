@@ -12,7 +12,6 @@ from .arrays import Array, Index, Parameter, Reference, Variable
 from .boundedness import boundedness_of
 from .colouring import meets_itself
 from .factor import EnergyFactor, Factor
-from .interactions import node_axis_count
 from .patterns import Dimension, Pattern
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def _variable_lines(graph: Declaration) -> list[str]:
     lines = ["Variables"] if graph.variables else []
     for variable in graph.variables.values():
         regularizer = variable.regularizer
-        nodes, over = ", ".join(variable.axes[: node_axis_count(variable)]), ", ".join(regularizer.over_axes(variable.axes))
+        nodes, over = ", ".join(variable.node_axes), ", ".join(regularizer.over_axes(variable.axes))
         axes = f"axes {_axes(graph, variable)}; {f'one node for each {nodes}' if nodes else 'all of it is one node'}"
         lines += _wrap(f"  {variable.name}: ", axes, 6)
         lines += _wrap("      ", f"Psi(x) = {regularizer.formula}, by {regularizer!r}", 10)
@@ -208,7 +207,7 @@ def _update_remark(variable: Variable, factors: Sequence[EnergyFactor]) -> str:
     if not curved:
         return "" if factors else "no factor with an energy touches it."
     names = ", ".join(factor.name for factor in curved)
-    if node_axis_count(variable) and all(factor.multilinear and meets_itself(factor, variable) for factor in curved):
+    if variable.node_axes and all(factor.multilinear and meets_itself(factor, variable) for factor in curved):
         return (
             f"{variable.name} meets itself in {names}: it is updated in colour classes, sets of nodes without interaction "
             "(by a monotone inner solver, if a node meets itself)."

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..regularizers import Elementwise
 from .arrays import Indices, Reference, Variable
 from .patterns import Dimension
 
@@ -92,15 +91,13 @@ class Relation:
 
 
 def node_axis_count(variable: Variable) -> int:
-    """Number of leading axes that index nodes; all axes for an elementwise regularizer and no declared bar."""
-    if variable.node_axes == 0 and isinstance(variable.regularizer, Elementwise):
-        return len(variable.axes)
-    return variable.node_axes
+    """Number of leading axes that index nodes."""
+    return len(variable.node_axes)
 
 
 def node_shape(variable: Variable, shapes: Shapes) -> tuple[int, ...]:
     """Sizes of the axes that index nodes; empty for a variable with a single node."""
-    return shapes[variable.name][: node_axis_count(variable)]
+    return shapes[variable.name][: len(variable.node_axes)]
 
 
 def node_count(variable: Variable, shapes: Shapes) -> int:
@@ -111,7 +108,7 @@ def node_count(variable: Variable, shapes: Shapes) -> int:
 def node_dimensions(reference: Reference) -> Sequence[Dimension]:
     """The dimensions of a reference to a variable that index its nodes."""
     assert isinstance(reference.array, Variable)
-    return reference.pattern.dimensions[: node_axis_count(reference.array)]
+    return reference.pattern.dimensions[: len(reference.array.node_axes)]
 
 
 def told_apart(references: Sequence[Reference]) -> set[str]:

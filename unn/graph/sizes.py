@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DeclarationError, UnnError
 from .arrays import Array, Index, Indices, Reference, Variable
+from .disjoint_sets import DisjointSets
 
 if TYPE_CHECKING:
     from .factor import Factor
@@ -170,7 +171,7 @@ class SizeTable:
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        self._parent: dict[str, str] = {}
+        self._classes = DisjointSets[str]()
         self._known: dict[str, int] = {}
         self._named: set[str] = set()
         self._axes: set[str] = set()
@@ -270,11 +271,8 @@ class SizeTable:
 
     def tied_groups(self) -> list[list[str]]:
         """Groups of at least two tied axis names, in order of first use."""
-        groups: dict[str, list[str]] = {}
-        for name in list(self._parent):
-            if name in self._axes:
-                groups.setdefault(self.root(name), []).append(name)
-        return [names for names in groups.values() if len(names) > 1]
+        groups = ([name for name in names if name in self._axes] for names in self._classes.sets().values())
+        return [names for names in groups if len(names) > 1]
 
     def loose_pairs(self) -> list[ShiftedPair]:
         """Pairs of axes that a factor indexes at different shifts, without a declared relation of their sizes."""
@@ -324,15 +322,12 @@ class SizeTable:
 
     def root(self, axis: str) -> str:
         """The representative of the class of tied axes to which ``axis`` belongs."""
-        parent = self._parent.setdefault(axis, axis)
-        if parent != axis:
-            parent = self._parent[axis] = self.root(parent)
-        return parent
+        return self._classes.root(axis)
 
     def tied(self, axis: str) -> list[str]:
         """All axis names tied to this one, itself included."""
         root = self.root(axis)
-        return [name for name in list(self._parent) if "/" not in name and self.root(name) == root]
+        return [name for name in self._classes.elements() if "/" not in name and self.root(name) == root]
 
     def solve(self, known: Mapping[str, int]) -> dict[str, int]:
         """Derive all sizes from the static and the given ones, by class.
@@ -433,7 +428,7 @@ class SizeTable:
                 f"{where}: {what} ties axis {left} (size {size_a}) to axis {right} (size {size_b}); "
                 "give them different letters, or declare one size."
             )
-        self._parent[a] = b
+        self._classes.merge(a, b)
         if a in self._named:
             self._named.add(b)
         if size_a is not None:

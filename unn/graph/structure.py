@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..errors import DeclarationError, suggest
 from .arrays import Reference, Variable
 from .factor import Factor
-from .interactions import Nodes, Relation, Shapes, clique_relations, listed_relation, node_axis_count, term_relation, told_apart
+from .interactions import Nodes, Relation, Shapes, clique_relations, listed_relation, node_dimensions, term_relation, told_apart
 from .views import refuse_shifted_splits
 
 
@@ -91,9 +91,7 @@ class Clique(Factor):
 
 def _node_letters(reference: Reference) -> set[str]:
     """The letters along axes that index nodes."""
-    assert isinstance(reference.array, Variable)
-    dimensions = reference.pattern.dimensions[: node_axis_count(reference.array)]
-    return {letter for dimension in dimensions for letter in dimension.letters}
+    return {letter for dimension in node_dimensions(reference) for letter in dimension.letters}
 
 
 def _ordered_suffix(ordered: Sequence[str]) -> str:

@@ -14,8 +14,9 @@ from ..errors import ObservationError
 from .adjacency import Adjacency, Nodes, adjacency
 from .arrays import Variable
 from .declaration import Declaration
+from .disjoint_sets import DisjointSets
 from .factor import Factor
-from .interactions import node_axis_count
+from .interactions import node_dimensions
 
 Place = tuple[str, int, int]
 """A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not split."""
@@ -147,7 +148,7 @@ def letters_along(symmetry: Symmetry, factor: Factor, graph: Declaration) -> set
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
             continue
-        for axis, dimension in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
+        for axis, dimension in enumerate(node_dimensions(reference)):
             sizes = [1]
             if len(dimension.letters) > 1:
                 extents = _letter_sizes(factor, graph, symmetry.shapes)
@@ -208,11 +209,11 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         shapes: sizes of the axes that index nodes, by variable.
     """
     splits = _splits(graph, shapes)
-    classes = _Classes()
+    classes = DisjointSets[Place]()
     for name, shape in shapes.items():
         for axis in range(len(shape)):
             for k in range(len(splits.get((name, axis), ())) or 1):
-                classes.find((name, axis, k))
+                classes.root((name, axis, k))
     barred: set[Place] = set()
     for factor in graph.factors.values():
         fixed = factor.ordered_letters()
@@ -220,7 +221,7 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         for reference in factor.references:
             if not isinstance(reference.array, Variable):
                 continue
-            for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)]):
+            for axis, dim in enumerate(node_dimensions(reference)):
                 name = reference.array.name
                 count = len(splits.get((name, axis), ())) or 1
                 if len(dim.letters) > 1 and not fixed.isdisjoint(dim.letters):
@@ -239,10 +240,10 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
                 barred |= whole
             for group in places[1:]:
                 for a, b in zip(places[0], group, strict=False):
-                    classes.join(a, b)
-    barred_roots = {classes.find(place) for place in barred}
+                    classes.merge(a, b)
+    barred_roots = {classes.root(place) for place in barred}
     result = []
-    for root, members in classes.members().items():
+    for root, members in classes.sets().items():
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
         if len(sizes) == 1:
@@ -259,7 +260,7 @@ def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
         for factor in graph.factors.values()
         for reference in factor.references
         if isinstance(reference.array, Variable)
-        for axis, dim in enumerate(reference.pattern.dimensions[: node_axis_count(reference.array)])
+        for axis, dim in enumerate(node_dimensions(reference))
     ]
     for factor, axis_key, letters in uses:
         if len(letters) > 1:
@@ -317,25 +318,3 @@ def _permute_nodes(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]],
         permutation.append(flat + start)
         start += flat.size
     return np.concatenate(permutation) if permutation else np.zeros(0, np.int64)
-
-
-class _Classes:
-    """Union-find over places that are permuted together."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Place, Place] = {}
-
-    def find(self, place: Place) -> Place:
-        parent = self._parent.setdefault(place, place)
-        if parent != place:
-            parent = self._parent[place] = self.find(parent)
-        return parent
-
-    def join(self, one: Place, other: Place) -> None:
-        self._parent[self.find(one)] = self.find(other)
-
-    def members(self) -> dict[Place, list[Place]]:
-        members: dict[Place, list[Place]] = {}
-        for place in list(self._parent):
-            members.setdefault(self.find(place), []).append(place)
-        return members

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ..cache import BoundedCache
-from ..errors import DeclarationError, ExchangeabilityWarning, suggest
+from ..errors import DeclarationError, ExchangeabilityWarning, suggest, whole_number
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path
@@ -242,8 +242,8 @@ def _check_options(
         if chosen not in known:
             raise DeclarationError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
     for name, value in (("width", width), ("heads", heads), ("depth", depth)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise DeclarationError(f"denoiser: {name} must be a whole number >= 1, got {value!r}.")
+        if value is not None:
+            whole_number(f"denoiser: {name}", value, 1)
     if width % heads or width % 2:
         raise DeclarationError(f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} heads.")
     if not 0 <= dropout < 1:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..graph.declaration import Declaration
-from ..graph.interactions import node_axis_count
 from ..graph.symmetries import Symmetry, shared_index
 from .tokens import Frame
 
@@ -58,7 +57,7 @@ def node_positions(graph: Declaration, frame: Frame, shared: Sequence[Symmetry])
 
 def most_node_axes(graph: Declaration) -> int:
     """Largest number of node axes of a variable, at least 1."""
-    return max([1, *(node_axis_count(variable) for variable in graph.variables.values())])
+    return max([1, *(len(variable.node_axes) for variable in graph.variables.values())])
 
 
 class ArrayEmbedding(nn.Module):

@@ -16,7 +16,6 @@ from ..cache import BoundedCache
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
-from ..graph.interactions import node_axis_count
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
@@ -293,10 +292,9 @@ def kinds(graph: Declaration) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {}
     for name, variable in graph.variables.items():
         over = variable.regularizer.over_axes(variable.axes)
-        features = variable.axes[node_axis_count(variable) :]
-        if over and over == features:
+        if over and over == variable.feature_axes:
             kinds[name] = "category"
-        elif isinstance(variable.regularizer, BinaryEntropy) and not features:
+        elif isinstance(variable.regularizer, BinaryEntropy) and not variable.feature_axes:
             kinds[name] = "binary"
         else:
             kinds[name] = "real"
@@ -308,9 +306,9 @@ def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
     channels = {}
     for name, kind in kinds.items():
         variable = graph.variables[name]
-        features = graph.size_table.shape(variable, graph.size_table.static)[node_axis_count(variable) :]
+        features = graph.size_table.shape(variable, graph.size_table.static)[len(variable.node_axes) :]
         if None in features:
-            axis = variable.axes[node_axis_count(variable) + features.index(None)]
+            axis = variable.feature_axes[features.index(None)]
             raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
         channels[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
     if not channels:
@@ -326,7 +324,7 @@ def _slots(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, Slot]:
     for name, kind in kinds(graph).items():
         variable = graph.variables[name]
         shape = tuple(size or 0 for size in table.shape(variable, solved))
-        node_shape = shape[: node_axis_count(variable)]
+        node_shape = shape[: len(variable.node_axes)]
         count = torch.Size(node_shape).numel()
         channels = 2 if kind == "binary" else torch.Size(shape[len(node_shape) :]).numel()
         slots[name] = Slot(name, kind, shape, node_shape, channels, slice(node, node + count), slice(number, number + count * channels))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..regularizers.base import uniform
+from ..noise import gumbel_argmax, uniform
 
 NEVER = -1e300
 """Represents -inf, so that differences are not NaN; in float64 no sum of float32 scores comes near it."""
@@ -69,8 +69,7 @@ class _Drawn(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        noise = uniform(x.shape, x, ctx.generator).clamp_min(torch.finfo(x.dtype).tiny)
-        winner = (x - (-noise.log()).log()).argmax(ctx.dim, keepdim=True)
+        winner = gumbel_argmax(x, uniform(x.shape, x, ctx.generator), ctx.dim).unsqueeze(ctx.dim)
         return torch.zeros_like(x).scatter(ctx.dim, winner, gradient.unsqueeze(ctx.dim)), None, None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, whole_number
 from .kinds import BINARY, REAL, Array, Kind
 from .recording import Recordable, holds_values, plain_array
 
@@ -180,8 +180,7 @@ class Categorical(Distribution):
     )
 
     def __init__(self, options: int, probabilities: Recordable | None = None) -> None:
-        if isinstance(options, bool) or not isinstance(options, int) or options < 2:
-            raise DeclarationError(f"Categorical needs a number of options that is a whole number >= 2, got {options!r}.")
+        whole_number("Categorical: the number of options", options, 2)
         self.kind = Kind("category", options)
         given = [1 / options] * options if probabilities is None else probabilities
         size = np.shape(plain_array(given, "Categorical: probabilities")) if not holds_values(given) else None
@@ -208,8 +207,7 @@ class Permutation(Distribution):
     exchangeable = (0, 1)
 
     def __init__(self, size: int) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise DeclarationError(f"Permutation needs a size that is a whole number >= 1, got {size!r}.")
+        whole_number("Permutation: the size", size, 1)
         self.event = (size, size)
         super().__init__()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..graph.disjoint_sets import DisjointSets
 from .recognise import Place, Template
 from .tape import Nodes, Recorded, Tape
 
@@ -69,12 +70,12 @@ class Names:
     def of(cls, tape: Tape, links: Sequence[Link]) -> Names:
         """Name axes; those that a factor ties without a shift are one, unless they belong to the same variable."""
         names = cls(tape)
-        roots = _tied_axes(links)
+        classes = _tied_axes(links)
         named: dict[Axis, str] = {}
         # the variable with the most axes reflects the most loops
         for variable in sorted(tape.variables.values(), key=lambda variable: -variable.nodes.ndim):
             for k, size in enumerate(variable.nodes.shape):
-                root = roots.get((variable.name, k), (variable.name, k))
+                root = classes.root((variable.name, k))
                 name = named.get(root)
                 if name is None or name in [names.axes[variable.name, j] for j in range(k)]:
                     name = names._unused_name("ijklmnopqrstuvwxyz", names.sizes)
@@ -178,20 +179,14 @@ class Names:
         return next(name for name in free if name not in used)
 
 
-def _tied_axes(links: Sequence[Link]) -> dict[Axis, Axis]:
-    """Representative of the axes tied without a shift, by axis."""
-    roots: dict[Axis, Axis] = {}
-
-    def root(axis: Axis) -> Axis:
-        while roots.setdefault(axis, axis) != axis:
-            axis = roots[axis]
-        return axis
-
+def _tied_axes(links: Sequence[Link]) -> DisjointSets[Axis]:
+    """Classes of axes that factors tie without a shift."""
+    classes = DisjointSets[Axis]()
     for link in links:
         for template in link.templates:
             first: dict[int, Axis] = {}
             for name, places in ((link.one, template.child), (link.other, template.parent)):
                 for k, place in enumerate(places):
-                    if len(place.letters) == 1 and not place.shift and root(first.setdefault(place.letters[0], (name, k))) != root((name, k)):
-                        roots[root((name, k))] = root(first[place.letters[0]])
-    return {axis: root(axis) for axis in list(roots)}
+                    if len(place.letters) == 1 and not place.shift:
+                        classes.merge((name, k), first.setdefault(place.letters[0], (name, k)))
+    return classes

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError, UnnError
+from ..errors import DeclarationError, ObservationError, UnnError, whole_number
 from ..factor_graph import FactorGraph
 from ..ops.seeds import generator_for
 from .build import build
@@ -73,8 +73,7 @@ class Traced:
             DeclarationError: for a draw with a parameter or a random index out of range, or a value that is not finite.
         """
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ObservationError(f"program: draw takes a number of draws that is a whole number >= 1, got {count!r}.")
+        whole_number("program: draw: the number of draws", count, 1, ObservationError)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ObservationError(f"program: draw gives values of a floating dtype such as torch.float32, got {dtype!r}.")
         generator = generator_for("program: draw", generator, seed)

@@ -9,7 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, whole_number
 from .arraylike import Parents
 from .distributions import Distribution
 from .kinds import BINARY, REAL, Kind
@@ -99,8 +99,8 @@ class Tracer:
         line = sys._getframe(1).f_lineno
         if isinstance(value, str):
             raise DeclarationError(f"program: t.deterministic takes the value first: t.deterministic(value, name={value!r}).")
-        if options is not None and (isinstance(options, bool) or not isinstance(options, int) or options < 2):
-            raise DeclarationError(f"program: t.deterministic takes a number of options that is a whole number >= 2, got {options!r}.")
+        if options is not None:
+            whole_number("program: t.deterministic: the number of options", options, 2)
         source = as_value(self.tape, value)
         kind = Kind("category", options) if options else BINARY if source.dtype == np.bool_ else REAL
         statement = self._statement("deterministic", line, kind, source.parents, ())

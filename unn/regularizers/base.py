@@ -182,20 +182,6 @@ def merged(size: int, x: Tensor, dim: int | None) -> Tensor:
     return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
 
-def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform noise in [0, 1) with dtype and device of ``like``, drawn on the device of the generator."""
-    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
-
-
-def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gaussian noise of unit variance, otherwise as ``uniform``."""
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
-
-
-def _place(like: Tensor, generator: torch.Generator | None) -> torch.device:
-    return like.device if generator is None else generator.device
-
-
 def tolerance(dtype: torch.dtype) -> float:
     """Largest distance to the domain at which a value of this dtype counts as inside."""
     return _TOLERANCE.get(dtype, 0.0)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError
-from .base import Regularizer, batch_all, batch_sum, normal, real_number, tolerance, uniform, widened
+from ..noise import normal, uniform
+from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, widened
 
 
 class Elementwise(Regularizer):

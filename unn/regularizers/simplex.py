@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError, ObservationError, suggest
-from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, uniform, widened
+from ..noise import gumbel_argmax, uniform
+from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, widened
 
 
 class AlongAxis(Regularizer):
@@ -161,10 +162,9 @@ class Entropy(Simplex):
     def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         rows, empty = self._rows(t, mask)
         noise = uniform(t.shape, widened(t), generator)
-        gumbel = -(-noise.clamp_min(torch.finfo(noise.dtype).tiny).log()).log()
         wide = widened(rows)
         wide = (wide - wide.amax(self.dim, keepdim=True)) / self.temperature
-        winner = (wide + gumbel).argmax(self.dim, keepdim=True)
+        winner = gumbel_argmax(wide, noise, self.dim).unsqueeze(self.dim)
         return torch.zeros_like(t).scatter(self.dim, winner, 1.0).masked_fill(empty, 0)
 
     def _options(self) -> list[str]:

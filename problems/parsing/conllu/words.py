@@ -159,22 +159,27 @@ def check_tree(words: Sequence[Word], needed: bool) -> None:
         raise SentenceError(words[second].line, f"several roots: {both} have head 0. A tree has one root: give the others another head.")
     if 0 not in heads and None not in heads:
         raise SentenceError(words[0].line, "no word has head 0. A tree has one root: give it head 0.")
+    if cycle := find_cycle(heads):
+        names = [name_of(i, words[i - 1].form) for i in cycle]
+        shown = names if len(names) <= 8 else [*names[:7], f"{len(names) - 7} more"]
+        path = " -> ".join([*shown, names[0]])
+        raise SentenceError(words[cycle[0] - 1].line, f"heads form a cycle: {path}. Give one of these words another head.")
+
+
+def find_cycle(heads: Sequence[int | None]) -> list[int]:
+    """The numbers of the words of the first cycle, each before its head; empty if there is none.
+
+    Args:
+        heads: number of the head of each word from 1; 0 for the root, None if it is missing.
+    """
     seen = [0] * (len(heads) + 1)
     for start in range(1, len(heads) + 1):
+        path: list[int] = []
         at: int | None = start
         while at and not seen[at]:
             seen[at] = start
+            path.append(at)
             at = heads[at - 1]
         if at and seen[at] == start:
-            raise SentenceError(words[at - 1].line, _cycle(words, at))
-
-
-def _cycle(words: Sequence[Word], start: int) -> str:
-    """Describe the cycle through one word."""
-    path, at = [start], words[start - 1].head
-    while at and at != start:
-        path.append(at)
-        at = words[at - 1].head
-    names = [name_of(i, words[i - 1].form) for i in path]
-    shown = names if len(names) <= 8 else [*names[:7], f"{len(names) - 7} more"]
-    return f"heads form a cycle: {' -> '.join([*shown, names[0]])}. Give one of these words another head."
+            return path[path.index(at) :]
+    return []

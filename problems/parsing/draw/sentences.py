@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unn.draw.values import as_array, described
 from unn.errors import ObservationError
+
+from ..conllu.words import find_cycle
 
 ROUNDING = 1e-4
 """Tolerance of probabilities beyond 0 and 1, for rounding in single precision."""
@@ -66,7 +67,12 @@ def checked_heads(who: str, heads: object, words: Sequence[str], what: str = "he
         if not 0 <= head <= len(words):
             known = f"heads are words from 1 to {len(words)}, or 0 for the root"
             raise ObservationError(f"{who}: {what} give {_named(number, words)} the head {head}; {known}.")
-    _check_cycles(who, parsed, words, what)
+    if cycle := find_cycle(parsed):
+        problem = f"{_named(cycle[0], words)} is its own head"
+        if len(cycle) > 1:
+            links = [f"{_named(word, words)} has the head {parsed[word - 1]}" for word in cycle[:5]]
+            problem = f"they have a cycle: {', '.join(links)}{', ...' if len(cycle) > 5 else ''}"
+        raise ObservationError(f"{who}: {what} are not a tree: {problem}.")
     roots = [number for number, head in enumerate(parsed, 1) if head == 0]
     if len(roots) > 1:
         listed = ", ".join(_named(number, words) for number in roots[:4]) + (", ..." if len(roots) > 4 else "")
@@ -122,23 +128,6 @@ def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequ
 def printable(text: str) -> str:
     """Collapse white space to single spaces; replace control characters and lone surrogates."""
     return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in " ".join(text.split()))
-
-
-def _check_cycles(who: str, heads: Sequence[int], words: Sequence[str], what: str) -> None:
-    """Follow the heads from each word up to the root or an already visited word."""
-    seen = {0}
-    for start in range(1, len(heads) + 1):
-        path = [start]
-        while path[-1] not in seen and path[-1] not in path[:-1]:
-            path.append(heads[path[-1] - 1])
-        if path[-1] not in seen:
-            cycle = path[path.index(path[-1]) :]
-            if len(cycle) == 2:
-                raise ObservationError(f"{who}: {what} are not a tree: {_named(cycle[0], words)} is its own head.")
-            shown = cycle if len(cycle) <= 6 else cycle[:5]
-            listed = ", ".join(f"{_named(word, words)} has the head {head}" for word, head in pairwise(shown))
-            raise ObservationError(f"{who}: {what} are not a tree, but have a cycle: {listed}{', ...' if shown is not cycle else ''}.")
-        seen.update(path)
 
 
 def _named(number: int, words: Sequence[str]) -> str:

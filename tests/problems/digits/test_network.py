@@ -9,8 +9,8 @@ import torch
 
 import unn
 from problems.digits.data import Digits, load_digits
-from problems.digits.network import accuracy, declare, label_scores, one_hot, prototypes, recognise, spread_ratio, train
-from problems.digits.problem import DigitsProblem
+from problems.digits.network import accuracy, declare, label_scores, one_hot, prototypes, recognise, spread_ratio
+from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
 from unn.extending import DescentOptions

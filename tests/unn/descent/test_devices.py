@@ -8,7 +8,7 @@ from support.helpers import mlp, says
 
 import unn
 from factors import Cardinality, Multilinear, SumOfProducts
-from unn.regularizers.base import normal, uniform
+from unn.noise import normal, uniform
 
 
 def close(ours, expected):

@@ -53,7 +53,7 @@ def random_graph(count: int, seed: int) -> unn.FactorGraph:
     variables = [g.variable(name, axes[random.integers(len(axes))], unn.SquaredNorm()) for name in names]
 
     def seen(k: int, feature: str) -> unn.graph.arrays.Reference:
-        nodes = [chr(ord(feature) + 1 + j) for j in range(variables[k].node_axes)]
+        nodes = [chr(ord(feature) + 1 + j) for j in range(len(variables[k].node_axes) if variables[k].has_bar else 0)]
         return variables[k][" ".join([*nodes, feature])]
 
     loose = random.random() * 0.6
@@ -393,7 +393,7 @@ def test_a_collage_has_the_background_of_its_theme_below_transparent_figures(tmp
     figure.set_facecolor("none")
     save_collage([figure], tmp_path / "a.png", 100, theme)
     with Image.open(tmp_path / "a.png") as picture:
-        assert picture.getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
+        assert picture.convert("RGB").getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
 
 
 def test_a_collage_refuses_nothing_and_other_formats(tmp_path):

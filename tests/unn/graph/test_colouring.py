@@ -149,10 +149,13 @@ def test_three_places_pair_all_of_them():
 
 def test_nodes_are_all_entries_of_an_elementwise_variable_and_the_axes_left_of_the_bar_of_others():
     g = unn.FactorGraph("nodes")
-    assert node_axis_count(g.variable("a", "r c", unn.SignedEntropy())) == 2
-    assert node_axis_count(g.variable("b", "r | c", unn.SignedEntropy())) == 1
-    assert node_axis_count(g.variable("c", "r c", unn.Entropy())) == 0
-    assert node_axis_count(g.variable("d", "r | c", unn.Entropy())) == 1
+    signs, simplex = unn.SignedEntropy(), unn.Entropy()
+    declared = {"a": ("r c", signs, 2), "b": ("r | c", signs, 1), "c": ("r c", simplex, 0), "d": ("r | c", simplex, 1)}
+    for name, (axes, regularizer, count) in declared.items():
+        variable = g.variable(name, axes, regularizer)
+        assert node_axis_count(variable) == count
+        assert (variable.node_axes, variable.feature_axes) == (("r", "c")[:count], ("r", "c")[count:])
+        assert variable.pattern == axes and variable.has_bar == ("|" in axes)
     a, b = g["a", "b"]
     assert meets_itself(Multilinear(a["i j"], a["j i"]), a)
     assert not meets_itself(Multilinear(a["i j"], b["j i"]), a)

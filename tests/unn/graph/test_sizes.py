@@ -132,7 +132,7 @@ def test_a_refused_factor_leaves_the_graph_as_it_was():
 
 @pytest.mark.parametrize("wrong", [-1, 2.0, True, "3", None])
 def test_sizes_are_whole_numbers(wrong):
-    with pytest.raises(unn.DeclarationError, match="axis 'n' needs a size"):
+    with pytest.raises(unn.DeclarationError, match="axis 'n': the size must be a whole number >= 0"):
         unn.FactorGraph("wrong", n=wrong)
 
 

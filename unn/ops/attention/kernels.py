@@ -15,7 +15,7 @@ from .mask import AttentionMask
 from .measure import Size, can_be_measured, candidates_of, fastest_kernel
 from .relational import attention_by_terms
 from .sparse import attention_by_pairs, copies_at_once
-from .terms import Aligned, Listed, Term
+from .terms import Grouped, Listed, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 
@@ -118,12 +118,11 @@ def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
 
 
 def _cost(term: Term, batch: int, width: int) -> float:
-    if isinstance(term, Listed):
-        return 173_000 + batch * term.pairs * (66 + 7 * width)
-    if isinstance(term, Aligned):
-        return 173_000 + batch * term.pairs * (28 + 3.5 * width)
-    ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
-    return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
+    if isinstance(term, Grouped):
+        ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
+        return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
+    per_pair = 66 + 7 * width if isinstance(term, Listed) else 28 + 3.5 * width
+    return 173_000 + batch * term.pairs * per_pair
 
 
 _COLD_CACHE_FACTOR = 1.4

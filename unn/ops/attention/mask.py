@@ -15,7 +15,7 @@ from ...errors import ObservationError
 from ...graph.adjacency import Adjacency
 from .measure import MeasuredKernels
 from .sparse import Pairs, copies_at_once, pairs_of
-from .terms import Term, terms_of, to_device
+from .terms import Term, terms_of
 
 MaskLayout = TypeVar("MaskLayout")
 
@@ -90,7 +90,7 @@ class AttentionMask:
         """Disjoint dense terms that cover all pairs."""
 
         def make() -> list[Term]:
-            return [to_device(term, device) for term in terms_of(self.adjacency)]
+            return [term.to(device) for term in terms_of(self.adjacency)]
 
         return self._cached("terms", device, make)
 

@@ -107,33 +107,33 @@ class _ByPairs(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, pairs: Sequence[Pairs]) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out = torch.empty_like(value)
-        whole = value.new_empty(value.shape[:2])
+        denominator = value.new_empty(value.shape[:2])
         saved = []
-        for part, q, k, v, o, w in _parts(pairs, query, key, value, out, whole):
+        for part, q, k, v, o, w in _parts(pairs, query, key, value, out, denominator):
             weights = _products(q, k, part)
-            most = torch.segment_reduce(weights, "max", offsets=part.starts, axis=0)
-            weights.sub_(most.index_select(0, part.queries)).exp_()
+            row_max = torch.segment_reduce(weights, "max", offsets=part.starts, axis=0)
+            weights.sub_(row_max.index_select(0, part.queries)).exp_()
             w.copy_(torch.segment_reduce(weights, "sum", offsets=part.starts, axis=0))
             o.addmm_(part.matrix(weights), v, beta=0.0)
             saved.append(weights)
-        out.div_(whole.clamp_(min=torch.finfo(whole.dtype).tiny)[..., None])
-        ctx.save_for_backward(query, key, value, out, whole, *saved)
+        out.div_(denominator.clamp_(min=torch.finfo(denominator.dtype).tiny)[..., None])
+        ctx.save_for_backward(query, key, value, out, denominator, *saved)
         ctx.pairs = pairs
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, whole, *saved = ctx.saved_tensors
-        gradient, common = softmax_backward_terms(gradient, out, whole)
-        gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        parts = _parts(ctx.pairs, query, key, value, gradient, common, *gradients)
-        for weights, (part, q, k, v, g, c, by_q, by_k, by_v) in zip(saved, parts, strict=True):
-            changed = _products(g, v, part).sub_(c.index_select(0, part.queries)).mul_(weights)
-            by_v.addmm_(part.transpose(weights), g, beta=0.0)
-            by_k.addmm_(part.transpose(changed), q, beta=0.0)
-            by_q.addmm_(part.matrix(changed), k, beta=0.0)
-        return *gradients, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, denominator, *saved = ctx.saved_tensors
+        grad, row_dot = softmax_backward_terms(grad, out, denominator)
+        grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        parts = _parts(ctx.pairs, query, key, value, grad, row_dot, *grads)
+        for weights, (part, q, k, v, g, c, grad_q, grad_k, grad_v) in zip(saved, parts, strict=True):
+            grad_scores = _products(g, v, part).sub_(c.index_select(0, part.queries)).mul_(weights)
+            grad_v.addmm_(part.transpose(weights), g, beta=0.0)
+            grad_k.addmm_(part.transpose(grad_scores), q, beta=0.0)
+            grad_q.addmm_(part.matrix(grad_scores), k, beta=0.0)
+        return *grads, None
 
 
 def _parts(pairs: Sequence[Pairs], *arrays: Tensor) -> Iterator[tuple[Any, ...]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,55 +42,151 @@ class Window:
         return x.as_strided((len(x), *self.sizes, *last), strides, x.storage_offset() + self.offset * width)
 
 
+class Term(ABC):
+    """Pairs of queries and keys whose scores are computed together.
+
+    Vectors have shape ``(batch, nodes, width)``. Scores and weights have one number per pair, in a shape of the term.
+    """
+
+    @property
+    @abstractmethod
+    def pairs(self) -> int:
+        """Number of pairs, including hidden ones."""
+
+    @abstractmethod
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        """Inner product of the query and the key of each pair, hidden ones included."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """The products, with -inf at hidden pairs."""
+        return self.products(query, key)
+
+    @abstractmethod
+    def per_query(self, x: Tensor) -> Tensor:
+        """Broadcast one number per query, shape ``(batch, nodes)``, to the shape of the scores."""
+
+    @abstractmethod
+    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
+        """Update the running maximum score of each query, shape ``(batch, nodes)``, in place."""
+
+    @abstractmethod
+    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
+        """Add the sum of the weights of each query, shape ``(batch, nodes)``, in place."""
+
+    @abstractmethod
+    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
+        """Add the weighted sum of the vectors of its keys to each query, in place."""
+
+    @abstractmethod
+    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
+        """Add the weighted sum of the vectors of its queries to each key, in place."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Term:
+        """The term with its tensors on a device."""
+
+
 @dataclass(frozen=True, eq=False)
-class Aligned:
-    """One-to-many pairs, computed by elementwise products of broadcast windows.
+class _Dense(Term):
+    """Pairs of two windows.
 
     Attributes:
         queries: window of the queries.
-        keys: window of the keys; both have the same letters, in the order of the larger side.
-        query_sum: axes along which a query has several keys, counting the batch axis.
-        key_sum: axes along which a key has several queries, counting the batch axis.
-        hidden: mask of pairs that are excluded or in other terms, shape ``(*letters)``; None for none.
+        keys: window of the keys.
+        hidden: mask of pairs that are excluded or in other terms, shape of the scores without batch; None for none.
+        query_sum: axes of the scores along which a query has several keys.
     """
 
     queries: Window
     keys: Window
-    query_sum: tuple[int, ...]
-    key_sum: tuple[int, ...]
     hidden: Tensor | None
+    query_sum: tuple[int, ...]
 
-    @property
-    def pairs(self) -> int:
-        """Number of pairs, including hidden ones."""
-        return int(np.prod([max(a, b) for a, b in zip(self.queries.sizes, self.keys.sizes, strict=True)], dtype=np.int64))
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        products = self.products(query, key)
+        return products if self.hidden is None else products.masked_fill_(self.hidden, -torch.inf)
+
+    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
+        window = self.queries.of(row_max)
+        maximum = scores.amax(self.query_sum, keepdim=True) if self.query_sum else scores
+        torch.maximum(window, maximum.view(window.shape), out=window)
+
+    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
+        window = self.queries.of(denominator)
+        window.add_((weights.sum(self.query_sum, keepdim=True) if self.query_sum else weights).view(window.shape))
+
+    def to(self, device: torch.device) -> Term:
+        return replace(self, hidden=None if self.hidden is None else self.hidden.to(device))
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped:
-    """Many-to-many pairs within groups, computed by batched matrix products.
+class Aligned(_Dense):
+    """One-to-many pairs, computed by elementwise products of broadcast windows, shape ``(batch, *letters)``.
+
+    Both windows have the same letters, in the order of the larger side.
 
     Attributes:
-        queries: window of the queries, group letters first.
-        keys: window of the keys, group letters first.
-        groups: number of letters that index groups.
-        hidden: mask of pairs that are excluded or in other terms, shape ``(groups, m, n)``; None for none.
+        key_sum: axes of the scores along which a key has several queries.
     """
 
-    queries: Window
-    keys: Window
-    groups: int
-    hidden: Tensor | None
+    key_sum: tuple[int, ...]
 
     @property
     def pairs(self) -> int:
-        """Number of pairs, including hidden ones."""
-        return int(np.prod(self.queries.sizes + self.keys.sizes[self.groups :], dtype=np.int64))
+        return math.prod(map(max, self.queries.sizes, self.keys.sizes))
+
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        return (self.queries.of(query) * self.keys.of(key)).sum(-1)
+
+    def per_query(self, x: Tensor) -> Tensor:
+        return self.queries.of(x)
+
+    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
+        _add_weighted(self.queries.of(out), self.keys.of(keys), weights, self.query_sum)
+
+    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
+        _add_weighted(self.keys.of(out), self.queries.of(queries), weights, self.key_sum)
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
-    """List of pairs.
+class Grouped(_Dense):
+    """Many-to-many pairs within groups, computed by batched matrix products, shape ``(batch, groups, m, n)``.
+
+    Attributes:
+        groups: number of letters that index groups, the first of both windows.
+    """
+
+    groups: int
+
+    @property
+    def pairs(self) -> int:
+        return math.prod(self.queries.sizes + self.keys.sizes[self.groups :])
+
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        # matrix products are in half precision under autocast
+        return (self._matrices(query, self.queries) @ self._matrices(key, self.keys).mT).to(query.dtype)
+
+    def per_query(self, x: Tensor) -> Tensor:
+        return self._matrices(x, self.queries)[..., None]
+
+    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
+        window = self.queries.of(out)
+        window.add_((weights @ self._matrices(keys, self.keys)).view(window.shape))
+
+    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
+        window = self.keys.of(out)
+        window.add_((weights.mT @ self._matrices(queries, self.queries)).view(window.shape))
+
+    def _matrices(self, x: Tensor, window: Window) -> Tensor:
+        """Nodes of a window, shape ``(batch, groups, members, ...)``."""
+        view = window.of(x)
+        members = view.shape[1 + self.groups : 1 + len(window.sizes)].numel()
+        return view.reshape(len(x), -1 if view.numel() else 0, members, *x.shape[2:])
+
+
+@dataclass(frozen=True, eq=False)
+class Listed(Term):
+    """List of pairs, computed by gathering, shape ``(batch, pairs)``.
 
     Attributes:
         queries: query of each pair, shape ``(pairs,)``.
@@ -100,21 +198,36 @@ class Listed:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs."""
         return len(self.queries)
 
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query.index_select(1, self.queries) * key.index_select(1, self.keys)).sum(-1)
 
-Term = Aligned | Grouped | Listed
+    def per_query(self, x: Tensor) -> Tensor:
+        return x.index_select(1, self.queries)
+
+    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
+        row_max.scatter_reduce_(1, self.queries.expand(len(row_max), -1), scores, "amax")
+
+    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
+        denominator.index_add_(1, self.queries, weights)
+
+    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
+        out.index_add_(1, self.queries, keys.index_select(1, self.keys).mul_(weights[..., None]))
+
+    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
+        out.index_add_(1, self.keys, queries.index_select(1, self.queries).mul_(weights[..., None]))
+
+    def to(self, device: torch.device) -> Term:
+        return Listed(self.queries.to(device), self.keys.to(device))
 
 
-def to_device(term: Term, device: torch.device) -> Term:
-    """Move the tensors of a term to a device."""
-    if isinstance(term, Listed):
-        return Listed(term.queries.to(device), term.keys.to(device))
-    hidden = None if term.hidden is None else term.hidden.to(device)
-    if isinstance(term, Aligned):
-        return Aligned(term.queries, term.keys, term.query_sum, term.key_sum, hidden)
-    return Grouped(term.queries, term.keys, term.groups, hidden)
+def _add_weighted(window: Tensor, vectors: Tensor, weights: Tensor, axes: tuple[int, ...]) -> None:
+    """Add weighted vectors to a window, summed over some axes, in place."""
+    if axes:
+        window.add_((weights[..., None] * vectors).sum(axes, keepdim=True))
+    else:
+        window.addcmul_(weights[..., None], vectors)
 
 
 def _listed_terms(adjacency: Adjacency) -> list[Term]:
@@ -152,7 +265,7 @@ def terms_of(adjacency: Adjacency) -> list[Term]:
             columns.append(np.arange(start, stop))
         else:
             window = Window(start, (stop - start,), (1,), count)
-            terms.append(Aligned(window, window, (), (), None))
+            terms.append(Aligned(window, window, None, (), ()))
     if rows:
         terms.append(Listed(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(columns))))
     return terms
@@ -206,7 +319,7 @@ def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[s
     m, n = query.nodes.shape[1], key.nodes.shape[1]
     if m > 1 and n > 1:
         mask = None if hidden is None else torch.from_numpy(hidden)
-        return Grouped(_window(query, starts, count), _window(key, starts, count), query.layout.groups, mask)
+        return Grouped(_window(query, starts, count), _window(key, starts, count), mask, (-1,), query.layout.groups)
     large, small = (query, key) if n == 1 else (key, query)
     wide, narrow = _window(large, starts, count), _window(small, starts, count)
     assert large.layout is not None and small.layout is not None
@@ -222,8 +335,8 @@ def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[s
         letters = _window(large, starts, count).sizes
         mask = torch.from_numpy(np.ascontiguousarray(hidden.reshape(letters).transpose(order)))
     if n == 1:
-        return Aligned(wide, narrow, (), free, mask)
-    return Aligned(narrow, wide, free, (), mask)
+        return Aligned(wide, narrow, mask, (), free)
+    return Aligned(narrow, wide, mask, free, ())
 
 
 def _window(side: Side, starts: Mapping[str, int], count: int) -> Window:

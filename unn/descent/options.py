@@ -1,0 +1,42 @@
+"""Options of the engine of coordinate descent; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class DescentOptions:
+    """Options of the engine ``descent``.
+
+    Attributes:
+        iterations: Number of rounds of coordinate descent in training and evaluation (k).
+        sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2) or "forward"
+            (H1, H2, Y).
+        initial: Initial value of the wanted variables: "zero", "random" or "uniform".
+        dropout: Dropout probability for variables that are neither given nor wanted, in training, with one mask
+            for all iterations.
+        penalty: Initial weight of the energies of constraints, where they have one; the weights are learned.
+    """
+
+    iterations: int = 3
+    sweep: Literal["forward-backward", "forward"] = "forward-backward"
+    initial: Literal["zero", "random", "uniform"] = "zero"
+    dropout: float = 0.0
+    penalty: float = 1.0
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "iterations": (self.iterations, 1, 10_000),
+            "dropout": (self.dropout, 0, 0.999),
+            "penalty": (self.penalty, 1e-6, 1e6),
+        }
+        check_ranges(where, ranges)
