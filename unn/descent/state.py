@@ -252,8 +252,9 @@ class State:
         total = self._static[name]
         if name in self._reception.fused:
             fused = self._receive_fused(step)
-            single = single and fused is None
-            total = fused if total is None else total if fused is None else fused + total
+            if fused is not None:
+                single = False
+                total = fused if total is None else fused + total
         for inlet in self._reception.changing[name]:
             received = self._receive(inlet, step)
             if received is None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.helpers import says
 
 import unn
-from factors import Multilinear, undirected_attention
+from factors import Multilinear, UnrolledAttention, undirected_attention
 from unn.errors import DeclarationError, InferenceError
 from unn.extending import FusedMessages, Fusion
 
@@ -290,6 +290,36 @@ def test_each_attention_of_a_graph_is_fused_and_parameters_keep_their_names():
     copied = copy.deepcopy(net)
     x, p = observation("rows", random(BATCH, N, WIDTH)), random(N, WIDTH, seed=1)
     assert torch.equal(copied(x, p), net(x, p))
+
+
+@pytest.mark.parametrize(("update", "gradient"), list(itertools.product(UPDATES, GRADIENTS)))
+def test_a_network_of_an_attention_takes_every_update_and_gradient(update, gradient):
+    g, attention = declared()
+    x, p = Seen("rows"), random(N, WIDTH, seed=1)
+    options = {"update": UPDATES[update], "gradient": GRADIENTS[gradient]}
+    ours, theirs = (
+        run(make(source, ["X", "P"], ["X", "S"], ORDERS["forward-backward"], 3, **options), x, p, None)
+        for make, source in ((UnrolledAttention, attention), (unn.Unrolled, g))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_network_of_one_of_two_attentions_uses_its_fusion_alone():
+    g = unn.FactorGraph("two", d=WIDTH)
+    X = g.variable("X", "n d", unn.SquaredNorm())
+    first, second = (undirected_attention(g, X, init=0.2, prefix=prefix) for prefix in ("a_", "b_"))
+    g.double()
+    order = [*first.order, *second.order]
+    nets = [
+        UnrolledAttention(attentions, "X", ["a_H", "b_H"], order, 2)
+        for attentions in (first, second, [first, second])
+    ]
+    assert [net.fusions for net in nets] == [(first.fusion,), (second.fusion,), g.fusions]
+    x = random(BATCH, N, WIDTH)
+    expected = unn.infer(g, {"X": x}, order=order, iterations=2, fusions=())
+    for net in nets:
+        for name, value in zip(net.want, net(x), strict=True):
+            torch.testing.assert_close(value, expected[name], **CLOSE)
 
 
 class Listed(Fusion):
