@@ -97,7 +97,7 @@ class Term:
     Attributes:
         queries: query of each pair; scores have the shape in which it broadcasts with the keys.
         keys: key of each pair.
-        hidden: mask of pairs that are excluded or in other terms, shape of the scores without batch; None for none.
+        hidden: mask of pairs that are excluded or in other terms, as the scores of one example; None for none.
     """
 
     queries: Window | NodeList
@@ -132,13 +132,14 @@ class Term:
 
     def to(self, device: torch.device) -> Term:
         """The term with its tensors on a device."""
-        ends = [NodeList(end.nodes.to(device)) if isinstance(end, NodeList) else end for end in (self.queries, self.keys)]
-        return replace(self, queries=ends[0], keys=ends[1], hidden=None if self.hidden is None else self.hidden.to(device))
+        if isinstance(self.queries, NodeList) and isinstance(self.keys, NodeList):
+            return Term(NodeList(self.queries.nodes.to(device)), NodeList(self.keys.nodes.to(device)))
+        return replace(self, hidden=None if self.hidden is None else self.hidden.to(device))
 
 
 @dataclass(frozen=True, eq=False)
 class Grouped(Term):
-    """Many-to-many pairs within groups, computed by batched matrix products; scores are ``(batch, groups, m, n)``.
+    """Many-to-many pairs within groups, by batched matrix products; scores are ``(batch, groups, m, n)``.
 
     Attributes:
         groups: number of letters that index groups, the first of both windows.
