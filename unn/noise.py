@@ -10,16 +10,18 @@ from torch import Tensor
 
 def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform noise in [0, 1) with dtype and device of ``like``, drawn on the device of the generator."""
-    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
+    device = like.device if generator is None else generator.device
+    return torch.rand(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Gaussian noise of unit variance, otherwise as ``uniform``."""
-    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=_place(like, generator)).to(like.device)
+    device = like.device if generator is None else generator.device
+    return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
 def gumbel_argmax(logits: Tensor, noise: Tensor, dim: int = -1) -> Tensor:
-    """Draw from softmax(logits) along one axis by the Gumbel-max trick; shape of ``logits`` without that axis, int64.
+    """Draw from softmax(logits) along one axis by the Gumbel-max trick; int64, without that axis.
 
     Args:
         logits: logarithms of unnormalised probabilities.
@@ -30,7 +32,3 @@ def gumbel_argmax(logits: Tensor, noise: Tensor, dim: int = -1) -> Tensor:
     # Gumbel noise is infinite at 0 and 1
     noise = noise.clamp(limits.tiny, 1 - limits.eps / 2)
     return (logits - (-noise.log()).log()).argmax(dim)
-
-
-def _place(like: Tensor, generator: torch.Generator | None) -> torch.device:
-    return like.device if generator is None else generator.device

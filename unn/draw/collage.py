@@ -39,8 +39,8 @@ def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme
     if picture_format(path) != "png":
         raise DataError(f"save_collage writes PNG files; end the name of {path} in .png.")
     # matplotlib rounds down the number of pixels
-    contents = [rendered(figure, "png", (width + 0.5) / figure.get_figwidth(), str(path)) for figure in figures]
-    pixels = np.concatenate([imread(io.BytesIO(content)) for content in contents])
+    files = [rendered(figure, "png", (width + 0.5) / figure.get_figwidth(), str(path)) for figure in figures]
+    pixels = np.concatenate([imread(io.BytesIO(file)) for file in files])
     opacity = pixels[..., 3:]
     opaque = opacity * pixels[..., :3] + (1 - opacity) * to_rgb(theme.background)
     buffer = io.BytesIO()

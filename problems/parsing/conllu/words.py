@@ -162,8 +162,8 @@ def check_tree(words: Sequence[Word], needed: bool) -> None:
     if cycle := find_cycle(heads):
         names = [name_of(i, words[i - 1].form) for i in cycle]
         shown = names if len(names) <= 8 else [*names[:7], f"{len(names) - 7} more"]
-        path = " -> ".join([*shown, names[0]])
-        raise SentenceError(words[cycle[0] - 1].line, f"heads form a cycle: {path}. Give one of these words another head.")
+        line, path = words[cycle[0] - 1].line, " -> ".join([*shown, names[0]])
+        raise SentenceError(line, f"heads form a cycle: {path}. Give one of these words another head.")
 
 
 def find_cycle(heads: Sequence[int | None]) -> list[int]:

@@ -53,7 +53,8 @@ def random_graph(count: int, seed: int) -> unn.FactorGraph:
     variables = [g.variable(name, axes[random.integers(len(axes))], unn.SquaredNorm()) for name in names]
 
     def seen(k: int, feature: str) -> unn.graph.arrays.Reference:
-        nodes = [chr(ord(feature) + 1 + j) for j in range(len(variables[k].node_axes) if variables[k].has_bar else 0)]
+        count = len(variables[k].node_axes) if variables[k].has_bar else 0
+        nodes = [chr(ord(feature) + 1 + j) for j in range(count)]
         return variables[k][" ".join([*nodes, feature])]
 
     loose = random.random() * 0.6

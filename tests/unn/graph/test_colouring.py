@@ -150,8 +150,8 @@ def test_three_places_pair_all_of_them():
 def test_nodes_are_all_entries_of_an_elementwise_variable_and_the_axes_left_of_the_bar_of_others():
     g = unn.FactorGraph("nodes")
     signs, simplex = unn.SignedEntropy(), unn.Entropy()
-    declared = {"a": ("r c", signs, 2), "b": ("r | c", signs, 1), "c": ("r c", simplex, 0), "d": ("r | c", simplex, 1)}
-    for name, (axes, regularizer, count) in declared.items():
+    declared = [("r c", signs, 2), ("r | c", signs, 1), ("r c", simplex, 0), ("r | c", simplex, 1)]
+    for name, (axes, regularizer, count) in zip("abcd", declared, strict=True):
         variable = g.variable(name, axes, regularizer)
         assert node_axis_count(variable) == count
         assert (variable.node_axes, variable.feature_axes) == (("r", "c")[:count], ("r", "c")[count:])

@@ -19,7 +19,7 @@ from factors import Clique, Depends
 from tests.benchmarks.measure import peak_memory
 from unn.ops.attention import AttentionMask, attention, choose_kernel, kernel_names, relational, sparse
 from unn.ops.attention import terms as terms_module
-from unn.ops.attention.terms import Aligned, Grouped, Listed, terms_of
+from unn.ops.attention.terms import Grouped, NodeList, Term, Window, terms_of
 
 CPU = torch.device("cpu")
 KERNELS = ["dense", "packed", "relational", "sparse", "estimated", "auto"]
@@ -187,8 +187,6 @@ def test_blocks_give_the_same_values(name):
 
 def pairs_of(term, count):
     """Numbers of the queries and of the keys of all pairs of a term."""
-    if isinstance(term, Listed):
-        return term.queries, term.keys
     numbers = torch.arange(count)[None]
     queries, keys = term.queries.of(numbers)[0], term.keys.of(numbers)[0]
     if isinstance(term, Grouped):
@@ -222,9 +220,9 @@ def test_terms_of_the_graphs_of_the_paper_have_every_pair_once(name):
 
 
 def test_regular_graphs_have_few_regular_terms():
-    for adjacency, kind in ((sudoku(5, 5).adjacency(), Grouped), (factorisation(16, 10, 8).adjacency(), Aligned)):
+    for adjacency, kind in ((sudoku(5, 5).adjacency(), Grouped), (factorisation(16, 10, 8).adjacency(), Term)):
         found = AttentionMask(adjacency).terms(CPU)
-        assert all(isinstance(term, kind) for term in found)
+        assert all(type(term) is kind and isinstance(term.queries, Window) for term in found)
         assert len(found) <= 8
         # little is hidden
         assert sum(term.pairs for term in found) < 1.2 * len(adjacency.rows)
@@ -272,10 +270,11 @@ def test_the_output_is_zero_if_no_node_has_neighbours(kernel):
 def all_kinds():
     """A small mask that is taken apart into terms of every kind."""
     mask = regular(sorting(3), i=3)
-    assert {type(term) for term in mask.terms(CPU)} == {Aligned, Grouped}
+    assert {type(term) for term in mask.terms(CPU)} == {Term, Grouped}
     with worthwhile(5):
         mixed = AttentionMask(sorting(3).adjacency(i=3))
-        assert {type(term) for term in mixed.terms(CPU)} == {Aligned, Grouped, Listed}
+        assert {type(term) for term in mixed.terms(CPU)} == {Term, Grouped}
+        assert {type(term.queries) for term in mixed.terms(CPU)} == {Window, NodeList}
     return mask, mixed
 
 

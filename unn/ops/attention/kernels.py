@@ -15,7 +15,7 @@ from .mask import AttentionMask
 from .measure import Size, can_be_measured, candidates_of, fastest_kernel
 from .relational import attention_by_terms
 from .sparse import attention_by_pairs, copies_at_once
-from .terms import Grouped, Listed, Term
+from .terms import Grouped, NodeList, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 
@@ -121,7 +121,7 @@ def _cost(term: Term, batch: int, width: int) -> float:
     if isinstance(term, Grouped):
         ends = math.prod(term.queries.sizes) + math.prod(term.keys.sizes)
         return 300_000 + batch * (6 * term.pairs + ends * (30 + 2.4 * width))
-    per_pair = 66 + 7 * width if isinstance(term, Listed) else 28 + 3.5 * width
+    per_pair = 66 + 7 * width if isinstance(term.queries, NodeList) else 28 + 3.5 * width
     return 173_000 + batch * term.pairs * per_pair
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .terms import Listed, Term
+from .terms import NodeList, Term
 
 _AT_ONCE = 64 * 1024 * 1024
 """Maximum number of values gathered at once."""
@@ -30,8 +30,8 @@ def attention_by_terms(query: Tensor, key: Tensor, value: Tensor, terms: Sequenc
     Returns:
         Shape ``(batch, nodes, width of values)``; zero for nodes without neighbours.
     """
-    gathered = max([1, *(term.pairs * query.shape[2] for term in terms if isinstance(term, Listed))])
-    step = max(1, _AT_ONCE // gathered)
+    lists = [term.pairs for term in terms if isinstance(term.queries, NodeList)]
+    step = max(1, _AT_ONCE // max(1, query.shape[2] * max(lists, default=0)))
     if step >= len(query):
         out: Tensor = _ByTerms.apply(query, key, value, terms)
         return out
@@ -47,15 +47,15 @@ class _ByTerms(torch.autograd.Function):
         weights = []
         for term in terms:
             scores = term.scores(query, key)
-            term.update_row_max(row_max, scores)
+            term.queries.raise_to(row_max, scores)
             weights.append(scores)
         row_max.clamp_(min=torch.finfo(row_max.dtype).min)
         denominator = torch.zeros_like(row_max)
         out = torch.zeros_like(value)
         for term, of_term in zip(terms, weights, strict=True):
             of_term.sub_(term.per_query(row_max)).exp_()
-            term.add_row_sums(denominator, of_term)
-            term.add_to_queries(out, value, of_term)
+            term.queries.add(denominator, of_term)
+            term.add_to_queries(out, of_term, value)
         out.div_(denominator.clamp_(min=torch.finfo(denominator.dtype).tiny)[..., None])
         ctx.save_for_backward(query, key, value, out, denominator, *weights)
         ctx.terms = terms
@@ -66,12 +66,12 @@ class _ByTerms(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, denominator, *weights = ctx.saved_tensors
         grad, row_dot = softmax_backward_terms(grad, out, denominator)
-        grad_query, grad_key, grad_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        grad_query, grad_key, grad_value = map(torch.zeros_like, (query, key, value))
         for term, of_term in zip(ctx.terms, weights, strict=True):
             grad_scores = term.products(grad, value).sub_(term.per_query(row_dot)).mul_(of_term)
-            term.add_to_keys(grad_value, grad, of_term)
-            term.add_to_keys(grad_key, query, grad_scores)
-            term.add_to_queries(grad_query, key, grad_scores)
+            term.add_to_keys(grad_value, of_term, grad)
+            term.add_to_keys(grad_key, grad_scores, query)
+            term.add_to_queries(grad_query, grad_scores, key)
         return grad_query, grad_key, grad_value, None
 
 
@@ -83,7 +83,7 @@ def softmax_backward_terms(grad: Tensor, out: Tensor, denominator: Tensor) -> tu
         denominator: denominator of the softmax of each query, positive, shape ``(batch, nodes)``.
 
     Returns:
-        grad / denominator, shape ``(batch, nodes, width)``, and sum(grad / denominator * out), shape ``(batch, nodes)``.
+        grad / denominator, and its inner product with ``out``, shape ``(batch, nodes)``.
     """
     scaled = (grad / denominator[..., None]).contiguous()
     return scaled, (scaled * out).sum(2)

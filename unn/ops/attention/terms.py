@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -27,12 +26,14 @@ class Window:
         sizes: size of each letter; 1 for a letter that the nodes do not depend on.
         strides: stride of each letter, in nodes.
         count: number of all nodes.
+        summed: axes of the scores along which a node is in several pairs.
     """
 
     offset: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     count: int
+    summed: tuple[int, ...] = ()
 
     def of(self, x: Tensor) -> Tensor:
         """View contiguous values, shape ``(batch, nodes, ...)``, as ``(batch, *sizes, ...)``."""
@@ -41,122 +42,110 @@ class Window:
         strides = (self.count * width, *(stride * width for stride in self.strides), *(1 for _ in last))
         return x.as_strided((len(x), *self.sizes, *last), strides, x.storage_offset() + self.offset * width)
 
+    def raise_to(self, out: Tensor, scores: Tensor) -> None:
+        """Raise the number of each node to the maximum of its pairs, in place."""
+        window = self.of(out)
+        maximum = scores.amax(self.summed, keepdim=True) if self.summed else scores
+        torch.maximum(window, maximum.view(window.shape), out=window)
 
-class Term(ABC):
-    """Pairs of queries and keys whose scores are computed together.
+    def add(self, out: Tensor, terms: Tensor) -> None:
+        """Add the numbers or vectors of its pairs to each node, in place."""
+        window = self.of(out)
+        window.add_((terms.sum(self.summed, keepdim=True) if self.summed else terms).view(window.shape))
 
-    Vectors have shape ``(batch, nodes, width)``. Scores and weights have one number per pair, in a shape of the term.
-    """
-
-    @property
-    @abstractmethod
-    def pairs(self) -> int:
-        """Number of pairs, including hidden ones."""
-
-    @abstractmethod
-    def products(self, query: Tensor, key: Tensor) -> Tensor:
-        """Inner product of the query and the key of each pair, hidden ones included."""
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """The products, with -inf at hidden pairs."""
-        return self.products(query, key)
-
-    @abstractmethod
-    def per_query(self, x: Tensor) -> Tensor:
-        """Broadcast one number per query, shape ``(batch, nodes)``, to the shape of the scores."""
-
-    @abstractmethod
-    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
-        """Update the running maximum score of each query, shape ``(batch, nodes)``, in place."""
-
-    @abstractmethod
-    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
-        """Add the sum of the weights of each query, shape ``(batch, nodes)``, in place."""
-
-    @abstractmethod
-    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
-        """Add the weighted sum of the vectors of its keys to each query, in place."""
-
-    @abstractmethod
-    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
-        """Add the weighted sum of the vectors of its queries to each key, in place."""
-
-    @abstractmethod
-    def to(self, device: torch.device) -> Term:
-        """The term with its tensors on a device."""
+    def add_weighted(self, out: Tensor, weights: Tensor, vectors: Tensor) -> None:
+        """Add the weighted vectors of its pairs to each node, in place."""
+        window = self.of(out)
+        if self.summed:
+            window.add_((weights[..., None] * vectors).sum(self.summed, keepdim=True))
+        else:
+            window.addcmul_(weights[..., None], vectors)
 
 
 @dataclass(frozen=True, eq=False)
-class _Dense(Term):
-    """Pairs of two windows.
+class NodeList:
+    """One node for each pair of a list, with the methods of ``Window``.
 
     Attributes:
-        queries: window of the queries.
-        keys: window of the keys.
-        hidden: mask of pairs that are excluded or in other terms, shape of the scores without batch; None for none.
-        query_sum: axes of the scores along which a query has several keys.
+        nodes: the nodes, shape ``(pairs,)``.
     """
 
-    queries: Window
-    keys: Window
-    hidden: Tensor | None
-    query_sum: tuple[int, ...]
+    nodes: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.nodes.shape)
+
+    def of(self, x: Tensor) -> Tensor:
+        return x.index_select(1, self.nodes)
+
+    def raise_to(self, out: Tensor, scores: Tensor) -> None:
+        out.scatter_reduce_(1, self.nodes.expand(len(out), -1), scores, "amax")
+
+    def add(self, out: Tensor, terms: Tensor) -> None:
+        out.index_add_(1, self.nodes, terms)
+
+    def add_weighted(self, out: Tensor, weights: Tensor, vectors: Tensor) -> None:
+        # the vectors are a copy, from ``of``
+        self.add(out, vectors.mul_(weights[..., None]))
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Pairs of queries and keys: a list, or one-to-many pairs, whose scores are elementwise products.
+
+    Attributes:
+        queries: query of each pair; scores have the shape in which it broadcasts with the keys.
+        keys: key of each pair.
+        hidden: mask of pairs that are excluded or in other terms, as the scores of one example; None for none.
+    """
+
+    queries: Window | NodeList
+    keys: Window | NodeList
+    hidden: Tensor | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs, including hidden ones."""
+        return math.prod(map(max, self.queries.sizes, self.keys.sizes))
+
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        """Inner product of the query and the key of each pair, hidden ones included."""
+        return (self.queries.of(query) * self.keys.of(key)).sum(-1)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """The products, with -inf at hidden pairs."""
         products = self.products(query, key)
         return products if self.hidden is None else products.masked_fill_(self.hidden, -torch.inf)
 
-    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
-        window = self.queries.of(row_max)
-        maximum = scores.amax(self.query_sum, keepdim=True) if self.query_sum else scores
-        torch.maximum(window, maximum.view(window.shape), out=window)
+    def per_query(self, x: Tensor) -> Tensor:
+        """Broadcast one number per query, shape ``(batch, nodes)``, to the shape of the scores."""
+        return self.queries.of(x)
 
-    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
-        window = self.queries.of(denominator)
-        window.add_((weights.sum(self.query_sum, keepdim=True) if self.query_sum else weights).view(window.shape))
+    def add_to_queries(self, out: Tensor, weights: Tensor, keys: Tensor) -> None:
+        """Add the weighted vectors of its keys to each query, in place."""
+        self.queries.add_weighted(out, weights, self.keys.of(keys))
+
+    def add_to_keys(self, out: Tensor, weights: Tensor, queries: Tensor) -> None:
+        """Add the weighted vectors of its queries to each key, in place."""
+        self.keys.add_weighted(out, weights, self.queries.of(queries))
 
     def to(self, device: torch.device) -> Term:
+        """The term with its tensors on a device."""
+        if isinstance(self.queries, NodeList) and isinstance(self.keys, NodeList):
+            return Term(NodeList(self.queries.nodes.to(device)), NodeList(self.keys.nodes.to(device)))
         return replace(self, hidden=None if self.hidden is None else self.hidden.to(device))
 
 
 @dataclass(frozen=True, eq=False)
-class Aligned(_Dense):
-    """One-to-many pairs, computed by elementwise products of broadcast windows, shape ``(batch, *letters)``.
-
-    Both windows have the same letters, in the order of the larger side.
-
-    Attributes:
-        key_sum: axes of the scores along which a key has several queries.
-    """
-
-    key_sum: tuple[int, ...]
-
-    @property
-    def pairs(self) -> int:
-        return math.prod(map(max, self.queries.sizes, self.keys.sizes))
-
-    def products(self, query: Tensor, key: Tensor) -> Tensor:
-        return (self.queries.of(query) * self.keys.of(key)).sum(-1)
-
-    def per_query(self, x: Tensor) -> Tensor:
-        return self.queries.of(x)
-
-    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
-        _add_weighted(self.queries.of(out), self.keys.of(keys), weights, self.query_sum)
-
-    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
-        _add_weighted(self.keys.of(out), self.queries.of(queries), weights, self.key_sum)
-
-
-@dataclass(frozen=True, eq=False)
-class Grouped(_Dense):
-    """Many-to-many pairs within groups, computed by batched matrix products, shape ``(batch, groups, m, n)``.
+class Grouped(Term):
+    """Many-to-many pairs within groups, by batched matrix products; scores are ``(batch, groups, m, n)``.
 
     Attributes:
         groups: number of letters that index groups, the first of both windows.
     """
 
-    groups: int
+    groups: int = 0
 
     @property
     def pairs(self) -> int:
@@ -169,76 +158,25 @@ class Grouped(_Dense):
     def per_query(self, x: Tensor) -> Tensor:
         return self._matrices(x, self.queries)[..., None]
 
-    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
+    def add_to_queries(self, out: Tensor, weights: Tensor, keys: Tensor) -> None:
         window = self.queries.of(out)
         window.add_((weights @ self._matrices(keys, self.keys)).view(window.shape))
 
-    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
+    def add_to_keys(self, out: Tensor, weights: Tensor, queries: Tensor) -> None:
         window = self.keys.of(out)
         window.add_((weights.mT @ self._matrices(queries, self.queries)).view(window.shape))
 
-    def _matrices(self, x: Tensor, window: Window) -> Tensor:
+    def _matrices(self, x: Tensor, window: Window | NodeList) -> Tensor:
         """Nodes of a window, shape ``(batch, groups, members, ...)``."""
         view = window.of(x)
         members = view.shape[1 + self.groups : 1 + len(window.sizes)].numel()
         return view.reshape(len(x), -1 if view.numel() else 0, members, *x.shape[2:])
 
 
-@dataclass(frozen=True, eq=False)
-class Listed(Term):
-    """List of pairs, computed by gathering, shape ``(batch, pairs)``.
-
-    Attributes:
-        queries: query of each pair, shape ``(pairs,)``.
-        keys: key of each pair, shape ``(pairs,)``.
-    """
-
-    queries: Tensor
-    keys: Tensor
-
-    @property
-    def pairs(self) -> int:
-        return len(self.queries)
-
-    def products(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query.index_select(1, self.queries) * key.index_select(1, self.keys)).sum(-1)
-
-    def per_query(self, x: Tensor) -> Tensor:
-        return x.index_select(1, self.queries)
-
-    def update_row_max(self, row_max: Tensor, scores: Tensor) -> None:
-        row_max.scatter_reduce_(1, self.queries.expand(len(row_max), -1), scores, "amax")
-
-    def add_row_sums(self, denominator: Tensor, weights: Tensor) -> None:
-        denominator.index_add_(1, self.queries, weights)
-
-    def add_to_queries(self, out: Tensor, keys: Tensor, weights: Tensor) -> None:
-        out.index_add_(1, self.queries, keys.index_select(1, self.keys).mul_(weights[..., None]))
-
-    def add_to_keys(self, out: Tensor, queries: Tensor, weights: Tensor) -> None:
-        out.index_add_(1, self.keys, queries.index_select(1, self.queries).mul_(weights[..., None]))
-
-    def to(self, device: torch.device) -> Term:
-        return Listed(self.queries.to(device), self.keys.to(device))
-
-
-def _add_weighted(window: Tensor, vectors: Tensor, weights: Tensor, axes: tuple[int, ...]) -> None:
-    """Add weighted vectors to a window, summed over some axes, in place."""
-    if axes:
-        window.add_((weights[..., None] * vectors).sum(axes, keepdim=True))
-    else:
-        window.addcmul_(weights[..., None], vectors)
-
-
-def _listed_terms(adjacency: Adjacency) -> list[Term]:
-    """All pairs as a single list."""
-    return [Listed(torch.from_numpy(adjacency.rows), torch.from_numpy(adjacency.columns))] if len(adjacency.rows) else []
-
-
 def terms_of(adjacency: Adjacency) -> list[Term]:
     """Disjoint terms that cover every pair, from the relations of the declaration."""
     if not adjacency.relations:
-        return _listed_terms(adjacency)
+        return [_listed(adjacency.rows, adjacency.columns)] if len(adjacency.rows) else []
     starts, count = adjacency.starts, adjacency.count
     covered = _CoveredPairs(count)
     terms: list[Term] = []
@@ -265,10 +203,14 @@ def terms_of(adjacency: Adjacency) -> list[Term]:
             columns.append(np.arange(start, stop))
         else:
             window = Window(start, (stop - start,), (1,), count)
-            terms.append(Aligned(window, window, None, (), ()))
+            terms.append(Term(window, window))
     if rows:
-        terms.append(Listed(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(columns))))
+        terms.append(_listed(np.concatenate(rows), np.concatenate(columns)))
     return terms
+
+
+def _listed(queries: Nodes, keys: Nodes) -> Term:
+    return Term(NodeList(torch.from_numpy(queries)), NodeList(torch.from_numpy(keys)))
 
 
 class _CoveredPairs:
@@ -319,7 +261,8 @@ def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[s
     m, n = query.nodes.shape[1], key.nodes.shape[1]
     if m > 1 and n > 1:
         mask = None if hidden is None else torch.from_numpy(hidden)
-        return Grouped(_window(query, starts, count), _window(key, starts, count), mask, (-1,), query.layout.groups)
+        window = replace(_window(query, starts, count), summed=(-1,))
+        return Grouped(window, _window(key, starts, count), mask, query.layout.groups)
     large, small = (query, key) if n == 1 else (key, query)
     wide, narrow = _window(large, starts, count), _window(small, starts, count)
     assert large.layout is not None and small.layout is not None
@@ -329,14 +272,12 @@ def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[s
     # the memory order of the larger side's axes
     order = np.argsort(large.layout.order)
     free = tuple(1 + int(k) for k, letter in enumerate(order) if letter >= groups)
-    wide, narrow = _permute(wide, order), _permute(narrow, order)
+    wide, narrow = _permute(wide, order), replace(_permute(narrow, order), summed=free)
     mask = None
     if hidden is not None:
         letters = _window(large, starts, count).sizes
         mask = torch.from_numpy(np.ascontiguousarray(hidden.reshape(letters).transpose(order)))
-    if n == 1:
-        return Aligned(wide, narrow, mask, (), free)
-    return Aligned(narrow, wide, mask, free, ())
+    return Term(wide, narrow, mask) if n == 1 else Term(narrow, wide, mask)
 
 
 def _window(side: Side, starts: Mapping[str, int], count: int) -> Window:
