@@ -31,6 +31,12 @@ from .descent.updates import Damped as Damped
 from .descent.updates import Mirror as Mirror
 from .descent.updates import Update as Update
 from .diffusion.diffusion import Diffusion as Diffusion
+from .engine import CanInfer as CanInfer
+from .engine import CanLearn as CanLearn
+from .engine import CanSample as CanSample
+from .engine import Engine as Engine
+from .engine import SamplingOptions as SamplingOptions
+from .engine import Verdict as Verdict
 from .errors import ConvergenceWarning as ConvergenceWarning
 from .errors import DataError as DataError
 from .errors import DeclarationError as DeclarationError
