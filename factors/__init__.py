@@ -17,6 +17,7 @@ from .energies.directed import Directed as Directed
 from .energies.implicit import Implicit as Implicit
 from .energies.multilinear import Multilinear as Multilinear
 from .energies.squared_residual import SquaredResidual as SquaredResidual
+from .energies.weighted import EqualBits as EqualBits
 from .energies.weighted import LossEnergy as LossEnergy
 from .energies.weighted import WeightedProduct as WeightedProduct
 from .structured.birkhoff import Birkhoff as Birkhoff

@@ -70,6 +70,7 @@ from .graph.patterns import parse_pattern as parse_pattern
 from .graph.sizes import LetterSizes as LetterSizes
 from .graph.sizes import SizeRule as SizeRule
 from .graph.views import checked_views as checked_views
+from .networks.tokens import Frames as Frames
 from .regularizers import AlongAxis as AlongAxis
 from .regularizers import Elementwise as Elementwise
 from .regularizers import LogPartition as LogPartition

@@ -65,9 +65,13 @@ class Cardinality(Constraint):
             DeclarationError: for a variable that is neither on the simplex nor in [0, 1].
         """
         energy = CountEnergy(
-            self.references[0], each=" ".join(self.each), equals=self.equals, weight=weight, log_weight=log_weight,
+            self.references[0],
+            each=" ".join(self.each),
+            equals=self.equals,
+            weight=weight,
+            log_weight=log_weight,
             name=self.name,
-        )  # fmt: skip
+        )
         return [energy]
 
     def _view(self, x: Tensor) -> Tensor:

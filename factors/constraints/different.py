@@ -16,7 +16,7 @@ from unn.graph.views import checked_views
 from unn.regularizers import Elementwise, Simplex
 from unn.regularizers.base import batch_sum
 
-from ..energies.weighted import LossEnergy, WeightedProduct
+from ..energies.weighted import EqualBits, LossEnergy, WeightedProduct
 
 Kind = Literal["simplex", "bit", "spin", "real"]
 
@@ -83,11 +83,12 @@ class Different(Constraint):
     def loss(self, values: Values) -> Tensor:
         """Expected number of node pairs with equal values, shape ``(batch,)``.
 
-        Nodes are independent, with the values as their probabilities. Entries x and y of a feature are equal with
-        probability sum x y over the simplex axis, x y + (1 - x)(1 - y) in [0, 1], and (1 + x y) / 2 for spins in
-        [-1, 1]; values are equal where all their entries are, which multiplies these. For real numbers the loss of
-        a pair is 4 max(0, 1/2 - d)^2, where d is the largest difference of their entries: 1 at equality, and 0 from
-        the distance on at which values count as different. Its gradient is 0 at equality itself.
+        Nodes are independent, with the values as their probabilities. Entries x and y of a feature are equal
+        with probability sum x y over the simplex axis, x y + (1 - x)(1 - y) in [0, 1], and (1 + x y) / 2 for
+        spins in [-1, 1]; values are equal where all their entries are, which multiplies these. For real
+        numbers the loss of a pair is 4 max(0, 1/2 - d)^2, where d is the largest difference of their entries:
+        1 at equality, and 0 from the distance on at which values count as different. Its gradient is 0 at
+        equality itself.
 
         Args:
             values: values of the variables, shape ``(batch, *axes)``.
@@ -112,23 +113,18 @@ class Different(Constraint):
         return batch_sum(equal)
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
-        """The loss as energy factors, up to a constant.
+        """The loss as an energy factor, up to a constant.
 
-        For one-hot values, single bits and single spins these are ``WeightedProduct`` factors, which are affine
-        in each node. Otherwise it is a ``LossEnergy``, which the inner solver minimises.
+        For one-hot values and single spins it is a ``WeightedProduct``, for single bits ``EqualBits``, which
+        are affine in each node. Otherwise it is a ``LossEnergy``, which the inner solver minimises.
         """
         one, other = self.references
-
-        def product(*references: Reference, weight: float) -> WeightedProduct:
-            return WeightedProduct(*references, weight=weight, log_weight=log_weight, name=self.name)
-
         if self._kind == "simplex" and self._features == set(self._simplex):
-            return [product(one, other, weight=weight)]
+            return [WeightedProduct(one, other, weight=weight, log_weight=log_weight, name=self.name)]
         if self._kind == "spin" and not self._features:
-            return [product(one, other, weight=weight / 2)]
+            return [WeightedProduct(one, other, weight=weight / 2, log_weight=log_weight, name=self.name)]
         if self._kind == "bit" and not self._features:
-            both = product(one, other, weight=2 * weight)
-            return [both, product(one, weight=-weight), product(other, weight=-weight)]
+            return [EqualBits(one, other, weight=weight, log_weight=log_weight, name=self.name)]
         return [LossEnergy(self, weight, log_weight, name=self.name)]
 
     def interactions(self, shapes: Shapes) -> list[Relation]:

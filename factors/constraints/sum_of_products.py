@@ -75,7 +75,7 @@ class SumOfProducts(Constraint):
         return batch_sum((result - sums).square())
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
-        """The sum of squared residuals, ``SquaredResidual``: the inner solver minimises it in each variable."""
+        """The sum of squared residuals, ``SquaredResidual``, which the inner solver minimises."""
         return [SquaredResidual(*self.references, weight=weight, log_weight=log_weight, name=self.name)]
 
     def _sides(self, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -26,12 +26,13 @@ from .weighted import WeightedEnergy
 class CountEnergy(WeightedEnergy):
     """Expected squared deviation of the number of ones in each group, up to a constant.
 
-    E = weight * sum over groups of S^2 - sum_u s_u^2 + (1 - 2 equals) S, where S = sum_u s_u is the soft count of
-    a group and s_u the probability that unit u contributes a one. A unit is an entry, or for a variable on the
-    simplex the entries of one distribution in the group, of which at most one is one. This is the multilinear
-    extension of (count - equals)^2 - equals^2 (Boros and Hammer, 2002, Section 4.2): the expectation for
-    independent units, equal to it where all entries are 0 or 1. The energy is affine in each node, so that nodes
-    without a common group are updated exactly and together; it takes linear time in the number of entries.
+    E = weight * sum over groups of S^2 - sum_u s_u^2 + (1 - 2 equals) S, where S = sum_u s_u is the soft
+    count of a group and s_u the probability that unit u contributes a one. A unit is an entry, or for a
+    variable on the simplex the entries of one distribution in the group, of which at most one is one. This is
+    the multilinear extension of (count - equals)^2 - equals^2 (Boros and Hammer, 2002): the
+    expectation for independent units, equal to it where all entries are 0 or 1. The energy is affine in each
+    node, so that nodes without a common group are updated exactly and together; it takes linear time in the
+    number of entries.
 
     Where the same entry is looked up several times in a group, or two entries of a node that are not on one
     simplex are counted together, a node interacts with itself, and the monotone inner solver updates it.
@@ -67,13 +68,17 @@ class CountEnergy(WeightedEnergy):
     ) -> None:
         variable = reference.array if isinstance(reference, Reference) else None
         if not isinstance(variable, Variable):
-            raise DeclarationError(f"CountEnergy takes a reference to a variable such as X['r c v'], got {reference!r}.")
+            raise DeclarationError(
+                f"CountEnergy takes a reference to a variable such as X['r c v'], got {reference!r}."
+            )
         groups = tuple(each.split()) if isinstance(each, str) else ()
         renamed = _other_members(reference, groups)
         super().__init__(reference, renamed, weight=weight, log_weight=log_weight, name=name)
         refuse_shifted_splits(self)
         if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
-            raise DeclarationError(f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}.")
+            raise DeclarationError(
+                f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}."
+            )
         _check_domain(self, variable)
         self.equals = equals
         self.each = parse_letters(self, "each", each)
@@ -107,7 +112,9 @@ class CountEnergy(WeightedEnergy):
         inverse = [1 + self._order.index(place) for place in range(len(self._order))]
         extents = tuple(x.shape[1:]) if x is not None else shape
         if extents is None:
-            raise DeclarationError(f"factor {self.name!r}: the message to {target!r} needs the target's shape.")
+            raise DeclarationError(
+                f"factor {self.name!r}: the message to {target!r} needs the target's shape."
+            )
         sizes = self.letter_sizes({self._target: extents})
         return adjoint(message.permute(0, *inverse), self.pattern, sizes, self._starts, extents, self.indices)
 
@@ -119,7 +126,9 @@ class CountEnergy(WeightedEnergy):
 
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
         """Mask of pairs of different units."""
-        distinct: NDArray[np.bool_] = np.zeros([1] * max((x.ndim for x in index.values()), default=0), dtype=bool)
+        distinct: NDArray[np.bool_] = np.zeros(
+            [1] * max((x.ndim for x in index.values()), default=0), dtype=bool
+        )
         for letter in self._units:
             if letter not in index or self._others[letter] not in index:
                 return None
@@ -159,7 +168,8 @@ def _other_members(reference: Reference, each: Collection[str]) -> Reference:
                 new += "_"
             renaming[letter] = new
     dimensions = tuple(
-        replace(dim, letters=tuple(renaming.get(x, x) for x in dim.letters)) for dim in reference.pattern.dimensions
+        replace(dim, letters=tuple(renaming.get(x, x) for x in dim.letters))
+        for dim in reference.pattern.dimensions
     )
     return Reference(reference.array, Pattern(dimensions))
 
@@ -188,7 +198,7 @@ def _check_domain(factor: CountEnergy, variable: Variable) -> None:
     low, high = regularizer.interval() if isinstance(regularizer, Elementwise) else (0.0, 1.0)
     if low < 0 or high > 1 or isinstance(regularizer, Ball):
         raise DeclarationError(
-            f"factor {factor.name!r} counts ones, so variable {variable.name!r} must be on the simplex or have "
-            f"entries in [0, 1], not {regularizer!r}; use BinaryEntropy, Box(0, 1) or Entropy, or "
+            f"factor {factor.name!r} counts ones, so variable {variable.name!r} must be on the simplex or "
+            f"have entries in [0, 1], not {regularizer!r}; use BinaryEntropy, Box(0, 1) or Entropy, or "
             "LossEnergy(constraint) for real numbers."
         )

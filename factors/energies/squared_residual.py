@@ -22,10 +22,10 @@ from .weighted import WeightedEnergy
 class SquaredResidual(WeightedEnergy):
     """E = weight * sum of squares of ``result - sum of products of the operands``.
 
-    The products are summed over the letters that the result lacks. The energy is a convex quadratic function of
-    each variable that occurs once, with the others held, so that the inner solver minimises it over such a block
-    together with the convex regularizer; a variable that occurs several times is updated by the same solver without
-    a raise of the energy, to a stationary point. It is never negative, so its degree is 0.
+    The products are summed over the letters that the result lacks. The energy is a convex quadratic function
+    of each variable that occurs once, with the others held, so that the inner solver minimises it over such a
+    block together with the convex regularizer; a variable that occurs several times is updated by the same
+    solver without a raise of the energy, to a stationary point. It is never negative, so its degree is 0.
 
     Args:
         result: reference to a variable.
@@ -34,10 +34,10 @@ class SquaredResidual(WeightedEnergy):
         name: unique in the graph.
 
     Example:
-        ``SquaredResidual(E["i j"], A["i k"], R["k j"], weight=10.0)``: E should be the matrix product of A and R.
+        ``SquaredResidual(E["i j"], A["i k"], R["k j"], weight=10.0)``: E should be the matrix product of A
+        and R.
     """
 
-    handles_padding = True
     handles_indices = True
 
     def __init__(
@@ -51,7 +51,9 @@ class SquaredResidual(WeightedEnergy):
         super().__init__(result, *operands, weight=weight, log_weight=log_weight, name=name)
         self._equation = (result, *operands)
         if not operands:
-            raise DeclarationError(f"factor {self.name!r}: {result} needs at least one operand to be computed from.")
+            raise DeclarationError(
+                f"factor {self.name!r}: {result} needs at least one operand to be computed from."
+            )
         for reference in self._equation:
             if not isinstance(reference.array, Variable):
                 raise DeclarationError(
@@ -59,6 +61,10 @@ class SquaredResidual(WeightedEnergy):
                     f"{reference.array.kind}."
                 )
         refuse_shifted_splits(self)
+        # where the result is padding, some operand is as well
+        complete = set(result.letters) <= {x for reference in operands for x in reference.letters}
+        shifted = any(dim.shift for reference in self._equation for dim in reference.pattern.dimensions)
+        self.handles_padding = complete and not shifted
         self._letters = [(BATCH, *reference.letters) for reference in self._equation]
         self._starts = starts_of(self._equation)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,10 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, product_relations
+from unn.graph.interactions import Relation, Shapes, product_relations, told_apart
+from unn.graph.sizes import LetterSizes
+from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
+from unn.regularizers.base import batch_sum
 
 from .multilinear import Multilinear
 
@@ -24,17 +26,14 @@ class WeightedEnergy(EnergyFactor):
 
     Args:
         references: arrays of the energy without its weight.
-        weight: a number > 0; of either sign where ``signed`` is set.
+        weight: a number > 0.
         log_weight: reference to a parameter or constant without axes; the weight is multiplied by its
-            exponential, so that a learned weight keeps its sign.
+            exponential, so that a learned weight stays positive.
         name: unique in the graph.
 
     Raises:
         DeclarationError: for a weight that is not a finite number > 0, or a ``log_weight`` with axes.
     """
-
-    signed: ClassVar[bool] = False
-    """True if the weight may be negative."""
 
     def __init__(
         self, *references: Reference, weight: float, log_weight: Reference | None, name: str | None
@@ -42,16 +41,15 @@ class WeightedEnergy(EnergyFactor):
         own = () if log_weight is None else (log_weight,)
         super().__init__(*references, *own, name=name)
         is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-        if not is_number or not math.isfinite(weight) or weight == 0 or (weight < 0 and not self.signed):
+        if not is_number or not 0 < weight < math.inf:
             raise DeclarationError(
-                f"factor {self.name!r}: weight must be a finite number {'other than' if self.signed else '>'} 0, "
-                f"got {weight!r}; "
+                f"factor {self.name!r}: weight must be a finite number > 0, got {weight!r}; "
                 "for a learned weight pass log_weight=g.parameter('w', '')['']."
             )
         if log_weight is not None and (isinstance(log_weight.array, Variable) or log_weight.array.axes):
             raise DeclarationError(
-                f"factor {self.name!r}: log_weight refers to {log_weight}, but must be a parameter or constant "
-                "without axes, such as g.parameter('w', '')['']."
+                f"factor {self.name!r}: log_weight refers to {log_weight}, but must be a parameter or "
+                "constant without axes, such as g.parameter('w', '')['']."
             )
         self.weight = float(weight)
         self.log_weight = log_weight
@@ -69,12 +67,11 @@ class WeightedEnergy(EnergyFactor):
 
 
 class WeightedProduct(WeightedEnergy):
-    """E = weight * sum over all letters of the product of the references: ``Multilinear`` times a number.
+    """E = weight * sum over all letters of the product of the references: minus ``Multilinear``.
 
     Args:
         references: variables, parameters and constants, each with a pattern.
-        weight: a number > 0 for a penalty, < 0 for a reward.
-        log_weight: see ``WeightedEnergy``.
+        weight, log_weight: see ``WeightedEnergy``.
         name: unique in the graph.
 
     Example:
@@ -82,7 +79,6 @@ class WeightedProduct(WeightedEnergy):
         to which both give probability.
     """
 
-    signed = True
     multilinear = True
     handles_padding = True
     handles_indices = True
@@ -125,11 +121,97 @@ class WeightedProduct(WeightedEnergy):
         return self._product
 
 
+class EqualBits(WeightedEnergy):
+    """E = weight * sum of 2 x y - x - y over pairs of bits: expected number of equal pairs, less a constant.
+
+    Bits with probabilities x and y are equal with probability x y + (1 - x)(1 - y). The energy is affine in
+    each.
+
+    Args:
+        one, other: references with the same letters to variables in [0, 1].
+        weight, log_weight: see ``WeightedEnergy``.
+        name: unique in the graph.
+
+    Example:
+        ``EqualBits(s["i"], s["i+1"], weight=2.0)``: neighbours should differ.
+    """
+
+    handles_indices = True
+
+    def __init__(
+        self,
+        one: Reference,
+        other: Reference,
+        *,
+        weight: float = 1.0,
+        log_weight: Reference | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(one, other, weight=weight, log_weight=log_weight, name=name)
+        refuse_shifted_splits(self)
+        if set(one.letters) != set(other.letters):
+            raise DeclarationError(f"factor {self.name!r}: {one} and {other} must have the same letters.")
+        # the linear terms remain where one of two variables is zero
+        self.multilinear = one.array is other.array
+        self.handles_padding = not any(dim.shift for r in (one, other) for dim in r.pattern.dimensions)
+        self._ends = (one, other)
+        self._order = tuple(1 + other.letters.index(letter) for letter in one.letters)
+        self._inverse = tuple(1 + one.letters.index(letter) for letter in other.letters)
+        self._starts = starts_of(self._ends)
+
+    def energy(self, values: Values) -> Tensor:
+        one, other = (self._view(place, values) for place in (0, 1))
+        return self.scale(values) * batch_sum(2 * one * other - one - other)
+
+    def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
+        extents = tuple(values[target].shape[1:]) if shape is None else shape
+        sizes = self._sizes(values, target, extents)
+        total: Tensor | None = None
+        for place, reference in enumerate(self._ends):
+            if reference.array.name == target:
+                pull = 1 - 2 * self._view(1 - place, values, sizes)
+                pull = self.scale(values, pull.ndim - 1) * (
+                    pull.permute(0, *self._inverse) if place else pull
+                )
+                term = adjoint(pull, reference.pattern, sizes, self._starts, extents, self.indices)
+                total = term if total is None else total + term
+        assert total is not None
+        return total
+
+    def affine_in(self, target: str) -> bool:
+        return self._ends[0].array is not self._ends[1].array
+
+    def degree(self, names: Collection[str]) -> int:
+        return sum(reference.array.name in names for reference in self._ends)
+
+    def interactions(self, shapes: Shapes) -> list[Relation]:
+        return product_relations(self, shapes)
+
+    def ordered_letters(self) -> set[str]:
+        return told_apart(self._ends)
+
+    def formula(self) -> str:
+        one, other = self._ends
+        return f"{self.weight_text()} * sum (2 {one} {other} - {one} - {other})"
+
+    def _view(self, place: int, values: Values, sizes: LetterSizes | None = None) -> Tensor:
+        """The bits at one end, in the order of the letters of the first reference."""
+        reference = self._ends[place]
+        x = values[reference.array.name]
+        sizes = self._sizes(values) if sizes is None else sizes
+        bits = view(x, reference.pattern, sizes, self._starts, self.indices)
+        return bits.permute(0, *self._order) if place else bits
+
+    def _sizes(self, values: Values, target: str = "", extents: tuple[int, ...] = ()) -> LetterSizes:
+        shapes = {name: tuple(values[name].shape[1:]) for name in self.variables if name in values}
+        return self.letter_sizes({**shapes, target: extents} if target else shapes)
+
+
 class LossEnergy(WeightedEnergy):
     """E = weight * loss of a constraint, which must be differentiable and >= 0.
 
-    Messages come from autograd; blocks are minimised by the monotone inner solver. A constraint whose energy has
-    a closed form for its updates gives another factor in its ``penalties``.
+    Messages come from autograd; blocks are minimised by the monotone inner solver. A constraint whose energy
+    has a closed form for its updates gives another factor in its ``penalties``.
 
     Args:
         constraint: a constraint with a ``loss``.
@@ -147,7 +229,9 @@ class LossEnergy(WeightedEnergy):
         name: str | None = None,
     ) -> None:
         if not isinstance(constraint, Constraint):
-            raise DeclarationError(f"LossEnergy takes a constraint such as Cardinality(...), got {constraint!r}.")
+            raise DeclarationError(
+                f"LossEnergy takes a constraint such as Cardinality(...), got {constraint!r}."
+            )
         super().__init__(*constraint.references, weight=weight, log_weight=log_weight, name=name)
         self.constraint = constraint
 

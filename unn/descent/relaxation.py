@@ -19,23 +19,23 @@ G = TypeVar("G", bound=Declaration)
 def relax(graph: G, weight: float | Mapping[str, float] = 1.0, *, learned: bool = False) -> G:
     """A copy of a declaration in which every constraint is replaced by its penalties, for coordinate descent.
 
-    This is the penalty method (Nocedal and Wright, 2006, Chapter 17): the larger the weight, the nearer the minima
-    are to values that satisfy the constraints, and the harder they are to reach. Factors of structure alone, such
-    as ``Depends`` and ``Clique``, are left out. The copy shares no parameters with the graph; check its solutions by
-    the constraints of the graph, ``factor.violations_of(values)``.
+    This is the penalty method (Nocedal and Wright, 2006, Chapter 17): the larger the weight, the nearer the
+    minima are to values that satisfy the constraints, and the harder they are to reach. Factors of structure
+    alone, such as ``Depends`` and ``Clique``, are left out. The copy shares no parameters with the graph;
+    check its solutions by the constraints of the graph, ``factor.violations_of(values)``.
 
     Args:
         graph: the declaration, which is not changed.
         weight: weight of the penalties, a number > 0; or one for each constraint by its name.
-        learned: declare a parameter ``log_weight_NAME`` for each constraint, initially 0, by whose exponential its
-            weight is multiplied.
+        learned: declare a parameter ``log_weight_NAME`` for each constraint, initially 0, by whose
+            exponential its weight is multiplied.
 
     Returns:
         A graph for ``unn.infer`` and ``unn.Unrolled``; all of its factors have an energy.
 
     Raises:
-        InferenceError: for a constraint without penalties, weights that do not fit the constraints, or variables
-            that occur in no factor with an energy.
+        InferenceError: for a constraint without penalties, weights that do not fit the constraints, or
+            variables that occur in no factor with an energy.
 
     Example:
         >>> relaxed = unn.relax(sudoku, weight=4.0)
@@ -51,18 +51,16 @@ def relax(graph: G, weight: float | Mapping[str, float] = 1.0, *, learned: bool 
         log_weight: Reference | None = None
         if learned:
             name = "log_weight_" + re.sub(r"\W+", "_", constraint.name).strip("_")
-            count = 2
             while name in relaxed.arrays:
-                name = f"{name.rstrip('0123456789')}{count}"
-                count += 1
+                name += "_"
             log_weight = Reference(relaxed.parameter(name, "", init="zeros"), parse_pattern(""))
         penalties = constraint.penalties(weights[constraint.name], log_weight)
         if not penalties:
             raise InferenceError(
-                f"graph {graph.name!r}: constraint {constraint.name!r} ({type(constraint).__name__}) has no penalties, "
-                "so coordinate descent cannot take it into account; give its class a method penalties(weight, "
-                "log_weight), which may return [LossEnergy(self, weight, log_weight)] if it has a loss, or relax a "
-                "graph without it."
+                f"graph {graph.name!r}: constraint {constraint.name!r} ({type(constraint).__name__}) has no "
+                "penalties, so coordinate descent cannot take it into account; give its class a method "
+                "penalties(weight, log_weight), which may return [LossEnergy(self, weight, log_weight)] if "
+                "it has a loss, or relax a graph without it."
             )
         for penalty in penalties:
             relaxed.factor(penalty)
@@ -71,9 +69,10 @@ def relax(graph: G, weight: float | Mapping[str, float] = 1.0, *, learned: bool 
     if uncoupled:
         names = ", ".join(map(repr, uncoupled))
         raise InferenceError(
-            f"graph {graph.name!r}: no energy remains for {'variable' if len(uncoupled) == 1 else 'variables'} "
-            f"{names}, which only factors of structure couple; denoisers serve such a graph (unn.Denoiser). For "
-            "coordinate descent add a factor with an energy (Multilinear, SquaredResidual) or a constraint on "
+            f"graph {graph.name!r}: no energy remains for "
+            f"{'variable' if len(uncoupled) == 1 else 'variables'} {names}, which only factors of structure "
+            "couple; denoisers serve such a graph (unn.Denoiser). For coordinate descent add a factor with "
+            "an energy (Multilinear, SquaredResidual) or a constraint on "
             f"{'it' if len(uncoupled) == 1 else 'them'}."
         )
     return relaxed

@@ -303,7 +303,8 @@ class Declaration(nn.Module):
         for name in names:
             if name not in self.factors:
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("factor", name, self.factors))
-        static = {axis: self._table.static.get(self._table.root(axis)) for a in self.arrays.values() for axis in a.axes}
+        axes = [axis for array in self.arrays.values() for axis in array.axes]
+        static = {axis: self._table.static.get(self._table.root(axis)) for axis in axes}
         tied = self._table.tied_groups()
         self._fusions = [
             fusion

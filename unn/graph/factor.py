@@ -155,7 +155,7 @@ class EnergyFactor(Factor):
     handles_padding: bool = False
     """True if zero entries of its variables affect neither the energy nor the messages to other entries."""
 
-    multilinear: ClassVar[bool] = False
+    multilinear: bool = False
     """True if the energy is zero whenever one of its variables is, so that absent operands cost nothing."""
 
     completed_by: str | None = None
@@ -255,8 +255,8 @@ class SharedMessages(EnergyFactor):
 class Constraint(Factor):
     """A condition on values.
 
-    A subclass needs only ``violations_of``, by which samples are checked. With ``loss`` solvers are trained to
-    satisfy it, and with ``penalties`` coordinate descent takes part (``unn.relax``).
+    A subclass needs only ``violations_of``, by which samples are checked. A differentiable ``loss`` trains
+    solvers to satisfy it; ``penalties`` are energies in its place for coordinate descent (``unn.relax``).
     """
 
     def violations_of(self, values: Values) -> Tensor:
@@ -264,33 +264,40 @@ class Constraint(Factor):
         raise NotImplementedError(f"{type(self).__name__} needs a method violations_of(values).")
 
     def loss(self, values: Values) -> Tensor:
-        """Differentiable measure of violation, shape ``(batch,)``: >= 0, and 0 where the values satisfy the condition.
+        """Differentiable measure of violation, shape ``(batch,)``: >= 0, and 0 where nothing is violated.
 
         Args:
-            values: values of the variables by name, shape ``(batch, *axes)``: probabilities for variables on the
-                simplex or in [0, 1], real numbers otherwise. Gradients are finite.
+            values: values of the variables by name, shape ``(batch, *axes)``: probabilities for variables on
+                the simplex or in [0, 1], real numbers otherwise. Gradients are finite.
 
         Raises:
             NotImplementedError: if the constraint has none.
             ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
         """
         raise NotImplementedError(
-            f"factor {self.name!r}: {type(self).__name__} has no differentiable loss; give the class a method "
-            "loss(values) that returns one number >= 0 for each batch element."
+            f"factor {self.name!r}: {type(self).__name__} has no differentiable loss; give the class a "
+            "method loss(values) that returns one number >= 0 for each batch element."
         )
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """Energy factors whose sum is smallest where the values satisfy the condition; none by default.
 
-        They are penalties in the sense of constrained optimisation (Nocedal and Wright, 2006, Chapter 17): terms
-        that are added to an objective, with a weight, in place of a condition. Constants are left out.
+        The name is that of constrained optimisation (Nocedal and Wright, 2006, Chapter 17): terms that are
+        added to an objective, with a weight, in place of a condition. Constants are left out.
 
         Args:
             weight: a number > 0.
-            log_weight: reference to a parameter without axes of the graph to which the factors will be added; the
-                weight is multiplied by its exponential.
+            log_weight: reference to a parameter without axes, of the graph to which the factors will be
+                added; the weight is multiplied by its exponential.
 
         Returns:
             New factors, which refer to the same variables and belong to no graph yet.
         """
         return []
+
+    def refusal(self) -> str:
+        return (
+            f"factor {self.name!r} ({type(self).__name__}) is a condition on samples and has no energy, so "
+            "coordinate descent cannot use it; replace constraints by penalties with unn.relax(graph), leave "
+            "them to denoisers, or add a factor with an energy (Multilinear, Implicit)."
+        )

@@ -10,11 +10,11 @@ from ..regularizers import Elementwise, LogPartition, Regularizer, Simplex
 
 
 def straight_through(x: Tensor, domain: Regularizer) -> Tensor:
-    """The discrete value nearest to x, with the gradient of x (Bengio, Leonard and Courville, 2013, Section 4).
+    """The discrete value nearest to x, with the gradient of x (Bengio, Leonard and Courville, 2013).
 
-    The forward value is one-hot at the largest entry for a domain on the simplex (the first one of several), an end
-    of the interval for a bounded elementwise domain (the upper one from the middle on), and the highest-scoring
-    structure with scores x for a domain of structures. Derivatives are those of the identity.
+    The forward value is one-hot at the largest entry for a domain on the simplex (the first one of several),
+    an end of the interval for a bounded elementwise domain (the upper one from the middle on), and the
+    highest-scoring structure with scores x for a domain of structures. Derivatives are those of the identity.
 
     Args:
         x: values of a variable, shape ``(batch, *axes)``.
@@ -40,8 +40,8 @@ def straight_through(x: Tensor, domain: Regularizer) -> Tensor:
         hard = domain.argmax(x.detach())
     else:
         raise DeclarationError(
-            f"straight_through: {domain!r} has no discrete values; use a variable on the simplex, in an interval, or "
-            "over structures, and leave real numbers as they are."
+            f"straight_through: {domain!r} has no discrete values; use a variable on the simplex, in an "
+            "interval, or over structures, and leave real numbers as they are."
         )
     # exact in the forward pass: x - x is 0
     return hard.detach() + (x - x.detach())

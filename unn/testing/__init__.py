@@ -12,6 +12,7 @@ Example:
             return g
 """
 
+from .constraints import ConstraintContract as ConstraintContract
 from .derivatives import check_derivatives as check_derivatives
 from .factors import FactorContract as FactorContract
 from .graphs import GraphContract as GraphContract

@@ -2,8 +2,7 @@
 
 import torch
 
-from unn.extending import ConditionalModel
-from unn.networks.tokens import Frames
+from unn.extending import ConditionalModel, Frames
 
 
 class Neighbours(ConditionalModel):
