@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import platform
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..engine import engine_names, load_engine
 from ..errors import UnnError
 from ..runs.code import code_version
 from .options import Json
@@ -22,7 +24,7 @@ OPTIONAL = ("hypothesis", "pytest", "torch-struct")
 
 @dataclass(frozen=True)
 class Doctor(Verb):
-    """Check the installation: print versions, devices, problems and data."""
+    """Check the installation: print versions, devices, problems, engines and data."""
 
     name: ClassVar[str] = "doctor"
 
@@ -33,7 +35,7 @@ class Doctor(Verb):
 
 
 def doctor() -> Answer:
-    """Report versions, devices, problems and data; exit code 1 if a requirement is missing, with the remedy."""
+    """Report versions, devices, problems, engines and data; exit code 1 if a requirement is missing, with the remedy."""
     faults: list[str] = []
     required = _required()
     versions = {name: _version(name) for name in (*required, *OPTIONAL)}
@@ -45,12 +47,13 @@ def doctor() -> Answer:
         for shadow in shadowing
     ]
     devices = _devices(faults)
-    problems = _problems(faults)
+    problems = _states(problem_names(), load_problem, faults)
+    engines = _states(engine_names(), load_engine, faults)
     data = _data()
     code = code_version()
     report: dict[str, Any] = {
         "unn": code["unn"], "commits": code["commits"], "python": platform.python_version(), "system": platform.platform(), "versions": versions,
-        "devices": devices, "problems": problems, "data": data, "faults": faults,
+        "devices": devices, "problems": problems, "engines": engines, "data": data, "faults": faults,
     }  # fmt: skip
     lines = [
         f"unn {code['unn']}" + "".join(f" (commit {commit[:12]}{commit[40:]})" for commit in code["commits"].values()),
@@ -58,6 +61,7 @@ def doctor() -> Answer:
         "versions: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items()),
         *(f"device: {device}" for device in devices),
         *(f"problem: {name}: {state}" for name, state in problems.items()),
+        *(f"engine: {name}: {state}" for name, state in engines.items()),
         f"data: {data['UNN_DATA'] or 'the variable UNN_DATA is not set; problems with embedded data need none'}",
         *(f"data: found {name}" for name in data["found"]),
         *(f"fault: {fault}" for fault in faults),
@@ -100,11 +104,12 @@ def _devices(faults: list[str]) -> list[str]:
     return devices
 
 
-def _problems(faults: list[str]) -> dict[str, str]:
+def _states(names: Sequence[str], load: Callable[[str], object], faults: list[str]) -> dict[str, str]:
+    """Whether each of the installed problems or engines loads; the errors are faults."""
     states = {}
-    for name in problem_names():
+    for name in names:
         try:
-            load_problem(name)
+            load(name)
             states[name] = "loads"
         except UnnError as error:
             states[name] = "does not load"
