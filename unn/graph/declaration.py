@@ -290,7 +290,7 @@ class Declaration(nn.Module):
         return factor
 
     def remove_factors(self, names: Collection[str]) -> None:
-        """Remove factors; the sizes of axes that they tied stay tied.
+        """Remove factors; sizes that are known stay known, and axes that they tied by a letter stay tied.
 
         Args:
             names: names of factors of this graph.
@@ -303,16 +303,16 @@ class Declaration(nn.Module):
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("factor", name, self.factors))
         axes = [axis for array in self.arrays.values() for axis in array.axes]
         static = {axis: self._table.static.get(self._table.root(axis)) for axis in axes}
-        tied = self._table.tied_groups()
+        tied = [[axis for axis in group if axis in static] for group in self._table.tied_groups()]
         for name in names:
             if self.factors.pop(name).module is not None:
                 delattr(self, name.replace(".", "_"))
         self.sizes.update({axis: size for axis, size in static.items() if size is not None})
         self._table = self._rebuilt_table()
-        for first, *others in tied:
-            for other in others:
-                if self._table.root(first) != self._table.root(other):
-                    self.relate_sizes(f"{first} = {other}")
+        for group in tied:
+            for other in group[1:]:
+                if self._table.root(group[0]) != self._table.root(other):
+                    self.relate_sizes(f"{group[0]} = {other}")
         self._memo.clear()
 
     # -- queries ------------------------------------------------------------------------------------------------------
