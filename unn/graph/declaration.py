@@ -292,7 +292,7 @@ class Declaration(nn.Module):
         return factor
 
     def remove_factors(self, names: Collection[str]) -> None:
-        """Remove factors, and fusions of them; the sizes of axes that they tied stay tied.
+        """Remove factors and fusions of them; known sizes stay known, and axes tied by a letter stay tied.
 
         Args:
             names: names of factors of this graph.
@@ -305,7 +305,7 @@ class Declaration(nn.Module):
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("factor", name, self.factors))
         axes = [axis for array in self.arrays.values() for axis in array.axes]
         static = {axis: self._table.static.get(self._table.root(axis)) for axis in axes}
-        tied = self._table.tied_groups()
+        tied = [[axis for axis in group if axis in static] for group in self._table.tied_groups()]
         self._fusions = [
             fusion
             for fusion in self._fusions
@@ -316,10 +316,10 @@ class Declaration(nn.Module):
                 delattr(self, name.replace(".", "_"))
         self.sizes.update({axis: size for axis, size in static.items() if size is not None})
         self._table = self._rebuilt_table()
-        for first, *others in tied:
-            for other in others:
-                if self._table.root(first) != self._table.root(other):
-                    self.relate_sizes(f"{first} = {other}")
+        for group in tied:
+            for other in group[1:]:
+                if self._table.root(group[0]) != self._table.root(other):
+                    self.relate_sizes(f"{group[0]} = {other}")
         self._memo.clear()
 
     def fuse(self, fusion: Fusion) -> None:

@@ -391,6 +391,32 @@ def test_gradients_reach_a_learned_weight():
         assert parameter.grad.abs() > 0
 
 
+def test_a_relaxed_declaration_unrolls_into_a_network():
+    relaxed = unn.relax(product_graph(), 2.0, learned=True).double()
+    start = {"A": torch.tensor([[1.0, -1.0], [0.5, 2.0]]).expand(BATCH, -1, -1).double(), "R": "uniform"}
+    net = unn.Unrolled(relaxed, given="E", want=["A", "R"], order=["A", "R"], iterations=3, initial=start)
+    E = product_values(torch.Generator().manual_seed(0))["E"]
+    A, R = net(E)
+    (A @ R - E).square().sum().backward()
+    (log_weight,) = net.parameters()
+    assert log_weight.grad.isfinite()
+    # a larger weight brings the product nearer to E
+    assert log_weight.grad < 0
+
+
+def test_factorisations_are_mostly_recovered_from_rounded_values():
+    # 44 of 50 with weight 16 are within the tolerance of the constraint once A is fitted to the rounded R
+    g = factorisation.declare("binary", False)
+    generator = torch.Generator().manual_seed(0)
+    E = factorisation.generate("binary", False, 50, 4, 4, 2, generator)["E"]
+    start = {"A": torch.randn(50, 4, 2, generator=generator), "R": torch.rand(50, 2, 4, generator=generator)}
+    out = unn.infer(unn.relax(g, 16.0), {"E": E}, initial=start, iterations=20)
+    R = unn.straight_through(out["R"], g["R"].regularizer)
+    fitted = unn.infer(unn.relax(g, 1000.0), {"E": E, "R": R}, initial={"A": out["A"]}, iterations=1)
+    (equation,) = g.constraints
+    assert int((equation.violations_of({**fitted.values, "E": E, "R": R}) == 0).sum()) >= 35
+
+
 class Ascending(unn.Constraint):
     def violations_of(self, values):
         return (values["x"].diff(dim=1) <= 0).sum(1)
