@@ -107,6 +107,20 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         size = 28 if config.data == "mnist" else 8
         return declare(size, size, config.channels)
 
+    def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
+        """The model of the engine.
+
+        Raises:
+            DataError: if the run was trained on images of another size.
+        """
+        size = 28 if config.data == "mnist" else 8
+        if facts.get("image_shape") != [size, size]:
+            raise DataError(
+                f"digits: image_shape of the run must be [{size}, {size}] for --data {config.data}, got "
+                f"{facts.get('image_shape')!r}; its config.json has been changed."
+            )
+        return super().network(config, facts)
+
     def observable(self, config: DigitsConfig) -> tuple[str, ...]:
         """Image and label; H1 and H2 are latent."""
         return ("image", "label")
@@ -324,11 +338,12 @@ def train(config: Any, digits: Digits | None = None, progress: bool = False) -> 
 
     problem = DigitsProblem(digits)
     problem.check(config)
+    task = problem.task(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        network = problem.network(config, {})
+        network = problem.network(config, task.facts)
         problem.prepare(config, network)
-    return network, fit(network, problem.task(config), config.training, progress=progress).history
+    return network, fit(network, task, config.training, progress=progress).history
 
 
 def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:

@@ -59,8 +59,8 @@ class DenoiserOptions(RegressorOptions):
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
-        process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems without continuous
-            variables.
+        process: Process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems without
+            continuous variables.
         prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary variables
             and categories; or for all of them the clean sample ("x0", as in the paper) or the velocity.
         noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
@@ -68,7 +68,7 @@ class DenoiserOptions(RegressorOptions):
         self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023), or the
             estimate alone (Chen et al., 2023).
         passes: Maximum number of self-conditioning passes before the training loss; use four with tokens.
-        sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with few steps.
+        sampler: Sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with few steps.
         sampling_steps: Number of denoising steps per sample.
         spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with restarts,
             which are sharper with few steps.

@@ -31,13 +31,12 @@ def digits(monkeypatch):
 
 @pytest.fixture(scope="module")
 def digits_run(tmp_path_factory):
-    from problems.digits.config import DigitsConfig
-    from problems.digits.network import build
+    from problems.digits.problem import DigitsProblem
 
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    config = DigitsConfig(channels=2)
+    config = DigitsProblem().config_for("descent")(channels=2)
     runs.create_run(folder, "digits", config, {"image_shape": [8, 8]})
-    runs.save_weights(folder, build(config, (8, 8)))
+    runs.save_weights(folder, DigitsProblem().network(config, {"image_shape": [8, 8]}))
     return folder
 
 

@@ -24,6 +24,7 @@ from unn import draw as drawing
 from unn import runs
 from unn.cli.main import main, parse, verbs
 from unn.cli.train import Train
+from unn.extending import DenoiserOptions, DescentOptions, RegressorOptions, VAEACOptions
 from unn.training import TrainingConfig
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +65,6 @@ WITHOUT_TORCH = [
     ["train", "digits", "--help"],
     ["show", "digits", "--help"],
     ["infer", "--help"],
-    ["problems"],
     ["train", "digits", "--epochs", "x"],
     ["train", "digits", "--epochs", "0"],
     ["evaluate", "nowhere"],
@@ -144,7 +144,7 @@ def help_texts():
         yield kind.name, ast.get_docstring(kind)
     for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"):
         yield from ((f"arg at line {call.lineno}", word.value.value) for word in call.keywords if word.arg == "help")
-    for config in (TrainingConfig, DigitsConfig):
+    for config in (TrainingConfig, DigitsConfig, DescentOptions, DenoiserOptions, RegressorOptions, VAEACOptions):
         attributes = inspect.getdoc(config).split("Attributes:")[1]
         for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.M):
             yield f"{config.__name__}.{name}", " ".join(text.split())
@@ -160,7 +160,7 @@ def test_help_is_written_in_whole_sentences(option, text):
 
 def test_problems_are_listed_with_their_summaries(capsys):
     assert "handwritten digits" in answered(capsys, "problems")["problems"]["digits"]
-    assert main(["problems"]) == 0 and re.search("^digits +handwritten", capsys.readouterr().out, re.M)
+    assert main(["problems"]) == 0 and re.search("^ *digits +handwritten", capsys.readouterr().out, re.M)
 
 
 def test_show_explains_and_draws_the_graph_and_its_adjacency(capsys, tmp_path):
@@ -199,7 +199,7 @@ def test_runs_are_compared_by_the_options_in_which_they_differ(capsys, digits_ru
     other = tmp_path / "other"
     answered(capsys, "train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "2", "--folder", other)
     rows = answered(capsys, "compare", digits_run, other, "--out", tmp_path / "both.png")["runs"]
-    assert [row["iterations"] for row in rows] == [1, 2] and [row["training.epochs"] for row in rows] == [2, 1]
+    assert [row["model.iterations"] for row in rows] == [1, 2] and [row["training.epochs"] for row in rows] == [2, 1]
     assert "channels" not in rows[0] and rows[0]["test_accuracy"] > 0
     assert (tmp_path / "both.png").stat().st_size > 1000
     assert main(["compare", str(tmp_path)]) == 2 and "no run folder" in capsys.readouterr().err
