@@ -200,10 +200,6 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         recognised = float((predictions == labels.cpu().numpy()).mean())
         return {"recognised": recognised, "spread": spread_ratio(values["image"].cpu(), labels.cpu(), digits)}
 
-    def order(self, run: Trained, given: Mapping[str, str]) -> unn.Order | list[str] | None:
-        """The order in which the network was trained."""
-        return None if not hasattr(run.network, "order") else super().order(run, given)
-
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
         """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1, 1]."""
         import torch

@@ -64,7 +64,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
 
         return build(config, facts)
 
-    def order(self, run: Trained, given: Mapping[str, str]) -> list[str]:
+    def order(self, run: Trained, given: Mapping[str, Tensor | unn.Partial]) -> list[str]:
         """The encoder once, then rounds of heads, modifiers and tree, without given variables."""
         from .network import ORDER
 

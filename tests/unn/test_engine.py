@@ -91,6 +91,11 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         assert all(len(value) == 2 for value in data["values"].values())
     else:
         assert engine in refused(capsys, "sample", tmp_path / "run")
+    if "infer" in answers and given_text:
+        want = {"digits": "label", "hopfield": "x", "sudoku": "X"}.get(name)
+        if want:
+            data = json.loads(printed(capsys, "infer", tmp_path / "run", "--given", given_text, "--want", want, "--json"))
+            assert torch.tensor(data[want]).isfinite().all()
     if "infer" not in answers:
         message = refused(capsys, "infer", tmp_path / "run", "--given", "A=1", "--want", "B")
         assert engine in message and "unn sample" in message

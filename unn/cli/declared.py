@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
-    from ..descent.orders import Order
+    from ..descent.solution import Solution
     from ..diffusion.samples import Samples
     from ..factor_graph import FactorGraph
     from ..networks.tokens import Given
@@ -200,23 +200,6 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         """
         return {}
 
-    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """Read the evidence from the command line, by name, and the sizes of the graph; by default NAME=VALUE.
-
-        Dynamic axes have the sizes of the evidence, or else those of the options.
-
-        Raises:
-            UnnError: for malformed evidence, with the item and the place in it.
-        """
-        from .infer import assignments
-
-        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
-        sizes = self.test_sizes(run.config)
-        for name, value in given.items():
-            axes = zip(self.graph(run.network).variables[name].axes, value.shape[1:], strict=True)
-            sizes |= {axis: size for axis, size in axes if axis in sizes}
-        return given, sizes
-
     def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
         """One sample as lines of text; by default the values of all variables."""
         from .values import describe_value
@@ -342,10 +325,24 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
 
         return ExamplesTask(self, config)
 
-    def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
-        """The order of the model, where it has one."""
-        order = getattr(run.network, "order", None)
-        return order(list(given), list(given)) if callable(order) else None
+    def infer(
+        self, run: Trained, given: Given, sizes: Mapping[str, int], iterations: int | None, want: tuple[str, ...], terms: bool
+    ) -> Solution:
+        """The answer of the model, with its energies if it has any."""
+        from ..descent.model import DescentModel
+        from ..descent.solution import Solution, Status
+        from ..graph.partial import Partial
+
+        network = run.network
+        assert isinstance(network, CanInfer)
+        count = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
+        if isinstance(network, DescentModel):
+            return network.minimise(given, count, sizes, iterations, want=want, terms=terms)
+        values = dict(network.infer_values(given, count, sizes, iterations))
+        for name in want:
+            if name not in values:
+                raise UnnError(f"--want {name}: engine {run.config.engine!r} infers {', '.join(values)} only.")
+        return Solution(values, {}, None, None, (), iterations or self.iterations(run), Status.LIMIT, "")
 
     def iterations(self, run: Trained) -> int:
         """Number of rounds in training, where the engine has rounds."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import arg
 
-from ..errors import DataError, UnnError
+from ..errors import DataError
 from .open import open_trained
 from .options import Json, RunFolder, Theme, require_rounds
 from .verb import Answer, Verb
@@ -52,30 +52,28 @@ def infer(command: Infer) -> Answer:
     """
     if command.iterations is not None:
         require_rounds(command.iterations)
-    given = assignments(command.given)
     if command.out is not None and command.out == command.energy:
         raise DataError(f"--out and --energy are both {command.out}; give two files.")
     problem, run = open_trained(command.run)
     problem.require_inference(run)
-    from ..descent.infer import infer as minimise
     from ..descent.solution import Status
     from ..draw import draw_energy_terms, save_figure, theme_named
 
     theme = theme_named(command.theme)
-    graph = problem.graph(run.network)
-    observed = {name: problem.read_value(run, name, text) for name, text in given.items()}
-    rounds = command.iterations or problem.iterations(run)
-    solution = minimise(
-        graph, observed, order=problem.order(run, given), iterations=rounds, want=command.want,
-        terms=command.energy is not None,
-    )  # fmt: skip
-    assert solution.energy is not None
+    given, sizes = problem.read_given(run, command.given)
+    solution = problem.infer(run, given, sizes, command.iterations, command.want, command.energy is not None)
+    if solution.energy is None and command.energy is not None:
+        raise DataError("--energy: the engine of this run has no energy to draw; leave it out.")
     message = solution.message
     if solution.status is Status.LIMIT:
         # the engine's message is for Python callers
-        message = f"ran {rounds} round{'s' if rounds > 1 else ''}; --iterations sets another number."
-    lines = [message, f"energy {float(solution.energy[-1, 0]):.4f} after {solution.updates} updates"]
-    data: dict[str, Any] = {"status": solution.status.value, "energy": solution.energy[:, 0].tolist()}
+        plural = "s" if solution.rounds > 1 else ""
+        message = f"ran {solution.rounds} round{plural}; --iterations sets another number."
+    lines = [message]
+    data: dict[str, Any] = {"status": solution.status.value}
+    if solution.energy is not None:
+        lines.append(f"energy {float(solution.energy[-1, 0]):.4f} after {solution.updates} updates")
+        data["energy"] = solution.energy[:, 0].tolist()
     files: list[Path] = []
     for name in command.want:
         value = solution[name].detach()
@@ -87,7 +85,8 @@ def infer(command: Infer) -> Answer:
             continue
         shown = problem.show_value(run, name, value)
         if not isinstance(shown, str):
-            path = command.out or run.folder / f"{name}-{'-'.join(f'{n}-{Path(t).name}' for n, t in given.items())}.png"
+            evidence = "-".join("-".join((key, Path(text).name)) for key, _, text in (t.partition("=") for t in command.given))
+            path = command.out or run.folder / f"{name}-{evidence}.png"
             save_figure(shown, path)
             lines.append(f"{name}: drawn in {path}")
             files.append(path)
@@ -102,23 +101,6 @@ def infer(command: Infer) -> Answer:
         files.append(command.energy)
     data["files"] = [str(path) for path in files]
     return Answer(tuple(lines), data)
-
-
-def assignments(texts: Sequence[str]) -> Mapping[str, str]:
-    """Parse arguments NAME=VALUE into a mapping.
-
-    Raises:
-        UnnError: if an argument has no name or no equals sign, or a name occurs twice.
-    """
-    given: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise UnnError(f"--given takes NAME=VALUE, such as label=3, got {text!r}.")
-        if name in given:
-            raise UnnError(f"--given names {name!r} twice.")
-        given[name] = value
-    return given
 
 
 def _save_array(path: Path, want: Sequence[str], value: Tensor) -> None:

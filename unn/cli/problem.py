@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor, nn
 
+    from ..descent.evidence import Given
     from ..descent.orders import Order
+    from ..descent.solution import Solution
     from ..factor_graph import FactorGraph
     from ..training import Task
     from .evaluate import Evaluate
@@ -125,6 +127,44 @@ class Problem(ABC):
     def prepare(self, config: Any, network: nn.Module) -> None:
         """Adapt a network with initial weights to the data, before training; nothing by default."""
 
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """Read the evidence from the command line, by name, and the sizes of the graph; by default NAME=VALUE.
+
+        Dynamic axes have the sizes of the evidence, or else those of the options.
+
+        Raises:
+            UnnError: for malformed evidence, with the item and the place in it.
+        """
+        from .values import assignments
+
+        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
+        sizes = self.test_sizes(run.config)
+        for name, value in given.items():
+            variable = self.graph(run.network).variables.get(name)
+            axes = zip(variable.axes if variable else (), value.shape[1:], strict=False)
+            sizes |= {axis: size for axis, size in axes if axis in sizes}
+        return given, sizes
+
+    def infer(
+        self, run: Trained, given: Given, sizes: Mapping[str, int], iterations: int | None, want: tuple[str, ...], terms: bool
+    ) -> Solution:
+        """Infer variables of one example, or of as many as the evidence has; by default by ``unn.infer`` on the graph.
+
+        Args:
+            run: the trained run.
+            given: evidence by variable.
+            sizes: sizes of dynamic axes.
+            iterations: number of rounds; None for that of the run.
+            want: names of the wanted variables.
+            terms: whether to record the energy by factor.
+        """
+        from ..descent.infer import infer
+
+        return infer(
+            self.graph(run.network), given, order=self.order(run, given), iterations=iterations or self.iterations(run),
+            want=want, terms=terms,
+        )  # fmt: skip
+
     def require_inference(self, run: Trained) -> None:
         """Check that ``unn infer`` can answer queries to a run; all runs by default.
 
@@ -168,7 +208,7 @@ class Problem(ABC):
                 return module
         raise UnnError(f"problem {self.name!r}: its network contains no factor graph, so nothing can be inferred.")
 
-    def order(self, run: Trained, given: Mapping[str, str]) -> Order | list[str] | None:
+    def order(self, run: Trained, given: Given) -> Order | list[str] | None:
         """The update order of ``unn infer``; None for the default of the engine, by distance from
         the evidence."""
         return None

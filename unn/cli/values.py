@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..errors import DataError, ObservationError
+from ..errors import DataError, ObservationError, UnnError
 
 if TYPE_CHECKING:
     from ..factor_graph import FactorGraph
@@ -44,6 +45,23 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
     if len(wanted) == len(shape) and numbers.numel() == torch.Size(wanted).numel():
         return numbers.reshape(1, *wanted)
     return _with_batch(numbers, name, text, shape)
+
+
+def assignments(texts: Sequence[str]) -> Mapping[str, str]:
+    """Parse arguments NAME=VALUE into a mapping.
+
+    Raises:
+        UnnError: if an argument has no name or no equals sign, or a name occurs twice.
+    """
+    given: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UnnError(f"--given takes NAME=VALUE, such as label=3, got {text!r}.")
+        if name in given:
+            raise UnnError(f"--given names {name!r} twice.")
+        given[name] = value
+    return given
 
 
 def read_array(where: str, path: str) -> Tensor:

@@ -20,6 +20,7 @@ from .orders import ForwardBackward, Order
 from .plan import Plan
 from .reach import default_order
 from .relaxation import relax
+from .solution import Solution
 from .unrolled import Unrolled
 
 _SMALLEST = 1e-7
@@ -138,14 +139,41 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         names = list(default_order(self.graph, given, fixed))
         return ForwardBackward(names) if self.options.sweep == "forward-backward" and len(names) > 1 else names
 
-    @torch.no_grad()
     def infer_values(
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
         """Values of all variables after the rounds, with the means of discrete ones."""
-        evidence: dict[str, Tensor | Partial] = {
-            name: _expanded(x, count) for name, x in given.items() if name in self.graph.variables
-        }
+        solution = self.minimise(given, count, sizes, iterations, trace=False)
+        return {name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables}
+
+    @torch.no_grad()
+    def minimise(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+        *,
+        want: Sequence[str] | None = None,
+        trace: bool = True,
+        terms: bool = False,
+    ) -> Solution:
+        """Minimise the energy over all that is not given, as ``unn.infer`` with the options of the model.
+
+        Args:
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: batch size.
+            sizes: sizes of the axes without a static size.
+            iterations: number of rounds; None for that of training.
+            want: check that these variables can be reached from what is given.
+            trace: record the energy after each update.
+            terms: record the share of each factor as well.
+
+        Raises:
+            ObservationError: for values that do not fit the graph.
+            InferenceError: for variables that cannot be reached.
+        """
+        evidence: dict[str, Tensor | Partial] = {name: _expanded(x, count) for name, x in given.items()}
         fixed = [name for name, x in evidence.items() if not isinstance(x, Partial)]
         free = [name for name in self.graph.variables if name not in fixed]
         if not evidence:
@@ -159,18 +187,19 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         training = self.training
         self.eval()
         try:
-            solution = infer(
+            return infer(
                 self.graph,
                 evidence,
                 order=self.order(list(evidence), fixed),
                 iterations=iterations or self.options.iterations,
                 initial=initial,
-                trace=False,
+                want=want,
+                trace=trace,
+                terms=terms,
                 sizes={axis: size for axis, size in sizes.items() if axis not in self.graph.size_table.static},
             )
         finally:
             self.train(training)
-        return {name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables}
 
     def _without_sizes(self, names: Sequence[str]) -> list[str]:
         """Those of some variables that have an axis without a static size."""
