@@ -225,6 +225,10 @@ class SudokuProblem(DeclaredProblem, TakesData):
         cells = torch.tensor(puzzles[0]).view(1, n, n)
         return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}
 
+    def show_value(self, run: Trained, name: str, value: Tensor) -> str:
+        """The most probable digits of the first grid."""
+        return "\n".join(["", *self.describe(run, {name: value}, 0)])
+
     def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
         """A grid with rules between its blocks."""
         from .files import grid_lines
