@@ -1,4 +1,5 @@
-"""The documentation says nothing that is not run: all code is executed, every page is reached, every public name is described."""
+"""The documentation says nothing that is not run: all code is executed, every page is reached, every public
+name is described."""
 
 import importlib
 import json
@@ -23,7 +24,8 @@ def name_of(page):
 
 
 def fences(text):
-    """The language or directive of each fenced block, and its content; of containers, those inside as well."""
+    """The language or directive of each fenced block, and its content; of containers, those inside as
+    well."""
     for marks, kind, body in FENCE.findall(text):
         yield kind, body
         if marks.startswith(":"):
@@ -36,11 +38,14 @@ def cells(notebook):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_all_python_of_a_page_is_executed(page):
-    """Code cells run in the build of the site; plain python blocks run in test_readme, which reads the pages directly in docs/."""
+    """Code cells run in the build of the site; plain python blocks run in test_readme, which reads the pages
+    directly in docs/."""
     text = page.read_text()
     kinds = [kind for kind, _ in fences(text)]
     if "{code-cell}" in kinds:
-        assert text.startswith("---\n") and EXECUTED in text.split("---")[1], f"{name_of(page)} has code cells, but no header that makes them run"
+        assert text.startswith("---\n") and EXECUTED in text.split("---")[1], (
+            f"{name_of(page)} has code cells, but no header that makes them run"
+        )
     for word in ("skip-execution", "nb_execution"):
         assert word not in text
     if page.parent == DOCS:
@@ -70,7 +75,9 @@ def test_notebooks_are_stored_without_outputs(notebook):
     for cell in cells(notebook):
         assert "skip-execution" not in cell["metadata"].get("tags", [])
         if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, f"clear the outputs of {notebook.name}"
+            assert cell["outputs"] == [] and cell["execution_count"] is None, (
+                f"clear the outputs of {notebook.name}"
+            )
 
 
 def test_there_are_notebooks():
@@ -90,7 +97,11 @@ def test_every_page_is_reached_from_the_first():
             if kind == "{toctree}":
                 for entry in body.splitlines():
                     if entry and not entry.startswith(":"):
-                        found = [path for path in (page.parent / f"{entry}.md", page.parent / f"{entry}.ipynb") if path.is_file()]
+                        found = [
+                            path
+                            for path in (page.parent / f"{entry}.md", page.parent / f"{entry}.ipynb")
+                            if path.is_file()
+                        ]
                         assert found, f"{name_of(page)} lists {entry}, which is no page"
                         waiting += [path.resolve() for path in found]
     assert sorted(map(name_of, reached)) == sorted(map(name_of, [*PAGES, *NOTEBOOKS]))
@@ -107,7 +118,9 @@ def headings(page):
     """The anchors of a page: of its headings, and its labels."""
     text = prose(page)
     titles = re.findall(r"^#+ (.+)$", text, re.M)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | set(
+        re.findall(r"^\(([\w-]+)\)=$", text, re.M)
+    )
 
 
 @pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=name_of)

@@ -1,4 +1,5 @@
-"""The README tells the truth: its example prints what it says, its files exist, its commands are the Makefile's."""
+"""The README tells the truth: its example prints what it says, its files exist, its commands are the
+Makefile's."""
 
 import contextlib
 import io

@@ -1,7 +1,7 @@
 """unn: declare a factor graph once, infer any variables given any others.
 
-Names and submodules are imported when they are first used, so that the command line can answer without loading torch; they are listed in
-``__init__.pyi``.
+Names and submodules are imported when they are first used, so that the command line can answer without
+loading torch; they are listed in ``__init__.pyi``.
 """
 
 import lazy_loader
@@ -10,9 +10,21 @@ __version__ = "0.1.0"
 _import, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 
 SUBMODULES = (
-    "attention", "diffusion", "draw", "errors", "models", "networks", "problem", "programs", "runs", "testing", "tracing", "training",
-)  # fmt: skip
-"""What ``unn.NAME`` imports, but ``from unn import *`` does not: some need packages that are not always there."""
+    "attention",
+    "diffusion",
+    "draw",
+    "errors",
+    "models",
+    "networks",
+    "problem",
+    "programs",
+    "runs",
+    "testing",
+    "tracing",
+    "training",
+)
+"""What ``unn.NAME`` imports, but ``from unn import *`` does not: some need packages that are not always
+there."""
 
 __all__ = [name for name in _names if name not in SUBMODULES]
 

@@ -21,7 +21,8 @@ class BoundedCache(Generic[Key, Value]):
         self._entries: dict[Key, Value] = {}
 
     def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Return the entry of a key, created by ``make`` if missing, and mark it as the most recently used."""
+        """Return the entry of a key, created by ``make`` if missing, and mark it as the most recently
+        used."""
         value = self._entries.pop(key) if key in self._entries else make()
         # dictionaries preserve insertion order
         self._entries[key] = value

@@ -46,7 +46,9 @@ class Calibration:
     calibration_error: float | None = None
 
 
-def calibrate_real(truth: Tensor, samples: Tensor, unobserved: Tensor, generator: torch.Generator) -> Calibration:
+def calibrate_real(
+    truth: Tensor, samples: Tensor, unobserved: Tensor, generator: torch.Generator
+) -> Calibration:
     """Simulation-based calibration (Talts et al., 2018) of a continuous variable.
 
     Args:
@@ -67,7 +69,9 @@ def calibrate_real(truth: Tensor, samples: Tensor, unobserved: Tensor, generator
     return _calibration(ranks, unobserved, spread=float(spread))
 
 
-def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, options: int, generator: torch.Generator) -> Calibration:
+def calibrate_discrete(
+    truth: Tensor, samples: Tensor, unobserved: Tensor, options: int, generator: torch.Generator
+) -> Calibration:
     """Simulation-based calibration and calibration error of binary variables and categories.
 
     Args:
@@ -86,7 +90,9 @@ def calibrate_discrete(truth: Tensor, samples: Tensor, unobserved: Tensor, optio
     outcomes = torch.nn.functional.one_hot(truth.long(), options).double()
     # half of the draws select the bins, the others are compared: the same draws would regress to the mean
     error = calibration_error(
-        one_hot[:, ::2].mean(1)[unobserved].flatten(), one_hot[:, 1::2].mean(1)[unobserved].flatten(), outcomes[unobserved].flatten()
+        one_hot[:, ::2].mean(1)[unobserved].flatten(),
+        one_hot[:, 1::2].mean(1)[unobserved].flatten(),
+        outcomes[unobserved].flatten(),
     )
     return _calibration(ranks, unobserved, calibration_error=error)
 
@@ -109,7 +115,8 @@ def fractional_ranks(truth: Tensor, samples: Tensor, generator: torch.Generator)
 
 
 def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor, bins: int = 10) -> float:
-    """Expected calibration error (Guo et al., 2017): the mean over bins of the difference between probability and frequency.
+    """Expected calibration error (Guo et al., 2017): the mean over bins of the difference between probability
+    and frequency.
 
     Args:
         chosen_by: probabilities that select the bins, shape ``(numbers,)``.
@@ -118,7 +125,9 @@ def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor
         bins: number of bins of equal width in [0, 1].
     """
     place = (chosen_by * bins).long().clamp(max=bins - 1)
-    difference = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, probabilities.double() - outcomes.double())
+    difference = torch.zeros(bins, dtype=torch.float64).index_add_(
+        0, place, probabilities.double() - outcomes.double()
+    )
     return float(difference.abs().sum() / max(1, len(outcomes)))
 
 
@@ -176,11 +185,14 @@ def _calibration(
 
 
 def _check(truth: Tensor, samples: Tensor, unobserved: Tensor) -> None:
-    fits = truth.ndim == 2 and samples.ndim == 3 and (samples.shape[0], samples.shape[2]) == tuple(truth.shape)
+    fits = (
+        truth.ndim == 2 and samples.ndim == 3 and (samples.shape[0], samples.shape[2]) == tuple(truth.shape)
+    )
     if not fits or samples.shape[1] < 2 or unobserved.shape != truth.shape:
         raise ObservationError(
-            "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) with two draws or more, and "
-            f"unobserved nodes the shape of the true values; got {tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
+            "calibration: true values need shape (conditions, nodes), samples (conditions, draws, nodes) "
+            f"with two draws or more, and unobserved nodes the shape of the true values; got "
+            f"{tuple(truth.shape)}, {tuple(samples.shape)} and {tuple(unobserved.shape)}."
         )
     if not bool(unobserved.any()):
         raise ObservationError("calibration: every node is observed, so there is nothing to compare.")

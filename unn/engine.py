@@ -1,7 +1,7 @@
 """Engines: what turns a declaration into a model that answers queries.
 
-A package adds an engine by an entry point of the group ``unn.engines``. Importing an engine should not import torch,
-because the command line parses its options first.
+A package adds an engine by an entry point of the group ``unn.engines``. Importing an engine should not import
+torch, because the command line parses its options first.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Engine(ABC):
     Attributes:
         name: name on the command line, that of the entry point.
         summary: one line for the help texts.
-        options: a frozen dataclass with defaults, whose fields become the options of ``--engine NAME``. Its docstring
-            documents them; a method ``check(where)`` may raise ``DeclarationError`` for values out of range.
+        options: a frozen dataclass with defaults, whose fields become the options of ``--engine NAME``. Its
+            docstring documents them; a method ``check(where)`` may raise ``DeclarationError`` for values out
+            of range.
         answers: the kinds of queries that its models answer, of ``QUERIES``.
         needs_all_values: whether training needs values of all variables. Variables without examples are then
             contracted: the neighbours of a latent variable become neighbours of one another.
@@ -66,7 +67,8 @@ class Engine(ABC):
 
     @abstractmethod
     def refusal(self, graph: Declaration) -> str:
-        """Why no model of a graph can be made, in one sentence that names the variable or factor; empty if it can."""
+        """Why no model of a graph can be made, in one sentence that names the variable or factor; empty if it
+        can."""
 
     @abstractmethod
     def build(self, graph: Declaration, options: Any, sizes: Mapping[str, int]) -> nn.Module:
@@ -92,7 +94,9 @@ class Engine(ABC):
             query: one of ``QUERIES``.
         """
         if query not in self.answers:
-            return Verdict(f"engine {self.name!r} answers {' and '.join(self.answers)} queries, and no {query} queries")
+            return Verdict(
+                f"engine {self.name!r} answers {' and '.join(self.answers)} queries, and no {query} queries"
+            )
         return Verdict(self.refusal(graph))
 
 
@@ -108,7 +112,8 @@ class SamplingOptions:
     """Spacing of the noise levels, where the run diffuses; that of the run by default. restarts sharpen when
     steps are few."""
     seed: int | None = None
-    """Seed of all samples. By default evaluation takes the same one for all runs, and sampling a fresh one."""
+    """Seed of all samples. By default evaluation takes the same one for all runs, and sampling a fresh
+    one."""
     tries: int = 1
     """Maximum number of attempts per sample until it meets the constraints, where the run samples."""
     at_once: int = 256
@@ -143,8 +148,8 @@ class CanLearn(ABC):
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``.
-            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)`` with axes of
-                size 1 repeated; variables that are left out are not observed.
+            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)`` with
+                axes of size 1 repeated; variables that are left out are not observed.
             sizes: sizes of the axes without a static size.
         """
 
@@ -164,7 +169,11 @@ class CanInfer(ABC):
 
     @abstractmethod
     def infer_values(
-        self, given: Mapping[str, Tensor | Partial], count: int, sizes: Mapping[str, int], iterations: int | None = None
+        self,
+        given: Mapping[str, Tensor | Partial],
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
     ) -> Mapping[str, Tensor]:
         """Infer all variables.
 
@@ -247,12 +256,18 @@ def _check_engine(name: str, where: str, engine: object) -> None:
         UnnError: names the first that is missing or wrong.
     """
     if not isinstance(engine, Engine):
-        raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.Engine, but {type(engine).__name__}.")
+        raise UnnError(
+            f"entry point {name!r} of group {GROUP!r} is not a unn.Engine, but {type(engine).__name__}."
+        )
     if getattr(engine, "name", None) != name or not isinstance(getattr(engine, "summary", None), str):
-        raise UnnError(f"engine {name!r} ({where}) needs name = {name!r}, as its entry point, and a summary of one line.")
+        raise UnnError(
+            f"engine {name!r} ({where}) needs name = {name!r}, as its entry point, and a summary of one line."
+        )
     options = getattr(engine, "options", None)
     if not (isinstance(options, type) and is_dataclass(options)):
         raise UnnError(f"engine {name!r} ({where}): its options must be a dataclass, got {options!r}.")
     answers: Sequence[str] = getattr(engine, "answers", ())
     if not answers or any(query not in QUERIES for query in answers):
-        raise UnnError(f"engine {name!r} ({where}): answers must be of {', '.join(QUERIES)}, got {answers!r}.")
+        raise UnnError(
+            f"engine {name!r} ({where}): answers must be of {', '.join(QUERIES)}, got {answers!r}."
+        )

@@ -39,7 +39,8 @@ class UnknownNameError(UnnError, KeyError):
 
 
 class DerivativeError(UnnError, NotImplementedError):
-    """A function does not support the requested derivative or transform; the message names a supported one."""
+    """A function does not support the requested derivative or transform; the message names a supported
+    one."""
 
 
 class DataError(UnnError, ValueError):
@@ -55,7 +56,8 @@ _CLOSE = 0.75
 
 
 def _differ_by_one_edit(one: str, other: str) -> bool:
-    """Whether two names differ by one inserted letter or, from three letters on, one replacement or adjacent exchange."""
+    """Whether two names differ by one inserted letter or, from three letters on, one replacement or adjacent
+    exchange."""
     short, long = sorted((one, other), key=len)
     start = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     if len(short) < len(long):
@@ -72,7 +74,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=_CLOSE)
     if not close:
         by_lower_case = {option.lower(): option for option in options}
-        close = [by_lower_case[match] for match in difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=_CLOSE)]
+        close = [
+            by_lower_case[match]
+            for match in difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=_CLOSE)
+        ]
     close = close or [option for option in options if _differ_by_one_edit(str(name), option)]
     if close:
         return f" Did you mean {close[0]!r}?"

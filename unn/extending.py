@@ -1,8 +1,8 @@
-"""Everything that writers of factors, regularizers, constraints, engines, problems and verbs import, beside ``unn``
-itself.
+"""Everything that writers of factors, regularizers, constraints, engines, problems and verbs import, beside
+``unn`` itself.
 
-Names are imported when they are first used, so that the module of a problem loads without torch; they are listed in
-``extending.pyi``.
+Names are imported when they are first used, so that the module of a problem loads without torch; they are
+listed in ``extending.pyi``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Everything that writers of factors, regularizers, constraints, engines, problems and verbs import, beside ``unn``
-itself."""
+"""Everything that writers of factors, regularizers, constraints, engines, problems and verbs import."""
 
 from .cli.declared import DeclaredProblem as DeclaredProblem
 from .cli.declared import Defaults as Defaults

@@ -30,7 +30,8 @@ class FactorGraph(Declaration):
 
     Args:
         name: used in messages and figures.
-        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of each call.
+        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of
+            each call.
 
     Example:
         >>> import unn
@@ -45,17 +46,32 @@ class FactorGraph(Declaration):
     """
 
     @overload
-    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[False] = False, lengths: Mapping[str, Tensor] | None = None) -> Tensor: ...
-    @overload
-    def energy(self, values: Mapping[str, Tensor], by_factor: Literal[True], lengths: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]: ...
     def energy(
-        self, values: Mapping[str, Tensor], by_factor: bool = False, lengths: Mapping[str, Tensor] | None = None
+        self,
+        values: Mapping[str, Tensor],
+        by_factor: Literal[False] = False,
+        lengths: Mapping[str, Tensor] | None = None,
+    ) -> Tensor: ...
+    @overload
+    def energy(
+        self,
+        values: Mapping[str, Tensor],
+        by_factor: Literal[True],
+        lengths: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]: ...
+    def energy(
+        self,
+        values: Mapping[str, Tensor],
+        by_factor: bool = False,
+        lengths: Mapping[str, Tensor] | None = None,
     ) -> Tensor | dict[str, Tensor]:
         """E(x) = sum of Psi over variables + sum of factor energies (undirected-network paper, eq. 1).
 
         Args:
-            values: values of all variables, shape ``(batch, *axes)``, and of all constants without declared values.
-            by_factor: return the term of each regularizer (by the name of its variable) and each factor (by its name).
+            values: values of all variables, shape ``(batch, *axes)``, and of all constants without declared
+                values.
+            by_factor: return the term of each regularizer (by the name of its variable) and each factor (by
+                its name).
             lengths: length of each batch element along ragged axes, by axis, shape ``(batch,)``.
 
         Returns:
@@ -79,7 +95,9 @@ class FactorGraph(Declaration):
             DeclarationError: for undeclared names, or a string in place of a collection of names.
         """
         if isinstance(given, str) or not isinstance(given, Collection):
-            raise DeclarationError(f"boundedness: given is a collection of names such as given=['X'], got {given!r}.")
+            raise DeclarationError(
+                f"boundedness: given is a collection of names such as given=['X'], got {given!r}."
+            )
         for name in given:
             if name not in self.arrays:
                 raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
@@ -99,9 +117,9 @@ class FactorGraph(Declaration):
     def symmetries(self, /, **sizes: int) -> list[Symmetry]:
         """Exchangeable indices of nodes: permuting one everywhere at once leaves the adjacency invariant.
 
-        This is a property of the declaration. The problem has the same symmetry if factors have an energy (parameters
-        and constants break the exchangeability of their letters) and in graphs of ``unn.trace``, whose programs are
-        checked; for factors without an energy, their option ``ordered`` declares it.
+        This is a property of the declaration. The problem has the same symmetry if factors have an energy
+        (parameters and constants break the exchangeability of their letters) and in graphs of ``unn.trace``,
+        whose programs are checked; for factors without an energy, their option ``ordered`` declares it.
 
         Args:
             sizes: sizes of the dynamic axes.
@@ -112,7 +130,8 @@ class FactorGraph(Declaration):
         return symmetries_of(self, sizes)
 
     def depth(self, /, **sizes: int) -> int:
-        """Number of attention layers after which every node can depend on every other: the longest shortest path.
+        """Number of attention layers after which every node can depend on every other: the longest shortest
+        path.
 
         Args:
             sizes: sizes of the dynamic axes.
@@ -135,7 +154,8 @@ class FactorGraph(Declaration):
         return describe.to_dot(self)
 
     def draw(self, given: Collection[str] = (), theme: str = "light") -> Figure:
-        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares, and plates for repeated nodes.
+        """The graph as a matplotlib figure: variables as circles (observed ones shaded), factors as squares,
+        and plates for repeated nodes.
 
         Args:
             given: names of observed variables.

@@ -24,11 +24,15 @@ def explanation(name: str, names: Sequence[str]) -> str:
     factors = factor_names()
     if name in factors:
         return f"{message} It is in the factor library: factors.{name}."
-    options = {**{factor: f"factors.{factor}" for factor in factors}, **{public: f"unn.{public}" for public in names}}
+    options = {
+        **{factor: f"factors.{factor}" for factor in factors},
+        **{public: f"unn.{public}" for public in names},
+    }
     by_lower_case = {option.lower(): option for option in options}
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
     close = close or [
-        by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.75)
+        by_lower_case[match]
+        for match in difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.75)
     ]
     return f"{message} Did you mean {options[close[0]]}?" if close else message
 

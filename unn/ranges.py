@@ -18,4 +18,6 @@ def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> N
     for name, (value, low, high) in ranges.items():
         # written so that NaN fails too
         if not isinstance(value, (int, float)) or not low <= value <= high:
-            raise DeclarationError(f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}.")
+            raise DeclarationError(
+                f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}."
+            )

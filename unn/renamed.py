@@ -9,5 +9,6 @@ _PATTERN = re.compile(rf"(\bblocks\.\d+\.)({'|'.join(_IN_BLOCKS)})\.")
 
 
 def current_name(text: str) -> str:
-    """A text with the present names of the tensors of transformer blocks in it, such as a key of a state or a line of a signature."""
+    """A text with the present names of the tensors of transformer blocks in it, such as a key of a state or a
+    line of a signature."""
     return _PATTERN.sub(lambda match: f"{match[1]}{_IN_BLOCKS[match[2]]}.", text)

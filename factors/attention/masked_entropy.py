@@ -14,7 +14,8 @@ from unn.regularizers.base import batch_all, tolerance
 
 
 class MaskedEntropy(Entropy):
-    """``Entropy`` on a face of the simplex: forbidden entries are exactly 0; the activation is a masked softmax.
+    """``Entropy`` on a face of the simplex: forbidden entries are exactly 0; the activation is a masked
+    softmax.
 
     Rows without allowed entries are all 0, with energy 0. Values with weight on a forbidden entry are outside
     the domain.
@@ -31,11 +32,15 @@ class MaskedEntropy(Entropy):
     formula = "-temperature H(x) on the simplex of the allowed entries"
     activation = "masked softmax"
 
-    def __init__(self, temperature: float = 1.0, over: str | None = None, allowed: Tensor | None = None) -> None:
+    def __init__(
+        self, temperature: float = 1.0, over: str | None = None, allowed: Tensor | None = None
+    ) -> None:
         super().__init__(temperature, over)
         if allowed is not None and (not isinstance(allowed, Tensor) or allowed.dtype != torch.bool):
             actual = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
-            raise DeclarationError(f"MaskedEntropy needs allowed as a boolean tensor, true where weight may lie, got {actual}.")
+            raise DeclarationError(
+                f"MaskedEntropy needs allowed as a boolean tensor, true where weight may lie, got {actual}."
+            )
         self.allowed = None if allowed is None else allowed.detach().cpu().clone()
         self._by_device: dict[torch.device, Tensor] = {}
 
@@ -46,8 +51,8 @@ class MaskedEntropy(Entropy):
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if self.allowed is not None and self.allowed.ndim > len(axes):
             raise DeclarationError(
-                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but allowed has shape {tuple(self.allowed.shape)}; "
-                "it covers the last of them, so drop its first axes."
+                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but allowed has shape "
+                f"{tuple(self.allowed.shape)}; it covers the last of them, so drop its first axes."
             )
         return super().bind(axes, name)
 
@@ -55,10 +60,14 @@ class MaskedEntropy(Entropy):
         if self.allowed is None:
             return ()
         last = axes[len(axes) - self.allowed.ndim :]
-        return [SizeRule((axis,), partial(_fixed_size, axis, size)) for axis, size in zip(last, self.allowed.shape, strict=True)]
+        return [
+            SizeRule((axis,), partial(_fixed_size, axis, size))
+            for axis, size in zip(last, self.allowed.shape, strict=True)
+        ]
 
     def row_value(self, x: Tensor) -> Tensor:
-        # derivatives of -x log x are set to 0 at 0, as along a face: infinite ones, even if masked later, make
+        # derivatives of -x log x are set to 0 at 0, as along a face: infinite ones, even if masked later,
+        # make
         # second derivatives NaN
         positive = x > 0
         return super().row_value(torch.where(positive, x, 1))
@@ -73,7 +82,9 @@ class MaskedEntropy(Entropy):
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().mirror(t, self._existing(t, mask))
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         return super().sample(t, self._existing(t, mask), generator)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -35,14 +35,18 @@ class Cardinality(Constraint):
     def __init__(self, reference: Reference, *, each: str, equals: int = 1, name: str | None = None) -> None:
         super().__init__(reference, name=name)
         if not isinstance(reference.array, Variable):
-            raise DeclarationError(f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a {reference.array.kind}.")
+            raise DeclarationError(
+                f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a "
+                f"{reference.array.kind}."
+            )
         whole_number(f"factor {self.name!r}: equals", equals, 0)
         refuse_shifted_splits(self)
         self.each = parse_letters(self, "each", each)
         self.equals = equals
 
     def counts(self, x: Tensor) -> Tensor:
-        """Number of ones in each group, rounded at one half, shape ``(batch, *groups)`` in the order of ``each``.
+        """Number of ones in each group, rounded at one half, shape ``(batch, *groups)`` in the order of
+        ``each``.
 
         Raises:
             ObservationError: for values of another shape.

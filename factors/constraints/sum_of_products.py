@@ -21,7 +21,8 @@ from ..energies.squared_residual import SquaredResidual
 
 
 class SumOfProducts(Constraint):
-    """Each entry of a variable is the product of entries of others, summed over the letters that it lacks itself.
+    """Each entry of a variable is the product of entries of others, summed over the letters that it lacks
+    itself.
 
     Samples that deviate by more than the tolerance violate it. It adds no edges to the graph: declare the
     interactions by ``Depends``, also where the sum runs through other variables.
@@ -39,11 +40,15 @@ class SumOfProducts(Constraint):
 
     handles_indices = True
 
-    def __init__(self, result: Reference, *operands: Reference, within: float, name: str | None = None) -> None:
+    def __init__(
+        self, result: Reference, *operands: Reference, within: float, name: str | None = None
+    ) -> None:
         super().__init__(result, *operands, name=name)
         variables_only(self)
         if not operands:
-            raise DeclarationError(f"factor {self.name!r}: {result} needs at least one operand to be computed from.")
+            raise DeclarationError(
+                f"factor {self.name!r}: {result} needs at least one operand to be computed from."
+            )
         try:
             number = math.nan if isinstance(within, (bool, str)) else float(within)
         except (TypeError, ValueError, OverflowError):
@@ -53,7 +58,8 @@ class SumOfProducts(Constraint):
         self.within = number
 
     def violations_of(self, values: Values) -> Tensor:
-        """Number of entries of the result that are off by more than the tolerance or not finite, ``(batch,)``.
+        """Number of entries of the result that are off by more than the tolerance or not finite,
+        ``(batch,)``.
 
         Args:
             values: values of the variables, shape ``(batch, *axes)``.
@@ -91,6 +97,10 @@ class SumOfProducts(Constraint):
 
     def formula(self) -> str:
         result, *operands = self.references
-        summed = [x for x in dict.fromkeys(x for operand in operands for x in operand.letters) if x not in result.letters]
+        summed = [
+            x
+            for x in dict.fromkeys(x for operand in operands for x in operand.letters)
+            if x not in result.letters
+        ]
         over = f"sum over {' '.join(summed)} of " if summed else ""
         return f"{result} = {over}{' * '.join(map(str, operands))} within {self.within:g}"

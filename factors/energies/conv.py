@@ -30,7 +30,8 @@ class Conv2d(SharedMessages):
 
     Args:
         output: variable with axes channel, row, column; or a reference with three letters.
-        weight: parameter or constant with axes output channel, input channel / groups, kernel row, kernel column.
+        weight: parameter or constant with axes output channel, input channel / groups, kernel row, kernel
+            column.
         input: variable with axes channel, row, column.
         stride, padding, dilation: one number or (row, column).
         groups: number of separate blocks of channels.
@@ -63,11 +64,20 @@ class Conv2d(SharedMessages):
         super().__init__(*references, name=name)
         for role, reference in (("output", references[0]), ("input", references[2])):
             if not isinstance(reference.array, Variable):
-                raise DeclarationError(f"factor {self.name!r}: the {role} must be a variable, got {reference.array.kind} {reference.array.name!r}.")
+                raise DeclarationError(
+                    f"factor {self.name!r}: the {role} must be a variable, got {reference.array.kind} "
+                    f"{reference.array.name!r}."
+                )
         if isinstance(references[1].array, Variable):
-            raise DeclarationError(f"factor {self.name!r}: the weight must be a parameter or a constant, got variable {references[1].array.name!r}.")
+            raise DeclarationError(
+                f"factor {self.name!r}: the weight must be a parameter or a constant, got variable "
+                f"{references[1].array.name!r}."
+            )
         if references[0].array is references[2].array:
-            raise DeclarationError(f"factor {self.name!r}: input and output are the same variable {references[0].array.name!r}; use two.")
+            raise DeclarationError(
+                f"factor {self.name!r}: input and output are the same variable {references[0].array.name!r}; "
+                "use two."
+            )
         self.output, self.weight, self.input = (reference.array.name for reference in references)
         self.stride = _pair(self.name, "stride", stride, 1)
         self.padding = _pair(self.name, "padding", padding, 0)
@@ -104,7 +114,9 @@ class Conv2d(SharedMessages):
         channels, rows, columns = shapes[self.output]
         wide, tall, across = shapes[self.input]
         inner = wide // self.groups
-        o, i, j, e, u, v = np.indices((channels, rows, columns, inner, *shapes[self.weight][2:])).reshape(6, -1)
+        o, i, j, e, u, v = np.indices((channels, rows, columns, inner, *shapes[self.weight][2:])).reshape(
+            6, -1
+        )
         d = o // max(1, channels // self.groups) * inner + e
         a = i * self.stride[0] - self.padding[0] + u * self.dilation[0]
         b = j * self.stride[1] - self.padding[1] + v * self.dilation[1]
@@ -129,21 +141,32 @@ class Conv2d(SharedMessages):
         x, weight = values[self.input], self._weight(values)
         if self._coarse(weight):
             return subpixel.convolve(x, weight, self.stride[0], self.padding)
-        return F.conv2d(x, _channels_last(weight), None, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(
+            x, _channels_last(weight), None, self.stride, self.padding, self.dilation, self.groups
+        )
 
     def _transpose(self, h: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self._coarse(weight):
             return subpixel.transpose(h, weight, self.stride[0], self.padding, (shape[1], shape[2]))
         missing = [
-            shape[1 + k] + 2 * self.padding[k] - self.dilation[k] * (weight.shape[2 + k] - 1) - 1 - (h.shape[2 + k] - 1) * self.stride[k]
+            shape[1 + k]
+            + 2 * self.padding[k]
+            - self.dilation[k] * (weight.shape[2 + k] - 1)
+            - 1
+            - (h.shape[2 + k] - 1) * self.stride[k]
             for k in (0, 1)
         ]
-        return F.conv_transpose2d(h, _channels_last(weight), None, self.stride, self.padding, missing, self.groups, self.dilation)
+        return F.conv_transpose2d(
+            h, _channels_last(weight), None, self.stride, self.padding, missing, self.groups, self.dilation
+        )
 
     def _weight(self, values: Values) -> Tensor:
         weight = values[self.weight]
         if weight.ndim != 4:
-            raise DeclarationError(f"factor {self.name!r}: the weight {self.weight!r} has shape {tuple(weight.shape)}; it cannot have a batch axis.")
+            raise DeclarationError(
+                f"factor {self.name!r}: the weight {self.weight!r} has shape {tuple(weight.shape)}; it "
+                "cannot have a batch axis."
+            )
         return weight
 
     def _coarse(self, weight: Tensor) -> bool:
@@ -166,14 +189,17 @@ class Conv2d(SharedMessages):
             room = known[image] + 2 * padding - reach
             if room < 0:
                 raise DeclarationError(
-                    f"an input of size {known[image]} with padding {padding} is smaller than the kernel's reach of {reach}; "
-                    "use a larger image, a smaller kernel or more padding"
+                    f"an input of size {known[image]} with padding {padding} is smaller than the kernel's "
+                    f"reach of {reach}; use a larger image, a smaller kernel or more padding"
                 )
             return {feature: room // stride + 1}
         if feature in known and stride == 1:
             size = known[feature] - 1 + reach - 2 * padding
             if size < 1:
-                raise DeclarationError(f"an output of size {known[feature]} with padding {padding} and a kernel's reach of {reach} has no input")
+                raise DeclarationError(
+                    f"an output of size {known[feature]} with padding {padding} and a kernel's reach of "
+                    f"{reach} has no input"
+                )
             return {image: size}
         return {}
 
@@ -191,7 +217,8 @@ class Conv2d(SharedMessages):
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Put channels last on a CPU, where float32 kernels are then fastest; the result has the weight's layout."""
+    """Put channels last on a CPU, where float32 kernels are then fastest; the result has the weight's
+    layout."""
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         return weight.contiguous(memory_format=torch.channels_last)
     return weight
@@ -201,15 +228,22 @@ def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
     """Reference an array by the letters of this factor; a user's reference must name each axis once."""
     if isinstance(array, Reference):
         if not array.pattern.plain:
-            raise DeclarationError(f"Conv2d takes whole arrays, got {array} as its {role}; pass the array, or one letter for each axis.")
+            raise DeclarationError(
+                f"Conv2d takes whole arrays, got {array} as its {role}; pass the array, or one letter for "
+                "each axis."
+            )
         array = array.array
     if not isinstance(array, Array):
         raise DeclarationError(f"Conv2d: the {role} must be a declared array, got {array!r}.")
     if len(array.axes) != len(pattern.split()):
-        wanted = "output channel, input channel, kernel row, kernel column" if role == "weight" else "channel, row, column"
+        wanted = (
+            "output channel, input channel, kernel row, kernel column"
+            if role == "weight"
+            else "channel, row, column"
+        )
         raise DeclarationError(
-            f"Conv2d: the {role} {array.kind} {array.name!r} has {len(array.axes)} axes ({' '.join(array.axes)}), but "
-            f"needs {len(pattern.split())}: {wanted}."
+            f"Conv2d: the {role} {array.kind} {array.name!r} has {len(array.axes)} axes "
+            f"({' '.join(array.axes)}), but needs {len(pattern.split())}: {wanted}."
         )
     return array[pattern]
 
@@ -217,5 +251,8 @@ def _whole(array: Array | Reference, pattern: str, role: str) -> Reference:
 def _pair(factor: str, word: str, value: Pair, least: int) -> tuple[int, int]:
     pair = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(pair) != 2 or not all(is_whole(n, least) for n in pair):
-        raise DeclarationError(f"factor {factor!r}: {word} must be one whole number or two, each at least {least}, got {value!r}.")
+        raise DeclarationError(
+            f"factor {factor!r}: {word} must be one whole number or two, each at least {least}, got "
+            f"{value!r}."
+        )
     return pair[0], pair[1]

@@ -13,10 +13,28 @@ from unn.graph.factor import Values
 from unn.regularizers.base import batch_sum
 
 _LINEAR = (
-    nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.Conv1d, nn.Conv2d, nn.Conv3d,
-    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d,
-    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Hardtanh,
-)  # fmt: skip
+    nn.Linear,
+    nn.Identity,
+    nn.Flatten,
+    nn.Unflatten,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Softplus,
+    nn.Hardtanh,
+)
 _BOUNDED = (nn.Tanh, nn.Sigmoid, nn.Hardsigmoid, nn.Softsign)
 
 
@@ -31,13 +49,13 @@ class Directed(EnergyFactor):
     The child's update is exact: mirror(f(parents) + messages of its other factors), or mirror(f(parents)) if
     there are none. Parents that are not observed are updated by the monotone inner solver.
 
-    The factor alone is unbounded below; with Psi(child) it is nonnegative. Psi(child) counts once: if the child
-    has a second factor, ``boundedness()`` uses ``degree``, which is available for modules made of linear maps
-    and common activations.
+    The factor alone is unbounded below; with Psi(child) it is nonnegative. Psi(child) counts once: if the
+    child has a second factor, ``boundedness()`` uses ``degree``, which is available for modules made of
+    linear maps and common activations.
 
     Args:
-        module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation ``(batch, *axes)``. Its parameters
-            become parameters of the graph.
+        module: maps the parents' values, shape ``(batch, *axes)`` each, to the child's pre-activation
+            ``(batch, *axes)``. Its parameters become parameters of the graph.
         child: child variable.
         parents: variable or constant, or several in the order of the module's arguments.
         name: unique in the graph.
@@ -45,7 +63,8 @@ class Directed(EnergyFactor):
             values are 0; what the module returns for padded entries of the child is not used.
 
     Raises:
-        DeclarationError: if the child is among the parents, or something is neither a variable nor a constant.
+        DeclarationError: if the child is among the parents, or something is neither a variable nor a
+            constant.
     """
 
     def __init__(
@@ -58,15 +77,21 @@ class Directed(EnergyFactor):
         handles_padding: bool = False,
     ) -> None:
         if not isinstance(module, nn.Module):
-            raise DeclarationError(f"Directed takes an nn.Module first, got {module!r}; wrap functions in one.")
+            raise DeclarationError(
+                f"Directed takes an nn.Module first, got {module!r}; wrap functions in one."
+            )
         if not isinstance(parents, (Array, Sequence)):
-            raise DeclarationError(f"Directed takes a variable or a list of variables as parents, got {parents!r}.")
+            raise DeclarationError(
+                f"Directed takes a variable or a list of variables as parents, got {parents!r}."
+            )
         several = [parents] if isinstance(parents, Array) else list(parents)
         if not isinstance(child, Variable):
             raise DeclarationError(f"Directed takes variables as child and parents, got {child!r}.")
         for array in several:
             if not isinstance(array, (Variable, Constant)):
-                raise DeclarationError(f"Directed takes variables as child and parents, or constants as parents, got {array!r}.")
+                raise DeclarationError(
+                    f"Directed takes variables as child and parents, or constants as parents, got {array!r}."
+                )
         if child in several:
             raise DeclarationError(f"Directed: variable {child.name!r} cannot be its own parent.")
         if not several:
@@ -92,7 +117,8 @@ class Directed(EnergyFactor):
         return target == self.child
 
     def degree(self, names: Collection[str]) -> int | None:
-        """0 without the child (Fenchel-Young); with it, 1 plus the growth of the module in parents in ``names``."""
+        """0 without the child (Fenchel-Young); with it, 1 plus the growth of the module in parents in
+        ``names``."""
         if self.child not in names:
             return 0
         assert self.module is not None
@@ -109,8 +135,8 @@ class Directed(EnergyFactor):
         if not isinstance(t, Tensor) or (expected is not None and t.shape != expected):
             got = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
             raise DeclarationError(
-                f"factor {self.name!r}: the module returned {got}, but its child {self.child!r} has shape {tuple(expected or ())}; "
-                "it must return the child's pre-activation."
+                f"factor {self.name!r}: the module returned {got}, but its child {self.child!r} has shape "
+                f"{tuple(expected or ())}; it must return the child's pre-activation."
             )
         return t
 

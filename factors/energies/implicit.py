@@ -13,9 +13,11 @@ from unn.graph.factor import Values
 
 
 class Implicit(EnergyFactor):
-    """E = energy(operands), any differentiable function (undirected-network paper, Section 2, "Implicit layers").
+    """E = energy(operands), any differentiable function (undirected-network paper, Section 2, "Implicit
+    layers").
 
-    Messages come from autograd; blocks are minimised by the monotone inner solver, so the energy never increases.
+    Messages come from autograd; blocks are minimised by the monotone inner solver, so the energy never
+    increases.
 
     Args:
         energy: function of the values of the references' arrays in order, variables as ``(batch, *axes)``,
@@ -28,7 +30,13 @@ class Implicit(EnergyFactor):
         ``Implicit(lambda x, y: (x - y).square().sum(1).cosh(), X["i"], Y["i"])``
     """
 
-    def __init__(self, energy: Callable[..., Tensor], *references: Reference, bounded_below: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self,
+        energy: Callable[..., Tensor],
+        *references: Reference,
+        bounded_below: bool = False,
+        name: str | None = None,
+    ) -> None:
         super().__init__(*references, name=name)
         if not callable(energy):
             raise DeclarationError(f"Implicit takes a function first, got {energy!r}.")
@@ -36,7 +44,10 @@ class Implicit(EnergyFactor):
             raise DeclarationError(f"factor {self.name!r} has no variable among its references.")
         for reference in references:
             if not reference.pattern.plain:
-                raise DeclarationError(f"factor {self.name!r}: Implicit passes whole arrays, so {reference} cannot be shifted, split or diagonal.")
+                raise DeclarationError(
+                    f"factor {self.name!r}: Implicit passes whole arrays, so {reference} cannot be shifted, "
+                    "split or diagonal."
+                )
         self._energy = energy
         self._bounded_below = bounded_below
 
@@ -47,8 +58,8 @@ class Implicit(EnergyFactor):
         if not isinstance(result, Tensor) or tuple(result.shape) != (batch,):
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise DeclarationError(
-                f"factor {self.name!r}: the energy must have one value for each batch element, shape ({batch},), got {got}; "
-                f"sum over all axes but the first."
+                f"factor {self.name!r}: the energy must have one value for each batch element, shape "
+                f"({batch},), got {got}; sum over all axes but the first."
             )
         return result
 

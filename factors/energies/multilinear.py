@@ -41,8 +41,9 @@ class _Shared:
 class Multilinear(SharedMessages):
     """E = -sum over all letters of the product of all operands (undirected-network paper, eq. 3).
 
-    Dense layers, biases, attention, biaffine scores and potential tables are all of this form. The message to a variable is
-    the einsum of the other operands (Lemma 1); a variable that occurs several times receives one such term per occurrence.
+    Dense layers, biases, attention, biaffine scores and potential tables are all of this form. The message to
+    a variable is the einsum of the other operands (Lemma 1); a variable that occurs several times receives
+    one such term per occurrence.
 
     Args:
         references: variables, parameters and constants, each with a pattern; ``X["src[e] d"]`` looks up rows
@@ -61,20 +62,30 @@ class Multilinear(SharedMessages):
     def __init__(self, *references: Reference, where: str | None = None, name: str | None = None) -> None:
         super().__init__(*references, name=name)
         if not self.variables:
-            raise DeclarationError(f"factor {self.name!r} has no variable among its references {', '.join(map(str, references))}.")
+            raise DeclarationError(
+                f"factor {self.name!r} has no variable among its references "
+                f"{', '.join(map(str, references))}."
+            )
         self.where = where
         self._condition = None if where is None else self._parse_condition(where)
         self._plain = all(reference.pattern.plain for reference in references)
         refuse_shifted_splits(self)
-        shifted = set() if self._plain else {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+        shifted = (
+            set()
+            if self._plain
+            else {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+        )
         self._direct = [r.pattern.plain and shifted.isdisjoint(r.letters) for r in references]
         self._starts = starts_of(references)
-        self._places = {name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables}
+        self._places = {
+            name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables
+        }
         places = range(len(references))
         self._others = [[k for k in places if k != place] for place in places]
         self._has_constants = any(isinstance(r.array, Constant) for r in references)
         self._variable_flags: dict[int | None, tuple[bool, ...]] = {
-            place: tuple(k != place and isinstance(r.array, Variable) for k, r in enumerate(references)) for place in (None, *places)
+            place: tuple(k != place and isinstance(r.array, Variable) for k, r in enumerate(references))
+            for place in (None, *places)
         }
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
@@ -85,7 +96,13 @@ class Multilinear(SharedMessages):
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit compiled contractions and masks, which are recreated on demand."""
-        return {**self.__dict__, "_contractions": {}, "_contractions_after": {}, "_product": None, "_masks": {}}
+        return {
+            **self.__dict__,
+            "_contractions": {},
+            "_contractions_after": {},
+            "_product": None,
+            "_masks": {},
+        }
 
     def energy(self, values: Values) -> Tensor:
         sizes = self._letter_sizes(values, None, None)
@@ -103,17 +120,31 @@ class Multilinear(SharedMessages):
             total = total + self._message(place, values, sizes, shape)
         return total
 
-    def message_sharing(self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products) -> Tensor:
+    def message_sharing(
+        self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products
+    ) -> Tensor:
         if self._shared is None or target == self.references[self._shared.variable].array.name:
             return self.message(target, values, shape)
         shared = self._shared
         x = values[self.references[shared.variable].array.name]
         kept = products.get(self)
         if kept is None or kept[0] is not x:
-            kept = products[self] = x, self._contraction_of(shared)([x, values[self.references[shared.parameter].array.name]])
+            kept = products[self] = (
+                x,
+                self._contraction_of(shared)([x, values[self.references[shared.parameter].array.name]]),
+            )
         place = self._places[target][0]
         run = self._contraction_after(shared, place, self._flags(place, values))
-        return run([kept[1], *(values[self.references[k].array.name] for k in self._others[place] if k not in shared.places)])
+        return run(
+            [
+                kept[1],
+                *(
+                    values[self.references[k].array.name]
+                    for k in self._others[place]
+                    if k not in shared.places
+                ),
+            ]
+        )
 
     def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
         place = self._places[target][0]
@@ -138,12 +169,16 @@ class Multilinear(SharedMessages):
         return contraction(tuple(patterns), (BATCH, *rest))(operands)
 
     def row_aligned(self, target: str, source: str, count: int) -> bool:
-        if not (self._plain and self._condition is None and self.affine_in(target) and self.affine_in(source)):
+        if not (
+            self._plain and self._condition is None and self.affine_in(target) and self.affine_in(source)
+        ):
             return False
         there, here = (self.references[self._places[name][0]].letters for name in (target, source))
         others = [r for r in self.references if r.array.name not in (target, source)]
         aligned = there[:count] == here[:count] and not set(here[:count]) & set(here[count:] + there[count:])
-        return aligned and all(isinstance(r.array, Parameter) and not set(r.letters) & set(here[:count]) for r in others)
+        return aligned and all(
+            isinstance(r.array, Parameter) and not set(r.letters) & set(here[:count]) for r in others
+        )
 
     def affine_in(self, target: str) -> bool:
         return len(self._places[target]) == 1
@@ -161,7 +196,11 @@ class Multilinear(SharedMessages):
         return selected
 
     def ordered_letters(self) -> set[str]:
-        compared = set() if self._condition is None or self._condition[1] == "!=" else {self._condition[0], self._condition[2]}
+        compared = (
+            set()
+            if self._condition is None or self._condition[1] == "!="
+            else {self._condition[0], self._condition[2]}
+        )
         return told_apart(self.references) | compared
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
@@ -180,7 +219,8 @@ class Multilinear(SharedMessages):
                 if place is not None and len(self.references) == 1 and self._condition is None:
                     continue
                 batched = tuple(
-                    k != place and (isinstance(r.array, Variable) or (constants and isinstance(r.array, Constant)))
+                    k != place
+                    and (isinstance(r.array, Variable) or (constants and isinstance(r.array, Constant)))
                     for k, r in enumerate(self.references)
                 )
                 self._contraction(place, batched, typical)
@@ -196,11 +236,17 @@ class Multilinear(SharedMessages):
         return f"-sum {' '.join(map(str, self.references))}{condition}"
 
     def _find_shared(self) -> _Shared | None:
-        """Find a variable whose product with a parameter can be shared by the messages to all other variables.
+        """Find a variable whose product with a parameter can be shared by the messages to all other
+        variables.
 
         The product must be no larger than the variable itself.
         """
-        if len(self.variables) < 3 or not self._plain or self._condition is not None or any(len(places) > 1 for places in self._places.values()):
+        if (
+            len(self.variables) < 3
+            or not self._plain
+            or self._condition is not None
+            or any(len(places) > 1 for places in self._places.values())
+        ):
             return None
         for parameter, weights in enumerate(self.references):
             if not isinstance(weights.array, Parameter):
@@ -208,9 +254,16 @@ class Multilinear(SharedMessages):
             for variable, reference in enumerate(self.references):
                 if not isinstance(reference.array, Variable):
                     continue
-                rest = {x for k, r in enumerate(self.references) if k not in (variable, parameter) for x in r.letters}
+                rest = {
+                    x
+                    for k, r in enumerate(self.references)
+                    if k not in (variable, parameter)
+                    for x in r.letters
+                }
                 summed = (set(reference.letters) & set(weights.letters)) - rest
-                letters = tuple(x for x in dict.fromkeys((*reference.letters, *weights.letters)) if x not in summed)
+                letters = tuple(
+                    x for x in dict.fromkeys((*reference.letters, *weights.letters)) if x not in summed
+                )
                 if summed and len(letters) <= len(reference.letters):
                     return _Shared(variable, parameter, letters)
         return None
@@ -228,11 +281,15 @@ class Multilinear(SharedMessages):
         if compiled is None:
             others = [k for k in self._others[place] if k not in shared.places]
             patterns = [((BATCH,) if batched[k] else ()) + self.references[k].letters for k in others]
-            compiled = contraction(((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters))
+            compiled = contraction(
+                ((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters)
+            )
             self._contractions_after[place, batched] = compiled
         return compiled
 
-    def _message(self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None) -> Tensor:
+    def _message(
+        self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None
+    ) -> Tensor:
         operands = [self._operand(k, values, sizes) for k in self._others[place]]
         operands = self._with_condition(operands, values, sizes)
         pattern = self.references[place].pattern
@@ -244,7 +301,9 @@ class Multilinear(SharedMessages):
         if self._direct[place]:
             return message
         if shape is None:
-            raise DeclarationError(f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape.")
+            raise DeclarationError(
+                f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape."
+            )
         return adjoint(message, pattern, sizes, self._starts, shape, self.indices)
 
     def _flags(self, place: int | None, values: Values) -> tuple[bool, ...]:
@@ -253,12 +312,16 @@ class Multilinear(SharedMessages):
             return self._variable_flags[place]
         return tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
 
-    def _contraction(self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None) -> Contraction:
+    def _contraction(
+        self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None
+    ) -> Contraction:
         key = (place, batched)
         compiled = self._contractions.get(key)
         if compiled is None:
             operands = tuple(
-                ((BATCH,) if flag else ()) + r.letters for k, (r, flag) in enumerate(zip(self.references, batched, strict=True)) if k != place
+                ((BATCH,) if flag else ()) + r.letters
+                for k, (r, flag) in enumerate(zip(self.references, batched, strict=True))
+                if k != place
             )
             if self._condition is not None:
                 operands += ((self._condition[0], self._condition[2]),)
@@ -311,10 +374,15 @@ class Multilinear(SharedMessages):
         match = _CONDITION.fullmatch(where)
         letters = {letter for reference in self.references for letter in reference.letters}
         if match is None:
-            raise DeclarationError(f"factor {self.name!r}: where={where!r} is not a condition between two letters such as 'i != j'.")
+            raise DeclarationError(
+                f"factor {self.name!r}: where={where!r} is not a condition between two letters such as 'i != "
+                "j'."
+            )
         left, relation, right = match.groups()
         if left == right:
-            raise DeclarationError(f"factor {self.name!r}: where={where!r} must compare two letters, not {left!r} with itself.")
+            raise DeclarationError(
+                f"factor {self.name!r}: where={where!r} must compare two letters, not {left!r} with itself."
+            )
         for letter in (left, right):
             if letter not in letters:
                 raise DeclarationError(

@@ -1,9 +1,9 @@
 """Strided convolutions of images with few channels, as convolutions without stride on a coarser grid.
 
 A convolution with stride s equals one with stride 1 on the image whose s x s pixel blocks are folded into
-channels, and its adjoint unfolds them. CPU kernels are slow for few channels: for 1x28x28 images, 32 filters of
-6x6 and stride 2, this form takes a fifth of the time of ``conv_transpose2d`` and half that of the backward pass
-of ``conv2d`` (float32, one thread).
+channels, and its adjoint unfolds them. CPU kernels are slow for few channels: for 1x28x28 images, 32 filters
+of 6x6 and stride 2, this form takes a fifth of the time of ``conv_transpose2d`` and half that of the backward
+pass of ``conv2d`` (float32, one thread).
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -
     return F.conv2d(F.pixel_unshuffle(x, stride), coarse)
 
 
-def transpose(h: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """The adjoint of ``convolve`` for images of ``size`` rows and columns; pixels outside all windows receive 0.
+def transpose(
+    h: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], size: tuple[int, int]
+) -> Tensor:
+    """The adjoint of ``convolve`` for images of ``size`` rows and columns; pixels outside all windows receive
+    0.
 
     Args:
         h: shape ``(batch, filters, rows, columns)``.

@@ -18,12 +18,13 @@ from .sinkhorn import NEVER, balance, curvature
 
 
 class Birkhoff(Regularizer):
-    """Psi(X) = temperature * sum X log X over doubly stochastic matrices: soft permutations, by Sinkhorn's algorithm.
+    """Psi(X) = temperature * sum X log X over doubly stochastic matrices: soft permutations, by Sinkhorn's
+    algorithm.
 
     It acts on the last two axes, n x n; earlier axes index independent matrices. The mirror is
     exp((t + f 1' + 1 g') / temperature) with f and g such that all rows and columns sum to one (Cuturi, 2013;
-    Mena et al., 2018), to 1e-12, always in float64. Derivatives of any order are those of the fixed point, not
-    of the iterations.
+    Mena et al., 2018), to 1e-12, always in float64. Derivatives of any order are those of the fixed point,
+    not of the iterations.
 
     Psi is not the negative entropy of a distribution over permutations, whose log-partition is a permanent
     without a fast algorithm. Therefore there is no ``sample``; ``argmax`` is the best permutation.
@@ -52,7 +53,10 @@ class Birkhoff(Regularizer):
 
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if len(axes) < 2:
-            raise DeclarationError(f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs two, rows and columns.")
+            raise DeclarationError(
+                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs two, rows "
+                "and columns."
+            )
         return self
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
@@ -62,11 +66,17 @@ class Birkhoff(Regularizer):
         wide = self._zero_padding(x.double(), mask)
         positive = wide > 0
         # the derivative at 0 is set to 0, as along the domain for entries that are 0 in all permutations
-        total = torch.where(positive, wide * torch.where(positive, wide, 1).log(), 0).sum((1, 2)).view(len(x), -1).sum(1)
+        total = (
+            torch.where(positive, wide * torch.where(positive, wide, 1).log(), 0)
+            .sum((1, 2))
+            .view(len(x), -1)
+            .sum(1)
+        )
         return torch.where(self.contains(x, mask), self.temperature * total, torch.inf).to(x.dtype)
 
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """<mirror(t), t> - Psi(mirror(t)), shape ``(batch,)``; -inf where -inf entries leave no permutation."""
+        """<mirror(t), t> - Psi(mirror(t)), shape ``(batch,)``; -inf where -inf entries leave no
+        permutation."""
         scores, exists = self._scores(t, mask)
         x, dual = _sinkhorn(scores)
         # by the envelope theorem, the gradient is x
@@ -92,7 +102,11 @@ class Birkhoff(Regularizer):
         one: Tensor | float = 1.0 if exists is None else exists.double()
         loose = slack * max(1.0, math.sqrt(x.shape[-1]) / 8)
         # comparisons are such that NaN fails
-        good = ((wide.sum(2) - one).abs() <= loose).all(1) & ((wide.sum(1) - one).abs() <= loose).all(1) & (wide >= -slack).flatten(1).all(1)
+        good = (
+            ((wide.sum(2) - one).abs() <= loose).all(1)
+            & ((wide.sum(1) - one).abs() <= loose).all(1)
+            & (wide >= -slack).flatten(1).all(1)
+        )
         return good.view(len(x), -1).all(1)
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -111,14 +125,19 @@ class Birkhoff(Regularizer):
             try:
                 rows, columns = linear_sum_assignment(matrix[own][:, own].numpy(), maximize=True)
             except ValueError:
-                raise ObservationError(f"{self!r}: matrix {b} of the batch has no permutation: too many entries are -inf, or some are NaN.") from None
+                raise ObservationError(
+                    f"{self!r}: matrix {b} of the batch has no permutation: too many entries are -inf, or "
+                    "some are NaN."
+                ) from None
             permutations[b, own[rows], own[columns]] = 1
         return permutations.reshape(t.shape).to(t.dtype)
 
     def _exists(self, t: Tensor, mask: Tensor | None) -> Tensor | None:
         """Mask of existing rows and columns, shape ``(matrices, n)``; None for all."""
         if t.shape[-1] != t.shape[-2]:
-            raise ObservationError(f"{self!r}: matrices have as many rows as columns, got shape {tuple(t.shape)}.")
+            raise ObservationError(
+                f"{self!r}: matrices have as many rows as columns, got shape {tuple(t.shape)}."
+            )
         if mask is None:
             return None
         whole = mask.expand(t.shape).reshape(-1, *t.shape[-2:])
@@ -136,7 +155,9 @@ class Birkhoff(Regularizer):
         scores = t.double().reshape(-1, *t.shape[-2:]) / self.temperature
         scores = torch.where(scores == -torch.inf, NEVER, scores)
         if exists is not None:
-            identity = torch.full_like(scores, NEVER).diagonal_scatter(scores.new_zeros(scores.shape[:2]), dim1=1, dim2=2)
+            identity = torch.full_like(scores, NEVER).diagonal_scatter(
+                scores.new_zeros(scores.shape[:2]), dim1=1, dim2=2
+            )
             scores = torch.where(exists[:, :, None] & exists[:, None, :], scores, identity)
         return scores, exists
 
@@ -145,7 +166,8 @@ class Birkhoff(Regularizer):
 
 
 def _sinkhorn(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Balanced matrices (differentiable) and the maximum of <X, scores> - sum X log X (not differentiable)."""
+    """Balanced matrices (differentiable) and the maximum of <X, scores> - sum X log X (not
+    differentiable)."""
     x, dual = _Sinkhorn.apply(scores)
     return x, dual
 

@@ -20,12 +20,13 @@ _CLOSED = 1e-14
 
 
 class Budget(AlongAxis, LogPartition):
-    """Psi(x) = -H(x) over subsets of exactly k of the entries along an axis: its activation is the inclusion probabilities.
+    """Psi(x) = -H(x) over subsets of exactly k of the entries along an axis: its activation is the inclusion
+    probabilities.
 
     The domain is 0 <= x <= 1 with sum k. The log-partition is the logarithm of an elementary symmetric
-    polynomial of exp(t), computed by a tree of polynomial products in the logarithmic domain, in float64 (Chen,
-    Dempster and Liu, 1994; Ahmed, Zeng, Niepert and Van den Broeck, SIMPLE, 2023). For k = 1 it is ``Entropy``.
-    Rows without entries are all 0.
+    polynomial of exp(t), computed by a tree of polynomial products in the logarithmic domain, in float64
+    (Chen, Dempster and Liu, 1994; Ahmed, Zeng, Niepert and Van den Broeck, SIMPLE, 2023). For k = 1 it is
+    ``Entropy``. Rows without entries are all 0.
 
     Args:
         k: size of the subsets, at least 1.
@@ -70,7 +71,9 @@ class Budget(AlongAxis, LogPartition):
         chosen = torch.zeros_like(scores).scatter(1, scores.topk(self.k, 1).indices, 1.0)
         return self._back(torch.where(empty[:, None], 0, chosen), t)
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """An exact sample of each row's subset, entries 0 and 1, shape of ``t``.
 
         Raises:
@@ -94,16 +97,18 @@ class Budget(AlongAxis, LogPartition):
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Scores whose marginals approximate x, and these marginals; shape of x each, float64.
 
-        Log-odds are corrected by half their error until marginals agree. Entries of a subset of fixed size are
-        negatively correlated, and the influence of each error on the others sums to itself, so the iteration
-        contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
+        Log-odds are corrected by half their error until marginals agree. Entries of a subset of fixed size
+        are negatively correlated, and the influence of each error on the others sums to itself, so the
+        iteration contracts (compare Chen, Dempster and Liu, 1994, Theorem 2).
         """
         rows, empty = self._rows(torch.nan_to_num(x.detach().double()), mask)
         there = rows > NEVER / 2
         goal = torch.where(there, rows, 0).clamp(0, 1)
         # restore the sum k, up to rounding, by entries that are neither 0 nor 1
         loose = goal * (1 - goal)
-        goal = goal + (self.k - goal.sum(1, keepdim=True)) * loose / loose.sum(1, keepdim=True).clamp(min=_CLOSED)
+        goal = goal + (self.k - goal.sum(1, keepdim=True)) * loose / loose.sum(1, keepdim=True).clamp(
+            min=_CLOSED
+        )
         goal = goal.clamp(_CLOSED, 1 - _CLOSED)
         scores = torch.where(there, torch.logit(goal), NEVER)
         scores = torch.where(empty[:, None], NEVER, scores)
@@ -114,13 +119,17 @@ class Budget(AlongAxis, LogPartition):
                 break
             scores = scores + 0.5 * off.clamp(-8, 8)
         reached = torch.where(empty[:, None], 0, reached)
-        return self._back(torch.where(there & ~empty[:, None], scores, 0), x.double()), self._back(reached, x.double())
+        return self._back(torch.where(there & ~empty[:, None], scores, 0), x.double()), self._back(
+            reached, x.double()
+        )
 
     def _rows(self, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rows ``(rows, n)`` in float64, ``NEVER`` where forbidden or padded, and mask of empty rows."""
         size = t.shape[self.dim]
         if 0 < size < self.k:
-            raise ObservationError(f"{self!r}: axis {self.dim} has {size} entries, too few to choose {self.k}.")
+            raise ObservationError(
+                f"{self!r}: axis {self.dim} has {size} entries, too few to choose {self.k}."
+            )
         scores = t.double()
         scores = torch.where(scores == -torch.inf, NEVER, scores)
         rows = scores.movedim(self.dim, -1).reshape(-1, size)
@@ -132,8 +141,8 @@ class Budget(AlongAxis, LogPartition):
         if not torch.compiler.is_compiling() and bool(few.any()):
             row = int(few.nonzero()[0])
             raise ObservationError(
-                f"{self!r}: a row of batch element {row * len(t) // len(rows)} has {int(count[row])} entries, too few to choose {self.k}; "
-                "drop it, or choose fewer."
+                f"{self!r}: a row of batch element {row * len(t) // len(rows)} has {int(count[row])} "
+                f"entries, too few to choose {self.k}; drop it, or choose fewer."
             )
         return torch.where(exists, rows, NEVER), count == 0
 
@@ -144,7 +153,8 @@ class Budget(AlongAxis, LogPartition):
         if bool(few.any()):
             row = int(few.nonzero()[0])
             raise ObservationError(
-                f"{self!r}: a row of batch element {row * len(t) // len(scores)} has fewer than {self.k} entries to choose from: too many are -inf."
+                f"{self!r}: a row of batch element {row * len(t) // len(scores)} has fewer than {self.k} "
+                "entries to choose from: too many are -inf."
             )
         return scores, empty
 
@@ -156,7 +166,9 @@ class Budget(AlongAxis, LogPartition):
         while polynomials.shape[1] > 1:
             if polynomials.shape[1] % 2:
                 # pad by the polynomial 1
-                one = torch.nn.functional.pad(torch.zeros_like(polynomials[:, :1, :1]), (0, polynomials.shape[2] - 1), value=NEVER)
+                one = torch.nn.functional.pad(
+                    torch.zeros_like(polynomials[:, :1, :1]), (0, polynomials.shape[2] - 1), value=NEVER
+                )
                 polynomials = torch.cat([polynomials, one], 1)
             polynomials = _product(polynomials[:, 0::2], polynomials[:, 1::2], self.k, total)
         return polynomials[:, 0, self.k]
@@ -173,7 +185,10 @@ class Budget(AlongAxis, LogPartition):
 def _product(a: Tensor, b: Tensor, degree: int, total: Total) -> Tensor:
     """Multiply polynomials up to a degree, coefficients on the last axis, in the semiring of ``total``."""
     size = a.shape[-1]
-    j, i = torch.arange(min(2 * size - 2, degree) + 1, device=a.device)[:, None], torch.arange(size, device=a.device)
+    j, i = (
+        torch.arange(min(2 * size - 2, degree) + 1, device=a.device)[:, None],
+        torch.arange(size, device=a.device),
+    )
     other = j - i
     fits = (other >= 0) & (other < size)
     return total(a[..., None, :] + torch.where(fits, b[..., other.clamp(0, size - 1)], NEVER), -1)

@@ -1,7 +1,7 @@
 """Dynamic programs over structures: log-partitions by length, and the flow constraints of paths.
 
-Scores have shape ``(structures, *event)``, float64, with ``NEVER`` where forbidden and anything finite in padding; ``sizes`` are integers of shape
-``(structures, lengths)``. The caller excludes structures of size 0.
+Scores have shape ``(structures, *event)``, float64, with ``NEVER`` where forbidden and anything finite in
+padding; ``sizes`` are integers of shape ``(structures, lengths)``. The caller excludes structures of size 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Paths(Recursion):
 
     @abstractmethod
     def nodes(self, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Flow into and out of each inner node, 0 elsewhere, and total flow into ends; ``(structures, ...)``."""
+        """Flow into and out of each inner node, 0 elsewhere, and total flow into ends; ``(structures,
+        ...)``."""
 
     @abstractmethod
     def edges(self, x: Tensor, sizes: Tensor) -> Tensor:
@@ -63,7 +64,9 @@ class Chain(Paths):
         _refuse_transforms("LinearChainCRF")
         # torch-struct requires that the longest sequence fills the axis, and lengths count nodes
         longest = int(sizes.max())
-        value: Tensor = LinearChain(Semiring(total)).logpartition(scores[:, :longest] + 0.0, sizes[:, 0] + 1)[0][0]
+        value: Tensor = LinearChain(Semiring(total)).logpartition(scores[:, :longest] + 0.0, sizes[:, 0] + 1)[
+            0
+        ][0]
         return value
 
     def nodes(self, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,7 +80,8 @@ class Chain(Paths):
 
 
 class Segments(Paths):
-    """Segmentations into labelled spans: event (n, k, c, c), where a span begins, its width below k, its label, the label before.
+    """Segmentations into labelled spans: event (n, k, c, c), where a span begins, its width below k, its
+    label, the label before.
 
     torch-struct's own recursion omits spans of the longer sequences of a ragged batch.
     """
@@ -126,8 +130,8 @@ class Alignments(Paths):
     """Monotone alignments: event (n, m, 3), paths from cell (0, 0) to the last, by the step into each cell.
 
     0 is a step along the second axis, 1 along both, 2 along the first; the first cell is entered by 1.
-    torch-struct's own recursion needs the unpublished package genbmm, at least as many columns as rows, and no
-    padding of columns.
+    torch-struct's own recursion needs the unpublished package genbmm, at least as many columns as rows, and
+    no padding of columns.
     """
 
     event = 3
@@ -175,7 +179,8 @@ class Alignments(Paths):
 
 
 class Spans(Recursion):
-    """Binary trees with labelled spans: event (n, n, labels), first and last word of a span; torch-struct's recursion."""
+    """Binary trees with labelled spans: event (n, n, labels), first and last word of a span; torch-struct's
+    recursion."""
 
     event = 3
     ragged = ((0, 1),)
@@ -192,8 +197,9 @@ class Spans(Recursion):
 def _refuse_transforms(name: str) -> None:
     if is_transformed():
         raise DerivativeError(
-            f"Structured({name}) is computed by torch-struct, which does not support torch.func (vmap, grad, jvp, jacrev) or the forward "
-            "mode of its mirror: differentiate it by torch.autograd.grad or torch.autograd.functional, and give it a batch for vmap."
+            f"Structured({name}) is computed by torch-struct, which does not support torch.func (vmap, grad, "
+            "jvp, jacrev) or the forward mode of its mirror: differentiate it by torch.autograd.grad or "
+            "torch.autograd.functional, and give it a batch for vmap."
         )
 
 
@@ -233,8 +239,8 @@ class Projective(Recursion):
 def _eisner(arcs: Tensor, total: Total) -> tuple[Tensor, Tensor]:
     """Eisner's algorithm: totals of spans headed by their first, and by their last, word.
 
-    Results are indexed by first word and width, ``(structures, n, n)``. Charts are indexed by the first and by
-    the last word, so that adjacent spans are slices; widths are along the last axis.
+    Results are indexed by first word and width, ``(structures, n, n)``. Charts are indexed by the first and
+    by the last word, so that adjacent spans are slices; widths are along the last axis.
     """
     count, n = arcs.shape[:2]
     right_by_first = right_by_last = left_by_first = left_by_last = arcs.new_zeros(count, n, 1)
@@ -259,7 +265,9 @@ def _eisner(arcs: Tensor, total: Total) -> tuple[Tensor, Tensor]:
 def _by_width(chart: list[Tensor]) -> Tensor:
     """Stack spans of all widths, padding the first words that do not exist."""
     n = len(chart)
-    return torch.stack([torch.nn.functional.pad(spans, (0, n - spans.shape[1]), value=NEVER) for spans in chart], 2)
+    return torch.stack(
+        [torch.nn.functional.pad(spans, (0, n - spans.shape[1]), value=NEVER) for spans in chart], 2
+    )
 
 
 def _positions(n: int, like: Tensor) -> Tensor:

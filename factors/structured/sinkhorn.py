@@ -1,9 +1,9 @@
 """Matrix balancing: the doubly stochastic matrix exp(scores + f + g), by Newton's method on the dual.
 
-Sinkhorn's alternation needs about exp(gap) iterations if rows and columns are coupled only by entries of relative
-weight exp(-gap). Newton's method on the columns' duals, with rows balanced in closed form, needs few iterations,
-with steps damped as for generalised self-concordant functions (Sun and Tran-Dinh, 2019) and scores scaled up in
-stages.
+Sinkhorn's alternation needs about exp(gap) iterations if rows and columns are coupled only by entries of
+relative weight exp(-gap). Newton's method on the columns' duals, with rows balanced in closed form, needs few
+iterations, with steps damped as for generalised self-concordant functions (Sun and Tran-Dinh, 2019) and
+scores scaled up in stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _STAGE = 4.0
 _EXACT = 1e-13
 _ROUNDS = 400
 _FAR = 1e8
-"""Entries this far below the maximum of their row and column are ignored, if a permutation exists without them."""
+"""Entries this far below the maximum of their row and column are ignored, if a permutation exists without
+them."""
 _COARSE = 1e11
 """Range of scores above which only the best permutation is resolved, because of their rounding."""
 
@@ -39,7 +40,11 @@ def balance(scores: Tensor) -> tuple[Tensor, Tensor]:
     scores, shift = _centre(scores, possible)
     possible = _near_entries(scores, possible)
     scores = torch.where(possible, scores, NEVER)
-    top = torch.where(possible, scores, -torch.inf).flatten(1).amax(1) if scores.numel() else scores.new_zeros(len(scores))
+    top = (
+        torch.where(possible, scores, -torch.inf).flatten(1).amax(1)
+        if scores.numel()
+        else scores.new_zeros(len(scores))
+    )
     low = torch.where(possible, scores, torch.inf).flatten(1).amin(1) if scores.numel() else top
     span = (top - low).nan_to_num(0.0, 0.0, 0.0).clamp(min=1.0)
     exact = (torch.finfo(scores.dtype).eps * span).clamp(min=_EXACT)
@@ -79,7 +84,11 @@ def _centre(scores: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
     """Subtract the maxima of rows, then of columns; returns the scores and the sum of the maxima."""
     total = scores.new_zeros(len(scores))
     for axis in (2, 1):
-        largest = torch.where(possible, scores, -torch.inf).amax(axis, keepdim=True) if scores.numel() else scores.sum(axis, keepdim=True)
+        largest = (
+            torch.where(possible, scores, -torch.inf).amax(axis, keepdim=True)
+            if scores.numel()
+            else scores.sum(axis, keepdim=True)
+        )
         largest = torch.where(largest == -torch.inf, 0, largest)
         scores = torch.where(possible, scores - largest, NEVER)
         total = total + largest.sum((1, 2))
@@ -113,7 +122,9 @@ def curvature(x: Tensor) -> Tensor:
     n = x.shape[-1]
     shared = x.transpose(1, 2) @ x
     shared = shared - torch.diag_embed(shared.diagonal(dim1=1, dim2=2))
-    filled = torch.full((n, n), 1 / max(n, 1), dtype=x.dtype, device=x.device) + _RIDGE * torch.eye(n, dtype=x.dtype, device=x.device)
+    filled = torch.full((n, n), 1 / max(n, 1), dtype=x.dtype, device=x.device) + _RIDGE * torch.eye(
+        n, dtype=x.dtype, device=x.device
+    )
     return torch.diag_embed(shared.sum(2)) - shared + filled
 
 

@@ -2,17 +2,20 @@
 
 Measured for torch-struct 0.5 with torch 2.13, against enumeration in float64, at scores of scale 1 to 1000:
 
-==========================  =================================================================================================================
+==========================  ==============================================================================
 distribution                torch-struct's own result
-==========================  =================================================================================================================
-LinearChainCRF              correct; fails for sequences of one word, batches without a full sequence and in float16
-SemiMarkovCRF               correct if all lengths are equal; else log-partitions of the longer sequences are wrong (by 0.24 at scale 1)
-DependencyCRF               correct; fails for scores that need no gradient; ``multiroot`` is one setting for the whole process; NaN marginals where
-                            arcs are forbidden
+==========================  ==============================================================================
+LinearChainCRF              correct; fails for sequences of one word, batches without a full sequence and
+                            in float16
+SemiMarkovCRF               correct if all lengths are equal; else log-partitions of the longer sequences
+                            are wrong (by 0.24 at scale 1)
+DependencyCRF               correct; fails for scores that need no gradient; ``multiroot`` is one setting
+                            for the whole process; NaN marginals where arcs are forbidden
 TreeCRF                     correct; NaN marginals where spans are forbidden
 AlignmentCRF                fails: needs the package genbmm, which is not published
-NonProjectiveDependencyCRF  wrong: adds 1e-5 to every exp(score): marginals are off by up to 0.6 at scale 30, and NaN at scale 1000
-==========================  =================================================================================================================
+NonProjectiveDependencyCRF  wrong: adds 1e-5 to every exp(score): marginals are off by up to 0.6 at scale
+                            30, and NaN at scale 1000
+==========================  ==============================================================================
 
 ``Structured`` is exact for the first five; see ``factors.structured.recursions``.
 """
@@ -45,23 +48,27 @@ class Structured(LogPartition):
     The activation is the marginals of the distribution. The last axes of a variable are the event, as in
     torch-struct; earlier axes index independent structures. Everything is computed in float64.
 
-    ==============  ======================  ====================================================================  ==================================
-    distribution    event                   entries                                                               lengths
-    ==============  ======================  ====================================================================  ==================================
-    LinearChainCRF  (n - 1, c, c)           position, label after, label before                                   number of transitions, n - 1
-    SemiMarkovCRF   (n, k, c, c)            where a segment begins, its width (below k), its label, label before  number of positions, n
-    DependencyCRF   (n, n)                  head, modifier; arcs from the root on the diagonal; projective        number of words
-    AlignmentCRF    (n, m, 3)               cell, entered from 0: the left, 1: both, 2: above; the first by 1     both, each by itself
-    TreeCRF         (n, n, labels)          first and last word of a span, its label; binary trees                number of words
-    ==============  ======================  ====================================================================  ==================================
+    ==============  =================  ========================================  ============================
+    distribution    event              entries                                   lengths
+    ==============  =================  ========================================  ============================
+    LinearChainCRF  (n - 1, c, c)      position, label after, label before       number of transitions, n - 1
+    SemiMarkovCRF   (n, k, c, c)       where a segment begins, its width (below  number of positions, n
+                                       k), its label, label before
+    DependencyCRF   (n, n)             head, modifier; arcs from the root on     number of words
+                                       the diagonal; projective
+    AlignmentCRF    (n, m, 3)          cell, entered from 0: the left, 1: both,  both, each by itself
+                                       2: above; the first by 1
+    TreeCRF         (n, n, labels)     first and last word of a span, its        number of words
+                                       label; binary trees
+    ==============  =================  ========================================  ============================
 
-    The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that of
-    trees is the dual of the log-partition, differentiable once. ``contains`` is exact for the former and solves
-    for scores for the latter. Source: Rush, Torch-Struct (2020).
+    The entropy of chains, segmentations and alignments has a closed form, with derivatives of any order; that
+    of trees is the dual of the log-partition, differentiable once. ``contains`` is exact for the former and
+    solves for scores for the latter. Source: Rush, Torch-Struct (2020).
 
-    Label sequences can be partially observed by ``unn.Partial``: an observed entry 1 is a given transition, an
-    observed 0 a forbidden one. To observe the label a of word i + 1, set all entries (i, after, before) with
-    another label ``after`` to 0.
+    Label sequences can be partially observed by ``unn.Partial``: an observed entry 1 is a given transition,
+    an observed 0 a forbidden one. To observe the label a of word i + 1, set all entries (i, after, before)
+    with another label ``after`` to 0.
 
     Args:
         distribution: class such as ``torch_struct.LinearChainCRF``, or a subclass.
@@ -88,7 +95,8 @@ class Structured(LogPartition):
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if len(axes) < self._recursion.event:
             raise DeclarationError(
-                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs {self._recursion.event} for its event; see its table."
+                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs "
+                f"{self._recursion.event} for its event; see its table."
             )
         return self
 
@@ -121,7 +129,9 @@ class Structured(LogPartition):
         """
         return self._select(t, mask, best)
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """An exact sample, entries 0 and 1, shape of ``t``.
 
         Raises:
@@ -131,7 +141,9 @@ class Structured(LogPartition):
 
     def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
         # the closed form does not subtract large numbers
-        return self.value(x, mask) if isinstance(self._recursion, Paths) else super().value_at_mirror(x, t, mask)
+        return (
+            self.value(x, mask) if isinstance(self._recursion, Paths) else super().value_at_mirror(x, t, mask)
+        )
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Psi(x), shape ``(batch,)``; +inf outside the convex hull, 0 with the derivative 0 at structures."""
@@ -156,7 +168,9 @@ class Structured(LogPartition):
         if not isinstance(self._recursion, Paths):
             good = self._structures(x.detach(), mask)
             if not bool(good.all()):
-                good[~good] = super().contains(x.detach()[~good], None if mask is None else mask.expand(x.shape)[~good])
+                good[~good] = super().contains(
+                    x.detach()[~good], None if mask is None else mask.expand(x.shape)[~good]
+                )
             return good
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)
         some = sizes.clamp(min=1)
@@ -173,7 +187,8 @@ class Structured(LogPartition):
         return inside & batch_all(torch.where(forbidden, x.detach(), 0).abs() <= slack)
 
     def restricted(self, value: Tensor, where: Tensor) -> Structured | None:
-        """Restrict the entropy to label sequences with given and forbidden transitions; None for other structures.
+        """Restrict the entropy to label sequences with given and forbidden transitions; None for other
+        structures.
 
         Raises:
             ObservationError: for entries other than 0 and 1, a position with two given transitions, or
@@ -188,8 +203,8 @@ class Structured(LogPartition):
             return own
         if not bool(((value == 0) | (value == 1) | ~where).all()):
             raise ObservationError(
-                f"{self!r}: some partially observed transitions are neither 0 nor 1; an observed transition is "
-                "given (1) or forbidden (0)."
+                f"{self!r}: some partially observed transitions are neither 0 nor 1; an observed transition "
+                "is given (1) or forbidden (0)."
             )
         twice = given.sum((-2, -1)) > 1
         if bool(twice.any()):
@@ -226,7 +241,11 @@ class Structured(LogPartition):
         if isinstance(self._recursion, Paths):
             return super().scores_of(x, mask)
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)
-        tidy = _normalize_spans(flat, sizes) if isinstance(self._recursion, Spans) else normalize_heads(flat, self.multiroot)
+        tidy = (
+            _normalize_spans(flat, sizes)
+            if isinstance(self._recursion, Spans)
+            else normalize_heads(flat, self.multiroot)
+        )
         return super().scores_of(tidy.view(x.shape), mask)
 
     def _structures(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -238,17 +257,23 @@ class Structured(LogPartition):
         return corner & (best_one == x).flatten(1).all(1)
 
     def _flat(self, t: Tensor, mask: Tensor | None, absent: float = NEVER) -> tuple[Tensor, Tensor]:
-        """Flatten to structures ``(structures, *event)`` in float64, and their sizes ``(structures, lengths)``.
+        """Flatten to structures ``(structures, *event)`` in float64, and their sizes ``(structures,
+        lengths)``.
 
         Forbidden entries and padding are ``absent``.
         """
         event = t.shape[-self._recursion.event :]
         wide = t.double().reshape(-1, *event)
         if isinstance(self._recursion, Segments) and event[1] < 2:
-            raise ObservationError(f"{self!r}: the second axis of the event, of widths, has size {event[1]}; widths go from 1 to that size less 1.")
+            raise ObservationError(
+                f"{self!r}: the second axis of the event, of widths, has size {event[1]}; widths go from 1 "
+                "to that size less 1."
+            )
         if absent == NEVER:
             wide = torch.where(wide == -torch.inf, NEVER, wide)
-        full = torch.tensor([[event[axes[0]] for axes in self._recursion.ragged]], device=t.device).expand(len(wide), -1)
+        full = torch.tensor([[event[axes[0]] for axes in self._recursion.ragged]], device=t.device).expand(
+            len(wide), -1
+        )
         if mask is None:
             return wide, full
         exists = mask.expand(t.shape).reshape(-1, *event)
@@ -261,7 +286,9 @@ class Structured(LogPartition):
         if not bool(there.any()):
             return scores.flatten(1).sum(1) * 0
         whole = bool(there.all())
-        totals = self._recursion.partition(scores if whole else scores[there], sizes if whole else sizes[there], total)
+        totals = self._recursion.partition(
+            scores if whole else scores[there], sizes if whole else sizes[there], total
+        )
         return totals if whole else scores.new_zeros(len(scores)).masked_scatter(there, totals)
 
     @torch.no_grad()
@@ -270,7 +297,10 @@ class Structured(LogPartition):
         scores, sizes = self._flat(t.detach(), mask)
         impossible = ~possible(self._each(scores, sizes, best)).view(len(t), -1).all(1)
         if bool(impossible.any()):
-            raise ObservationError(f"{self!r}: batch element {int(impossible.nonzero()[0])} has no possible structure: too many entries are -inf.")
+            raise ObservationError(
+                f"{self!r}: batch element {int(impossible.nonzero()[0])} has no possible structure: too many "
+                "entries are -inf."
+            )
         return gradient(lambda s: self._each(s, sizes, total), scores).reshape(t.shape).to(t.dtype)
 
     def __repr__(self) -> str:
@@ -282,19 +312,32 @@ def _recursion(distribution: object, multiroot: bool) -> Recursion:
     import torch_struct
 
     if not isinstance(distribution, type) or not issubclass(distribution, torch_struct.StructDistribution):
-        what = distribution.__name__ if isinstance(distribution, type) else f"an object of {type(distribution).__name__}"
-        raise DeclarationError(f"Structured needs a class of torch_struct, such as torch_struct.LinearChainCRF, got {what}.")
+        what = (
+            distribution.__name__
+            if isinstance(distribution, type)
+            else f"an object of {type(distribution).__name__}"
+        )
+        raise DeclarationError(
+            f"Structured needs a class of torch_struct, such as torch_struct.LinearChainCRF, got {what}."
+        )
     name = distribution.__name__
     if not multiroot and not issubclass(distribution, torch_struct.DependencyCRF):
         raise DeclarationError(f"Structured({name}): multiroot is an option of DependencyCRF only.")
     if issubclass(distribution, torch_struct.NonProjectiveDependencyCRF):
         raise DeclarationError(
-            f"Structured({name}) is not supported: torch-struct adds 1e-5 to every exp(score), so marginals are wrong; use TreeEntropy."
+            f"Structured({name}) is not supported: torch-struct adds 1e-5 to every exp(score), so marginals "
+            "are wrong; use TreeEntropy."
         )
     if issubclass(distribution, torch_struct.SentCFG):
-        raise DeclarationError(f"Structured({name}) is not supported: its scores are three tensors, a variable has one; use TreeCRF.")
+        raise DeclarationError(
+            f"Structured({name}) is not supported: its scores are three tensors, a variable has one; use "
+            "TreeCRF."
+        )
     if issubclass(distribution, torch_struct.HMM):
-        raise DeclarationError(f"Structured({name}) is not supported: its scores are four tensors, a variable has one; use LinearChainCRF.")
+        raise DeclarationError(
+            f"Structured({name}) is not supported: its scores are four tensors, a variable has one; use "
+            "LinearChainCRF."
+        )
     if issubclass(distribution, torch_struct.DependencyCRF):
         return Projective(multiroot)
     for known, recursion in (
@@ -305,7 +348,10 @@ def _recursion(distribution: object, multiroot: bool) -> Recursion:
     ):
         if issubclass(distribution, known):
             return recursion()
-    raise DeclarationError(f"Structured({name}): this distribution is not supported; use {_KNOWN}, or write your own LogPartition.")
+    raise DeclarationError(
+        f"Structured({name}): this distribution is not supported; use {_KNOWN}, or write your own "
+        "LogPartition."
+    )
 
 
 def _size(exists: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -339,5 +385,7 @@ def _normalize_spans(x: Tensor, sizes: Tensor) -> Tensor:
 
 def _three(axis: str, known: LetterSizes) -> LetterSizes:
     if known.get(axis, 3) != 3:
-        raise DeclarationError(f"axis {axis!r} of size {known[axis]} is the step into a cell of an alignment, which has size 3")
+        raise DeclarationError(
+            f"axis {axis!r} of size {known[axis]} is the step into a cell of an alignment, which has size 3"
+        )
     return {axis: 3}

@@ -1,4 +1,5 @@
-"""The best arborescences of many sentences at once, by contraction of cycles (Chu and Liu, 1965; Edmonds, 1967).
+"""The best arborescences of many sentences at once, by contraction of cycles (Chu and Liu, 1965; Edmonds,
+1967).
 
 All cycles of all sentences are contracted in each step, so that a batch takes few steps. Matrices keep their
 size: a contracted set is a label shared by its nodes, and the score of entering it is the score of an arc
@@ -145,7 +146,9 @@ def _contract(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: bool)
         merged = np.take_along_axis(cyclic, label, 1)
         label = _merge_labels(label, above, cyclic)
         if not on.all():
-            left, scores, arcs, label, displaced, merged = (x[on] for x in (left, scores, arcs, label, displaced, merged))
+            left, scores, arcs, label, displaced, merged = (
+                x[on] for x in (left, scores, arcs, label, displaced, merged)
+            )
             steps = [step.select(on) for step in steps]
             entrances = (head[on], gate[on], entered[on])
     return heads, large
@@ -172,7 +175,13 @@ def _best_entrances(
 
 
 def _update_entrances(
-    before: _Entrances, merged: Flags, scores: Scores, arcs: Flags, label: Heads, displaced: Scores, single_root: bool
+    before: _Entrances,
+    merged: Flags,
+    scores: Scores,
+    arcs: Flags,
+    label: Heads,
+    displaced: Scores,
+    single_root: bool,
 ) -> _Entrances:
     """Update the entrances of merged sets only; those of other sets are unchanged. In float64 only.
 
@@ -224,7 +233,8 @@ def _merge_labels(label: Heads, above: Heads, cyclic: Flags) -> Heads:
 
 
 def _expand(steps: Sequence[_Step]) -> Heads:
-    """Expand contractions to heads: a set is entered by its best arc at one node, other parts by their own."""
+    """Expand contractions to heads: a set is entered by its best arc at one node, other parts by their
+    own."""
     rows, nodes = np.arange(len(steps[-1].label))[:, None], np.arange(steps[-1].label.shape[1])
     head, gate = steps[-1].head, steps[-1].gate
     for part, whole in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):

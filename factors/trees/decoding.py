@@ -1,4 +1,5 @@
-"""The best arborescence, and exact samples of arborescences, from packed scores (``factors.trees.matrix_tree``)."""
+"""The best arborescence, and exact samples of arborescences, from packed scores
+(``factors.trees.matrix_tree``)."""
 
 from __future__ import annotations
 
@@ -46,12 +47,20 @@ def decode(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
     heads, feasible = best_trees(wide[rest].cpu().numpy(), exists[rest].sum(1).cpu().numpy(), single_root)
     if not feasible.all():
         b = int(rest[int((~feasible).argmax())])
-        raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
+        raise ObservationError(
+            f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, "
+            "leave none."
+        )
     result[rest] = torch.from_numpy(heads).to(result.device)
     return result
 
 
-def sample(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True, generator: torch.Generator | None = None) -> Tensor:
+def sample(
+    scores: Tensor,
+    lengths: Tensor | None = None,
+    single_root: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Exact samples of arborescences: heads, one tree per batch element, shape ``(batch, n)``.
 
     Arguments as for ``decode``. Heads are drawn in turn, each from its marginals given those drawn before, at
@@ -72,7 +81,10 @@ def sample(scores: Tensor, lengths: Tensor | None = None, single_root: bool = Tr
         impossible = here & ~(probabilities.sum(1) > 0.5)
         if bool(impossible.any()):
             b = int(impossible.nonzero()[0])
-            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
+            raise ObservationError(
+                f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or "
+                "given, leave none."
+            )
         probabilities = torch.where(here[:, None], probabilities, (nodes == m).double())
         device = generator.device if generator is not None else probabilities.device
         drawn = torch.multinomial(probabilities.to(device), 1, generator=generator).to(scores.device)[:, 0]

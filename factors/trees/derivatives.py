@@ -39,7 +39,9 @@ def differentiable(scores: Tensor, exists: Tensor | None, factorise: Factorise) 
 
 class _LogPartition(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, exists: Tensor | None, factorise: Factorise) -> tuple[Tensor, Tensor, Factorisation]:
+    def forward(
+        scores: Tensor, exists: Tensor | None, factorise: Factorise
+    ) -> tuple[Tensor, Tensor, Factorisation]:
         return factorise(scores.detach(), exists)
 
     @staticmethod
@@ -53,7 +55,9 @@ class _LogPartition(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, by_partition: Tensor | None, by_marginals: Tensor | None, _: None) -> tuple[Tensor | None, None, None]:
+    def backward(
+        ctx: Any, by_partition: Tensor | None, by_marginals: Tensor | None, _: None
+    ) -> tuple[Tensor | None, None, None]:
         scores, exists, marginals = ctx.saved_tensors
         if by_marginals is None:
             return None if by_partition is None else by_partition[:, None, None] * marginals, None, None
@@ -72,8 +76,13 @@ class _LogPartition(torch.autograd.Function):
         return (marginals * direction).sum((1, 2)), along, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], scores: Tensor, exists: Tensor | None, factorise: Factorise) -> tuple[Any, Any]:
-        flat, flat_exists = (None if x is None else merged(info.batch_size, x, dim) for x, dim in zip((scores, exists), in_dims, strict=False))
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], scores: Tensor, exists: Tensor | None, factorise: Factorise
+    ) -> tuple[Any, Any]:
+        flat, flat_exists = (
+            None if x is None else merged(info.batch_size, x, dim)
+            for x, dim in zip((scores, exists), in_dims, strict=False)
+        )
         partition, marginals, _ = _LogPartition.apply(flat, flat_exists, factorise)
         sizes = (info.batch_size, -1)
         # the factorisation of the whole batch does not split into those of its elements
@@ -85,8 +94,12 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        factorisation: Factorisation | None, factorise: Factorise, exists: Tensor | None, scores: Tensor, *directions: Tensor
-    ) -> Tensor:  # fmt: skip
+        factorisation: Factorisation | None,
+        factorise: Factorise,
+        exists: Tensor | None,
+        scores: Tensor,
+        *directions: Tensor,
+    ) -> Tensor:
         if factorisation is None:
             factorisation = factorise(scores.detach(), exists)[2]
         return factorisation.derivative(directions)
@@ -111,7 +124,8 @@ class _Derivative(torch.autograd.Function):
         needed = ctx.needs_input_grad[3:]
         by_scores = derivative(*directions, gradient) if needed[0] else None
         by_directions = [
-            derivative(*directions[:k], gradient, *directions[k + 1 :]) if needed[k + 1] else None for k in range(len(directions))
+            derivative(*directions[:k], gradient, *directions[k + 1 :]) if needed[k + 1] else None
+            for k in range(len(directions))
         ]
         return None, None, None, by_scores, *by_directions
 
@@ -121,15 +135,26 @@ class _Derivative(torch.autograd.Function):
         by_scores, *by_directions = tangents[3:]
         lists = [] if by_scores is None else [(*directions, by_scores)]
         lists += [
-            (*directions[:k], tangent, *directions[k + 1 :]) for k, tangent in enumerate(by_directions) if tangent is not None
+            (*directions[:k], tangent, *directions[k + 1 :])
+            for k, tangent in enumerate(by_directions)
+            if tangent is not None
         ]
-        terms = [_Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, *along) for along in lists]
+        terms = [
+            _Derivative.apply(ctx.factorisation, ctx.factorise, exists, scores, *along) for along in lists
+        ]
         return torch.stack(terms).sum(0) if terms else None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], _: Factorisation | None, factorise: Factorise, *tensors: Tensor | None
+        info: Any,
+        in_dims: tuple[Any, ...],
+        _: Factorisation | None,
+        factorise: Factorise,
+        *tensors: Tensor | None,
     ) -> tuple[Tensor, int]:
-        flat = [None if x is None else merged(info.batch_size, x, dim) for x, dim in zip(tensors, in_dims[2:], strict=True)]
+        flat = [
+            None if x is None else merged(info.batch_size, x, dim)
+            for x, dim in zip(tensors, in_dims[2:], strict=True)
+        ]
         result: Tensor = _Derivative.apply(None, factorise, *flat)
         return result.unflatten(0, (info.batch_size, -1)), 0

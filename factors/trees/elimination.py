@@ -1,4 +1,5 @@
-"""Log-partition and marginals of arborescences by elimination in the logarithmic domain: slow, without subtraction, for any scores.
+"""Log-partition and marginals of arborescences by elimination in the logarithmic domain: slow, without
+subtraction, for any scores.
 
 Logarithms of weights are pairs of float64 numbers (``_Log``), so that a soft mask of -1e20 that every tree
 must break does not absorb the other scores: trees are compared by the number and size of their masked arcs
@@ -23,7 +24,8 @@ _BITS = 40
 
 
 class _Log(NamedTuple):
-    """The logarithm ``high + low``: a multiple of the unit, which has no derivative, and a small remainder."""
+    """The logarithm ``high + low``: a multiple of the unit, which has no derivative, and a small
+    remainder."""
 
     high: Tensor
     low: Tensor
@@ -82,14 +84,20 @@ def _eliminate(scores: Tensor, exists: Tensor | None, single_root: bool) -> _Log
     rows = torch.arange(batch, device=scores.device)
     for _ in range(n - 1):
         heads = _mask(remaining[:, :, None] & remaining[:, None, :], arcs)
-        weight = _sum(heads if single_root else _Log(*(torch.cat([h, r[:, None]], 1) for h, r in zip(heads, roots, strict=True))))
+        weight = _sum(
+            heads
+            if single_root
+            else _Log(*(torch.cat([h, r[:, None]], 1) for h, r in zip(heads, roots, strict=True)))
+        )
         several = remaining.sum(1) > 1
         node = torch.where(remaining, (weight.high + weight.low).detach(), -torch.inf).argmax(1)
         own, row = weight.at(rows, node), heads.at(rows, node)
         total = _where(several, _multiply(total, own), total)
         share = _divide(heads.at(rows, slice(None), node), own.at(slice(None), None))
         # a path that returns to its start is a cycle, which no tree contains
-        paths = _mask(~diagonal, _multiply(share.at(slice(None), slice(None), None), row.at(slice(None), None)))
+        paths = _mask(
+            ~diagonal, _multiply(share.at(slice(None), slice(None), None), row.at(slice(None), None))
+        )
         arcs = _where(several[:, None, None], _add(arcs, paths), arcs)
         root_share = _divide(roots.at(rows, node), own)
         roots = _where(several[:, None], _add(roots, _multiply(root_share.at(slice(None), None), row)), roots)

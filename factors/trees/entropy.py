@@ -23,7 +23,8 @@ Layout = Literal["packed", "rooted"]
 
 
 class TreeEntropy(LogPartition):
-    """Psi(Y) = -H(Y) on the convex hull of the adjacency matrices of arborescences over n nodes: dependency trees of a sentence of n words.
+    """Psi(Y) = -H(Y) on the convex hull of the adjacency matrices of arborescences over n nodes: dependency
+    trees of a sentence of n words.
 
     The activation is the probability of each arc, by the matrix-tree theorem (undirected-network paper,
     eq. 17 to 20). It acts on the last two axes, heads and modifiers; earlier axes index independent trees. In
@@ -50,7 +51,9 @@ class TreeEntropy(LogPartition):
 
     def __init__(self, single_root: bool = True, layout: Layout = "packed") -> None:
         if layout not in ("packed", "rooted"):
-            raise DeclarationError(f"TreeEntropy: the layout is 'packed' (n x n) or 'rooted' ((n + 1) x n), got {layout!r}.")
+            raise DeclarationError(
+                f"TreeEntropy: the layout is 'packed' (n x n) or 'rooted' ((n + 1) x n), got {layout!r}."
+            )
         self.single_root = bool(single_root)
         self.layout = layout
         self._allowed: Tensor | None = None
@@ -60,7 +63,10 @@ class TreeEntropy(LogPartition):
 
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if len(axes) < 2 or axes[-1] == axes[-2]:
-            raise DeclarationError(f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs two: heads, then modifiers.")
+            raise DeclarationError(
+                f"variable {name!r} has the axes {' '.join(axes) or 'none'}, but {self!r} needs two: heads, "
+                "then modifiers."
+            )
         return self
 
     def size_rules(self, axes: tuple[str, ...]) -> Sequence[SizeRule]:
@@ -85,7 +91,9 @@ class TreeEntropy(LogPartition):
         n = packed.shape[-1]
         here = torch.ones(packed.shape[:2], dtype=torch.bool, device=x.device) if exists is None else exists
         outside = x.detach().double() - self._unpacked(packed, x.double())
-        good = ~(outside.abs() > slack).flatten(1).any(1).repeat_interleave(len(packed) // len(x)) & (packed >= -slack).all(2).all(1)
+        good = ~(outside.abs() > slack).flatten(1).any(1).repeat_interleave(len(packed) // len(x)) & (
+            packed >= -slack
+        ).all(2).all(1)
         good &= ((packed.sum(1) - here.double()).abs() <= slack * max(1.0, n**0.5)).all(1)
         roots = packed.diagonal(dim1=1, dim2=2).sum(1)
         if self.single_root:
@@ -110,19 +118,28 @@ class TreeEntropy(LogPartition):
     def scores_of(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # rounding may move a point off the affine hull of trees, where it has no scores
         packed, _ = self._packed(x.detach().double(), mask, absent=0.0)
-        return super().scores_of(self._unpacked(normalize_heads(packed, not self.single_root), x.double()), mask)
+        return super().scores_of(
+            self._unpacked(normalize_heads(packed, not self.single_root), x.double()), mask
+        )
 
     def argmax(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The best tree, entries 0 and 1, shape of ``t``."""
         packed, exists = self._packed(t, mask)
-        return self._unpacked(adjacency(decode(packed.detach(), _lengths(exists), self.single_root), t.dtype), t)
+        return self._unpacked(
+            adjacency(decode(packed.detach(), _lengths(exists), self.single_root), t.dtype), t
+        )
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         packed, exists = self._packed(t, mask)
-        return self._unpacked(adjacency(sample(packed.detach(), _lengths(exists), self.single_root, generator), t.dtype), t)
+        return self._unpacked(
+            adjacency(sample(packed.detach(), _lengths(exists), self.single_root, generator), t.dtype), t
+        )
 
     def k_best(self, t: Tensor, k: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The k best trees, entries 0 and 1, shape ``(k, *shape of t)``, and their scores, shape ``(k, batch)``; see ``factors.trees.k_best``.
+        """The k best trees, entries 0 and 1, shape ``(k, *shape of t)``, and their scores, shape ``(k,
+        batch)``; see ``factors.trees.k_best``.
 
         If there are fewer, the remaining trees are 0 and scores -inf.
 
@@ -131,7 +148,10 @@ class TreeEntropy(LogPartition):
         """
         packed, exists = self._packed(t, mask)
         if len(packed) != len(t):
-            raise ObservationError(f"trees: the best trees are ranked for scores of shape (batch, heads, modifiers), got {tuple(t.shape)}.")
+            raise ObservationError(
+                f"trees: the best trees are ranked for scores of shape (batch, heads, modifiers), got "
+                f"{tuple(t.shape)}."
+            )
         heads, totals = k_best(packed.detach(), k, _lengths(exists), self.single_root)
         return torch.stack([self._unpacked(adjacency(own, t.dtype), t) for own in heads.unbind(1)]), totals.T
 
@@ -139,12 +159,13 @@ class TreeEntropy(LogPartition):
         """The entropy of trees with given and forbidden arcs.
 
         Raises:
-            ObservationError: for entries other than 0 and 1, a modifier with two given heads, or arcs that no tree agrees with.
+            ObservationError: for entries other than 0 and 1, a modifier with two given heads, or arcs that no
+                tree agrees with.
         """
         if not torch.compiler.is_compiling() and not bool(((value == 0) | (value == 1) | ~where).all()):
             raise ObservationError(
-                "trees: some entries of partially observed arcs are neither 0 nor 1; an observed arc is given "
-                "(1) or forbidden (0)."
+                "trees: some entries of partially observed arcs are neither 0 nor 1; an observed arc is "
+                "given (1) or forbidden (0)."
             )
         taken = where & (value == 1)
         decided = taken.any(-2, keepdim=True)
@@ -155,12 +176,16 @@ class TreeEntropy(LogPartition):
         twice = taken.sum(-2) > 1
         if bool(twice.any()):
             b, *_, m = twice.nonzero()[0].tolist()
-            raise ObservationError(f"trees: modifier {m} of batch element {b} has two given heads; each has exactly one.")
+            raise ObservationError(
+                f"trees: modifier {m} of batch element {b} has two given heads; each has exactly one."
+            )
         # raises for batch elements without a tree
         decode(own._packed(torch.zeros_like(value), None)[0], None, self.single_root)
         return own
 
-    def _packed(self, t: Tensor, mask: Tensor | None, absent: float = -torch.inf) -> tuple[Tensor, Tensor | None]:
+    def _packed(
+        self, t: Tensor, mask: Tensor | None, absent: float = -torch.inf
+    ) -> tuple[Tensor, Tensor | None]:
         """Packed scores ``(batch, n, n)`` and mask of existing nodes; ``absent`` at arcs not allowed."""
         if self._allowed is not None:
             t = torch.where(self._allowed, t, absent)
@@ -180,7 +205,9 @@ class TreeEntropy(LogPartition):
         return arcs.reshape(like.shape)
 
     def __repr__(self) -> str:
-        options = ([] if self.single_root else ["single_root=False"]) + ([] if self.layout == "packed" else [f"layout={self.layout!r}"])
+        options = ([] if self.single_root else ["single_root=False"]) + (
+            [] if self.layout == "packed" else [f"layout={self.layout!r}"]
+        )
         return f"TreeEntropy({', '.join(options)})"
 
 
@@ -192,7 +219,9 @@ def normalize_heads(x: Tensor, multiroot: bool) -> Tensor:
     roots = x.diagonal(dim1=1, dim2=2)
     others = x - torch.diag_embed(roots)
     roots = roots / roots.sum(1, keepdim=True).clamp(min=1e-30)
-    return others * (1 - roots)[:, None].clamp(min=0) / others.sum(1, keepdim=True).clamp(min=1e-30) + torch.diag_embed(roots)
+    return others * (1 - roots)[:, None].clamp(min=0) / others.sum(1, keepdim=True).clamp(
+        min=1e-30
+    ) + torch.diag_embed(roots)
 
 
 def adjacency(heads: Tensor, dtype: torch.dtype) -> Tensor:
@@ -219,4 +248,7 @@ def _is_connected(arcs: np.ndarray[tuple[int, int], np.dtype[np.float64]], slack
     # integer capacities, small enough that the sum over the arcs out of a node fits into 32 bits
     unit = 2.0**31 / (n + 2)
     capacities = csr_array((network * unit).astype(np.int32))
-    return all(maximum_flow(capacities, 0, m).flow_value >= unit * (1 - slack * max(1.0, n**0.5)) - n * n for m in range(1, n + 1))
+    return all(
+        maximum_flow(capacities, 0, m).flow_value >= unit * (1 - slack * max(1.0, n**0.5)) - n * n
+        for m in range(1, n + 1)
+    )

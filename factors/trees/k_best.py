@@ -18,7 +18,9 @@ from .best_tree import as_integers, best_trees
 from .matrix_tree import existing_nodes
 
 
-def k_best(scores: Tensor, k: int, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
+def k_best(
+    scores: Tensor, k: int, lengths: Tensor | None = None, single_root: bool = True
+) -> tuple[Tensor, Tensor]:
     """The k best arborescences of each sentence, best first, and their scores.
 
     Exact, by partition: all other trees are divided by the first modifier, 1 ... n, whose head differs from
@@ -48,7 +50,10 @@ def k_best(scores: Tensor, k: int, lengths: Tensor | None = None, single_root: b
         size = int(exists[b].sum())
         trees = _rank(scores[b, :size, :size].detach().double().cpu().numpy(), k, single_root) if size else []
         if size and not trees:
-            raise ObservationError(f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or given, leave none.")
+            raise ObservationError(
+                f"trees: sentence {b} of the batch has no arborescence: the arcs that are forbidden, or "
+                "given, leave none."
+            )
         for rank, (total, own) in enumerate(trees):
             totals[b, rank] = min(max(total, limits.min), limits.max)
             heads[b, rank, :size] = torch.from_numpy(own)
@@ -82,7 +87,9 @@ def _rank(scores: NDArray[np.float64], k: int, single_root: bool) -> list[tuple[
     return ranked
 
 
-def _partition(scores: NDArray[np.float64], heads: NDArray[np.int64], free: range) -> list[NDArray[np.float64]]:
+def _partition(
+    scores: NDArray[np.float64], heads: NDArray[np.int64], free: range
+) -> list[NDArray[np.float64]]:
     """Scores of all trees but one, divided by the first modifier in ``free`` whose head differs."""
     parts = []
     for m in free:

@@ -35,7 +35,8 @@ def invert(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     n = matrix.shape[-1]
     if n <= _SMALL or len(matrix) * n**3 < _LITTLE:
-        # transposed, since LAPACK is column-major; where the determinant underflows float64, entries are large
+        # transposed, since LAPACK is column-major; where the determinant underflows float64, entries are
+        # large
         factors, pivots, _ = torch.linalg.lu_factor_ex(matrix.mT)
         identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
         inverse = torch.linalg.lu_solve(factors, pivots, identity, adjoint=True)
@@ -45,7 +46,9 @@ def invert(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     upper, upper_determinant, upper_largest = invert(matrix[:, :k, :k])
     right = upper @ matrix[:, :k, k:]
     left = matrix[:, k:, :k] @ upper
-    lower, lower_determinant, lower_largest = invert(torch.baddbmm(matrix[:, k:, k:], matrix[:, k:, :k], right, alpha=-1))
+    lower, lower_determinant, lower_largest = invert(
+        torch.baddbmm(matrix[:, k:, k:], matrix[:, k:, :k], right, alpha=-1)
+    )
     corner = right @ lower
     inverse = torch.empty_like(matrix).mT
     inverse[:, :k, :k] = torch.baddbmm(upper, corner, left)

@@ -1,14 +1,16 @@
 """Log-partition and marginals of arborescences, by the matrix-tree theorem, exact at any scale of the scores.
 
-Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifier m, ``scores[b, m, m]`` that of m being a root; -inf forbids.
-The weight of a tree is the exponential of the sum of its arcs' scores (undirected-network paper, Section 5; Koo et al., 2007).
+Scores are packed: ``scores[b, h, m]`` is that of the arc from head h to modifier m, ``scores[b, m, m]`` that
+of m being a root; -inf forbids. The weight of a tree is the exponential of the sum of its arcs' scores
+(undirected-network paper, Section 5; Koo et al., 2007).
 
-Scores are shifted so that the weights of the arcs to a node sum to one: the columns of a matrix P. I - P is the Laplacian, and singular. With
-one root, of weight r at each node, the determinant of I - P + u r' is the weight of all trees for any u that sums to one, since the columns of
-I - P sum to zero, so that each row of its adjugate holds the weights of the trees by their root. The inverse is a generalized inverse of
-I - P, as for Markov chains (Hunter, 1982); replacing a row of the Laplacian by the root weights (Koo et
-al., 2007) corresponds to a u with a single nonzero entry. Here u is r, also scaled to sum to one, which
-loses no precision whichever node is the likeliest root.
+Scores are shifted so that the weights of the arcs to a node sum to one: the columns of a matrix P. I - P is
+the Laplacian, and singular. With one root, of weight r at each node, the determinant of I - P + u r' is the
+weight of all trees for any u that sums to one, since the columns of I - P sum to zero, so that each row of
+its adjugate holds the weights of the trees by their root. The inverse is a generalized inverse of I - P, as
+for Markov chains (Hunter, 1982); replacing a row of the Laplacian by the root weights (Koo et al., 2007)
+corresponds to a u with a single nonzero entry. Here u is r, also scaled to sum to one, which loses no
+precision whichever node is the likeliest root.
 
 The Laplacian's diagonal is a sum that the other entries cancel, so cycles of strong arcs leave only
 rounding errors, whatever the shift of the scores. The fast method inverts the matrix anyway and
@@ -63,7 +65,9 @@ def marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool =
     return log_partition_and_marginals(scores, lengths, single_root)[1]
 
 
-def log_partition_and_marginals(scores: Tensor, lengths: Tensor | None = None, single_root: bool = True) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(
+    scores: Tensor, lengths: Tensor | None = None, single_root: bool = True
+) -> tuple[Tensor, Tensor]:
     """Both from one factorisation; arguments and errors as for ``log_partition``."""
     check_shape(scores)
     exists = None if lengths is None else _existing_nodes(scores, lengths)
@@ -81,7 +85,9 @@ def solve_unchecked(scores: Tensor, exists: Tensor | None, single_root: bool) ->
 _Fallback = Callable[[Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
 
 
-def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, fallback: _Fallback) -> tuple[Tensor, Tensor]:
+def _solve(
+    scores: Tensor, exists: Tensor | None, single_root: bool, fallback: _Fallback
+) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
         # the choice of method depends on the values, so this part runs eagerly, outside the compiled graph
         eager: tuple[Tensor, Tensor] = torch.compiler.disable(_solve)(scores, exists, single_root, fallback)
@@ -92,7 +98,9 @@ def _solve(scores: Tensor, exists: Tensor | None, single_root: bool, fallback: _
     wide = scores if scores.dtype == torch.float64 else scores.float()
     if exists is not None:
         wide = wide.masked_fill(~(exists[:, :, None] & exists[:, None, :]), -torch.inf)
-    factorise = partial(_solve_with_fallback, single_root=single_root, methods=_METHODS[wide.dtype], fallback=fallback)
+    factorise = partial(
+        _solve_with_fallback, single_root=single_root, methods=_METHODS[wide.dtype], fallback=fallback
+    )
     partition, arcs = differentiable(wide, exists, factorise)
     return partition.to(scores.dtype), arcs.to(scores.dtype)
 
@@ -109,8 +117,17 @@ def check_shape(scores: Tensor) -> None:
     Raises:
         ObservationError: for a shape other than ``(batch, n, n)``, or a dtype that is not floating.
     """
-    if not isinstance(scores, Tensor) or scores.ndim != 3 or scores.shape[1] != scores.shape[2] or not scores.is_floating_point():
-        actual = f"{tuple(scores.shape)} and {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
+    if (
+        not isinstance(scores, Tensor)
+        or scores.ndim != 3
+        or scores.shape[1] != scores.shape[2]
+        or not scores.is_floating_point()
+    ):
+        actual = (
+            f"{tuple(scores.shape)} and {scores.dtype}"
+            if isinstance(scores, Tensor)
+            else type(scores).__name__
+        )
         raise ObservationError(f"trees: scores need shape (batch, n, n) and a floating dtype, got {actual}.")
 
 
@@ -123,7 +140,9 @@ def check_scores(scores: Tensor) -> None:
     check_shape(scores)
     # the maximum propagates NaN, which does not compare below infinity
     if scores.numel() and not torch.compiler.is_compiling() and not bool(scores.detach().amax() < torch.inf):
-        raise ObservationError("trees: scores have NaN or +inf entries; -inf forbids an arc, everything else must be finite.")
+        raise ObservationError(
+            "trees: scores have NaN or +inf entries; -inf forbids an arc, everything else must be finite."
+        )
 
 
 def existing_nodes(scores: Tensor, lengths: Tensor | None) -> Tensor:
@@ -144,11 +163,17 @@ def existing_nodes(scores: Tensor, lengths: Tensor | None) -> Tensor:
 def _existing_nodes(scores: Tensor, lengths: Tensor) -> Tensor:
     batch, n = scores.shape[:2]
     if lengths.shape != (batch,) or lengths.is_floating_point():
-        raise ObservationError(f"trees: lengths need shape ({batch},) and whole numbers, got {tuple(lengths.shape)} and {lengths.dtype}.")
+        raise ObservationError(
+            f"trees: lengths need shape ({batch},) and whole numbers, got {tuple(lengths.shape)} and "
+            f"{lengths.dtype}."
+        )
     outside = (lengths < 0) | (lengths > n)
     if not torch.compiler.is_compiling() and bool(outside.any()):
         b = int(outside.nonzero()[0])
-        raise ObservationError(f"trees: lengths go from 0 to {n}, the size of the scores, but that of batch element {b} is {int(lengths[b])}.")
+        raise ObservationError(
+            f"trees: lengths go from 0 to {n}, the size of the scores, but that of batch element {b} is "
+            f"{int(lengths[b])}."
+        )
     return torch.arange(n, device=scores.device) < lengths.to(scores.device)[:, None]
 
 
@@ -220,7 +245,9 @@ class _Eliminated:
 
     def derivative(self, directions: Sequence[Tensor]) -> Tensor:
         along = [direction.double() for direction in directions]
-        return derivative_by_elimination(self.scores, self.exists, self.single_root, along).to(directions[0].dtype)
+        return derivative_by_elimination(self.scores, self.exists, self.single_root, along).to(
+            directions[0].dtype
+        )
 
 
 @dataclass(frozen=True)
@@ -245,7 +272,9 @@ class _Inverse:
     def rows(self, chosen: Tensor) -> _Inverse:
         """Select batch elements."""
         root_weights = None if self.root_weights is None else self.root_weights[chosen]
-        return _Inverse(self.arcs[chosen], self.roots[chosen], root_weights, self.inverse[chosen], self.per_root[chosen])
+        return _Inverse(
+            self.arcs[chosen], self.roots[chosen], root_weights, self.inverse[chosen], self.per_root[chosen]
+        )
 
     def derivative(self, directions: Sequence[Tensor]) -> Tensor:
         along = [direction.to(self.arcs.dtype) for direction in directions]
@@ -349,8 +378,12 @@ def _solve_exactly(scores: Tensor, exists: Tensor | None, single_root: bool) -> 
     per_root = inverse.diagonal(dim1=1, dim2=2)
     visits = (arcs.sum(1) + surplus) * per_root
     marginals = _marginals(arcs, roots, inverse, per_root)
-    cancelled = torch.where(_is_inverse(marginals, inverse, visits, exists), 2 * visits.amax(1) - 1, torch.inf)
-    return _Solved(determinant + shift.sum(1), marginals, cancelled, _Inverse(arcs, roots, None, inverse, per_root))
+    cancelled = torch.where(
+        _is_inverse(marginals, inverse, visits, exists), 2 * visits.amax(1) - 1, torch.inf
+    )
+    return _Solved(
+        determinant + shift.sum(1), marginals, cancelled, _Inverse(arcs, roots, None, inverse, per_root)
+    )
 
 
 def _solve_by_heaviest_root(arcs: Tensor, roots: Tensor, shift: Tensor, exists: Tensor | None) -> _Solved:
@@ -411,7 +444,8 @@ def _marginals(arcs: Tensor, roots: Tensor, inverse: Tensor, per_root: Tensor) -
 
 
 def _directional(solved: _Inverse, direction: Tensor) -> Tensor:
-    """Derivative of the marginals in a direction of the scores: Hessian-vector product of the log-partition."""
+    """Derivative of the marginals in a direction of the scores: Hessian-vector product of the
+    log-partition."""
     arcs, roots = solved.arcs * direction, solved.roots * direction.diagonal(dim1=1, dim2=2)
     step = arcs.clone()
     loss = arcs.sum(1)
@@ -434,7 +468,9 @@ def _differentiable(change: Tensor, solved: _Inverse) -> Tensor:
         matrix = torch.diag_embed(arcs.sum(1)) - arcs + solved.root_weights[:, :, None] * roots[:, None]
     inverse = KnownInverse.apply(matrix, solved.inverse)
     own = inverse.diagonal(dim1=1, dim2=2)
-    marginals: Tensor = arcs * (own[:, None] - inverse.mT) + torch.diag_embed(roots * _per_root(inverse, solved.root_weights))
+    marginals: Tensor = arcs * (own[:, None] - inverse.mT) + torch.diag_embed(
+        roots * _per_root(inverse, solved.root_weights)
+    )
     return marginals
 
 

@@ -17,14 +17,19 @@ _DRAWS = 64
 
 
 def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
-    """The graph: a variable for each layer, the inputs first; without intermediate variables the output depends on all inputs.
+    """The graph: a variable for each layer, the inputs first; without intermediate variables the output
+    depends on all inputs.
 
     Args:
         depth: number of layers of gates.
         intermediate: declare the outputs of all gates as variables.
     """
     g = unn.FactorGraph("boolean", two=2, **{f"n{layer}": 2 ** (depth - layer) for layer in range(depth + 1)})
-    layers = [g.variable(f"L{k}", f"n{k}", unn.BinaryEntropy()) for k in range(depth + 1) if intermediate or k in (0, depth)]
+    layers = [
+        g.variable(f"L{k}", f"n{k}", unn.BinaryEntropy())
+        for k in range(depth + 1)
+        if intermediate or k in (0, depth)
+    ]
     for inputs, outputs in itertools.pairwise(layers):
         # each gate is a different function of its inputs
         if intermediate:
@@ -42,7 +47,10 @@ def gates_of(depth: int, seed: int) -> tuple[Tensor, ...]:
     nearly constant.
     """
     generator = torch.Generator().manual_seed(seed)
-    drawn = [tuple(torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth)) for _ in range(_DRAWS)]
+    drawn = [
+        tuple(torch.rand(2 ** (depth - 1 - k), generator=generator) < 0.5 for k in range(depth))
+        for _ in range(_DRAWS)
+    ]
     return min(drawn, key=lambda gates: abs(share_of_ones(gates) - 0.5))
 
 
@@ -64,7 +72,9 @@ def run(gates: Sequence[Tensor], inputs: Tensor) -> list[Tensor]:
     return layers
 
 
-def generate(gates: Sequence[Tensor], count: int, intermediate: bool, generator: torch.Generator) -> dict[str, Tensor]:
+def generate(
+    gates: Sequence[Tensor], count: int, intermediate: bool, generator: torch.Generator
+) -> dict[str, Tensor]:
     """Uniform random inputs and the outputs of the gates, 0 or 1, by layer, shape ``(count, nodes)``."""
     depth = len(gates)
     layers = run(gates, torch.rand(count, 2**depth, generator=generator) < 0.5)

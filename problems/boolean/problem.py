@@ -36,19 +36,30 @@ class BooleanProblem(DeclaredProblem):
     """Predict the output of a circuit of unknown gates from its inputs."""
 
     name = "boolean"
-    summary = "a circuit of unknown AND and OR gates: sample its output and those of all gates from the inputs"
+    summary = (
+        "a circuit of unknown AND and OR gates: sample its output and those of all gates from the inputs"
+    )
     config = BooleanConfig
     noun = "outputs"
     defaults = {
         "denoiser": Defaults(
-            DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", prediction="x0", noise="linear"),
+            DenoiserOptions(
+                width=32, depth=4, heads=2, embedding="independent", prediction="x0", noise="linear"
+            ),
             TrainingConfig(steps=400, evaluate_every=400, batch=32, rate=4e-3, clip=1.0, ema=0.98),
         ),
     }
 
     def check(self, config: BooleanConfig) -> None:
         """Check the ranges of all options."""
-        check_ranges(self.name, {"layers": (config.layers, 1, 20), "gates": (config.gates, 0, 2**62), "examples": (config.examples, 0, 10**9)})
+        check_ranges(
+            self.name,
+            {
+                "layers": (config.layers, 1, 20),
+                "gates": (config.gates, 0, 2**62),
+                "examples": (config.examples, 0, 10**9),
+            },
+        )
         super().check(config)
 
     def declare(self, config: BooleanConfig) -> unn.FactorGraph:
@@ -57,13 +68,17 @@ class BooleanProblem(DeclaredProblem):
 
         return declare(config.layers, config.intermediate)
 
-    def generate(self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def generate(
+        self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Inputs and outputs of the gates."""
         from .graph import gates_of, generate
 
         return generate(gates_of(config.layers, config.gates), count, config.intermediate, generator)
 
-    def observed(self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """The inputs."""
         import torch
 

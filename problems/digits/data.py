@@ -46,15 +46,22 @@ class Digits:
         """
         parts = (self.train_images, self.train_labels, self.test_images, self.test_labels)
         files = [name for pair in _MNIST_FILES.values() for name in pair]
-        embedded = [f"scikit-learn digits: {part}" for part in ("training images", "training labels", "test images", "test labels")]
-        return {name: tensor_digest(x) for name, x in zip(files if data == "mnist" else embedded, parts, strict=True)}
+        embedded = [
+            f"scikit-learn digits: {part}"
+            for part in ("training images", "training labels", "test images", "test labels")
+        ]
+        return {
+            name: tensor_digest(x)
+            for name, x in zip(files if data == "mnist" else embedded, parts, strict=True)
+        }
 
 
 def load_digits(data: Literal["embedded", "mnist"] = "embedded", folder: str | Path | None = None) -> Digits:
     """Load one of the two sets.
 
     Args:
-        data: "embedded" (1,797 images of 8x8, split 80/20 by a fixed permutation) or "mnist" (60,000 + 10,000 of 28x28).
+        data: "embedded" (1,797 images of 8x8, split 80/20 by a fixed permutation) or "mnist" (60,000 + 10,000
+            of 28x28).
         folder: folder of the four MNIST files, gzipped or not; ``$UNN_DATA/mnist`` by default.
 
     Raises:
@@ -82,23 +89,35 @@ def read_idx(path: Path) -> NDArray[np.generic]:
     if len(raw) < 4:
         raise DataError(f"{path}: only {len(raw)} bytes, too short for an IDX header; download it again.")
     if raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise DataError(f"{path}: starts with bytes {raw[:4].hex(' ')}, not with the header of an IDX file (00 00 type rank).")
+        raise DataError(
+            f"{path}: starts with bytes {raw[:4].hex(' ')}, not with the header of an IDX file (00 00 type "
+            "rank)."
+        )
     rank = raw[3]
     if rank > 8:
-        raise DataError(f"{path}: the IDX header claims {rank} axes; no such file is known; download it again.")
+        raise DataError(
+            f"{path}: the IDX header claims {rank} axes; no such file is known; download it again."
+        )
     start = 4 + 4 * rank
     if len(raw) < start:
-        raise DataError(f"{path}: the IDX header is cut off after {len(raw)} of {start} bytes; download it again.")
+        raise DataError(
+            f"{path}: the IDX header is cut off after {len(raw)} of {start} bytes; download it again."
+        )
     shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", rank, 4))
     dtype = np.dtype(_IDX_TYPES[raw[2]])
     expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if len(raw) - start != expected:
         fault = "truncated" if len(raw) - start < expected else "too long"
-        raise DataError(f"{path}: {fault}: shape {shape} needs {expected} bytes of data, found {len(raw) - start}; download it again.")
+        raise DataError(
+            f"{path}: {fault}: shape {shape} needs {expected} bytes of data, found {len(raw) - start}; "
+            "download it again."
+        )
     try:
         return np.frombuffer(raw, dtype, offset=start).reshape(shape)
     except ValueError as error:
-        raise DataError(f"{path}: shape {shape} in the IDX header is invalid ({error}); download it again.") from None
+        raise DataError(
+            f"{path}: shape {shape} in the IDX header is invalid ({error}); download it again."
+        ) from None
 
 
 def _embedded() -> Digits:
@@ -118,9 +137,10 @@ def _mnist(folder: str | Path | None) -> Digits:
         root = os.environ.get("UNN_DATA")
         if not root:
             raise DataError(
-                "MNIST: the variable UNN_DATA is not set. Download train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
-                "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz (for example from the 'ossci-datasets' mirror of MNIST) into a "
-                "folder mnist/ and set UNN_DATA to the folder that holds it; or use --data embedded, which needs no files."
+                "MNIST: the variable UNN_DATA is not set. Download train-images-idx3-ubyte.gz, "
+                "train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz (for "
+                "example from the 'ossci-datasets' mirror of MNIST) into a folder mnist/ and set UNN_DATA to "
+                "the folder that holds it; or use --data embedded, which needs no files."
             )
         folder = Path(root) / "mnist"
     folder = Path(folder)
@@ -129,18 +149,30 @@ def _mnist(folder: str | Path | None) -> Digits:
         images, labels = read_idx(_find(folder, images_name)), read_idx(_find(folder, labels_name))
         if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
             raise DataError(
-                f"{folder}: {images_name} has shape {images.shape} and {labels_name} shape {labels.shape}; expected (n, rows, columns) and (n,)."
+                f"{folder}: {images_name} has shape {images.shape} and {labels_name} shape {labels.shape}; "
+                "expected (n, rows, columns) and (n,)."
             )
         if images.dtype.kind != "u" or images.dtype.itemsize != 1:
-            raise DataError(f"{folder / images_name}: pixels are of type {images.dtype}, expected unsigned bytes 0 to 255.")
+            raise DataError(
+                f"{folder / images_name}: pixels are of type {images.dtype}, expected unsigned bytes 0 to "
+                "255."
+            )
         if images.size == 0 and len(labels):
             raise DataError(f"{folder / images_name}: images have no pixels, shape {images.shape}.")
-        if len(labels) == 0 or labels.dtype.kind not in "iu" or int(labels.min()) < 0 or int(labels.max()) > 9:
+        if (
+            len(labels) == 0
+            or labels.dtype.kind not in "iu"
+            or int(labels.min()) < 0
+            or int(labels.max()) > 9
+        ):
             raise DataError(f"{folder / labels_name}: labels must be digits 0 to 9 of at least one image.")
         pixels = torch.from_numpy(images.astype(np.float32) / 127.5 - 1.0).unsqueeze(1)
         parts += [pixels, torch.from_numpy(labels.astype(np.int64))]
     if parts[0].shape[1:] != parts[2].shape[1:]:
-        raise DataError(f"{folder}: training images have shape {tuple(parts[0].shape[2:])}, test images {tuple(parts[2].shape[2:])}.")
+        raise DataError(
+            f"{folder}: training images have shape {tuple(parts[0].shape[2:])}, test images "
+            f"{tuple(parts[2].shape[2:])}."
+        )
     return Digits(*parts)
 
 
@@ -149,6 +181,7 @@ def _find(folder: Path, name: str) -> Path:
         if candidate.is_file():
             return candidate
     raise DataError(
-        f"MNIST: neither {name}.gz nor {name} is in {folder}. Download the four files of MNIST (train-images-idx3-ubyte.gz, "
-        "train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz) into that folder, or use --data embedded."
+        f"MNIST: neither {name}.gz nor {name} is in {folder}. Download the four files of MNIST "
+        "(train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
+        "t10k-labels-idx1-ubyte.gz) into that folder, or use --data embedded."
     )

@@ -1,4 +1,5 @@
-"""The baseline of Table 3 as an engine, for the graph of this problem alone; importing it does not load torch."""
+"""The baseline of Table 3 as an engine, for the graph of this problem alone; importing it does not load
+torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Handwritten digits: classify images and draw prototypes of classes with the same weights.
 
-The convolutional network of "Modeling Structure with Undirected Neural Networks" (Mihaylova, Niculae and Martins, 2022), Section 3
-and Appendix F: image X, hidden H1 and H2, label Y; two convolutions and a dense factor; tanh on X, H1, H2 and softmax on Y.
+The convolutional network of "Modeling Structure with Undirected Neural Networks" (Mihaylova, Niculae and
+Martins, 2022), Section 3 and Appendix F: image X, hidden H1 and H2, label Y; two convolutions and a dense
+factor; tanh on X, H1, H2 and softmax on Y.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def recognise(network: nn.Module, digits: Digits, images: Tensor) -> Recognition
     classifier = classifier_of(digits)
     predictions = classifier.predict(images.cpu().flatten(1).numpy())
     real = classifier.score(digits.test_images.flatten(1).numpy(), digits.test_labels.numpy())
-    return Recognition(round(own * LABELS), int((predictions == torch.arange(LABELS).numpy()).sum()), float(real))
+    return Recognition(
+        round(own * LABELS), int((predictions == torch.arange(LABELS).numpy()).sum()), float(real)
+    )
 
 
 @lru_cache(maxsize=2)
@@ -130,7 +133,9 @@ def classifier_of(digits: Digits) -> SVC:
     from sklearn.svm import SVC
 
     count = min(_MOST_CLASSIFIED, len(digits.train_labels))
-    return SVC(C=10.0).fit(digits.train_images[:count].flatten(1).numpy(), digits.train_labels[:count].numpy())
+    return SVC(C=10.0).fit(
+        digits.train_images[:count].flatten(1).numpy(), digits.train_labels[:count].numpy()
+    )
 
 
 def one_hot(labels: Tensor) -> Tensor:
@@ -139,7 +144,8 @@ def one_hot(labels: Tensor) -> Tensor:
 
 
 def spread_ratio(images: Tensor, labels: Tensor, digits: Digits) -> float:
-    """Spread of images within classes, relative to that of the test images; 1 for the distribution of the data.
+    """Spread of images within classes, relative to that of the test images; 1 for the distribution of the
+    data.
 
     The spread is the mean over classes and pixels of the variance; at least two images of a class are needed.
     """

@@ -62,7 +62,9 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         "descent": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
         "untied": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3), {"gamma": 0.0}),
         "denoiser": Defaults(
-            DenoiserOptions(depth=4, embedding="array", self_conditioning="none", sampling_steps=50), _STEPS, _IMAGES
+            DenoiserOptions(depth=4, embedding="array", self_conditioning="none", sampling_steps=50),
+            _STEPS,
+            _IMAGES,
         ),
         "regressor": Defaults(RegressorOptions(depth=4, embedding="array"), _STEPS, _IMAGES),
         "vaeac": Defaults(VAEACOptions(width=128, depth=3), _STEPS, _IMAGES),
@@ -91,7 +93,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         super().check(config)
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Configurations of runs without engines had the options of coordinate descent among those of the problem."""
+        """Configurations of runs without engines had the options of coordinate descent among those of the
+        problem."""
         if "engine" in content or "iterations" not in content:
             return content
         own = {name: content[name] for name in ("data", "gamma", "channels") if name in content}
@@ -108,18 +111,19 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         return declare(size, size, config.channels)
 
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
-        """The model of the engine.
+        """The model of the engine, for images of the size of the data.
 
         Raises:
-            DataError: if the run was trained on images of another size.
+            DataError: if the size of the images of the run is not two numbers.
         """
-        size = 28 if config.data == "mnist" else 8
-        if facts.get("image_shape") != [size, size]:
-            raise DataError(
-                f"digits: image_shape of the run must be [{size}, {size}] for --data {config.data}, got "
-                f"{facts.get('image_shape')!r}; its config.json has been changed."
-            )
-        return super().network(config, facts)
+        from .network import declare
+
+        shape = facts.get("image_shape")
+        if not (isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)):
+            raise DataError(f"digits: the run's image_shape must be [rows, columns], got {shape!r}.")
+        engine = self.engine_of(config)
+        graph = self.graph_for(declare(shape[0], shape[1], config.channels), config, engine)
+        return engine.build(graph, config.model, {})
 
     def observable(self, config: DigitsConfig) -> tuple[str, ...]:
         """Image and label; H1 and H2 are latent."""
@@ -185,10 +189,11 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         return queries
 
     def metrics(self, config: DigitsConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Accuracy of labels; for images, the share that a support vector machine recognises, and their spread.
+        """Accuracy of labels; for images, the share that a support vector machine recognises, and their
+        spread.
 
-        The spread within classes is relative to that of test images: one prototype for each class is recognised as
-        well as a sample of the class, and has no spread.
+        The spread within classes is relative to that of test images: one prototype for each class is
+        recognised as well as a sample of the class, and has no spread.
         """
         from .network import classifier_of, spread_ratio
 
@@ -201,7 +206,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         return {"recognised": recognised, "spread": spread_ratio(values["image"].cpu(), labels.cpu(), digits)}
 
     def read_value(self, run: Trained, name: str, text: str) -> Tensor:
-        """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1, 1]."""
+        """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1,
+        1]."""
         import torch
 
         if name == "label":
@@ -210,7 +216,10 @@ class DigitsProblem(DeclaredProblem, HasDemo):
             return torch.eye(LABELS)[int(text)][None]
         if name == "image":
             return _read_image(text, run)
-        raise ObservationError(f"--given {name}: only image and label can be given here.{suggest(name, self.graph(run.network).variables)}")
+        raise ObservationError(
+            f"--given {name}: only image and label can be given "
+            f"here.{suggest(name, self.graph(run.network).variables)}"
+        )
 
     def show_value(self, run: Trained, name: str, value: Tensor) -> str | Figure:
         """The most probable labels, or the image."""
@@ -234,7 +243,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         return draw_images(values["image"], [str(int(label)) for label in values["label"].argmax(1)])
 
     def evaluate(self, run: Trained, iterations: tuple[int, ...]) -> Answer:
-        """For coordinate descent the accuracy, and how many of the ten prototypes are recognised; else the metrics."""
+        """For coordinate descent the accuracy, and how many of the ten prototypes are recognised; else the
+        metrics."""
         from unn import DescentModel
         from unn.draw import draw_images, save_figure
         from unn.runs import PLOTS, make_folder
@@ -255,7 +265,9 @@ class DigitsProblem(DeclaredProblem, HasDemo):
             drawn = prototypes(run.network)
             recognition = recognise(run.network, digits, drawn)
             picture = run.folder / PLOTS / "prototypes.png"
-            lines += _recognition_lines(recognition.network, recognition.classifier, recognition.classifier_accuracy)
+            lines += _recognition_lines(
+                recognition.network, recognition.classifier, recognition.classifier_accuracy
+            )
             try:
                 make_folder(picture.parent)
                 save_figure(draw_images(drawn, [str(k) for k in range(LABELS)]), picture)
@@ -292,7 +304,9 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         drawn = prototypes(network)
         recognition = recognise(network, digits, drawn)
         with torch.no_grad():
-            solution = unn.infer(network.graph, {"image": digits.test_images[:32]}, order=["H1", "H2", "label"], iterations=8)
+            solution = unn.infer(
+                network.graph, {"image": digits.test_images[:32]}, order=["H1", "H2", "label"], iterations=8
+            )
         assert solution.energy is not None
         pictures = {
             "prototypes.png": draw_images(drawn, [str(k) for k in range(LABELS)]),
@@ -301,7 +315,10 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         }
         for name, figure in pictures.items():
             save_figure(figure, folder / name)
-        save_collage([pictures["graph.png"], pictures["prototypes.png"], pictures["energy.png"]], folder / "overview.png")
+        save_collage(
+            [pictures["graph.png"], pictures["prototypes.png"], pictures["energy.png"]],
+            folder / "overview.png",
+        )
         lines = [
             f"forward: test accuracy {right:.2%} on {len(digits.test_labels)} images of 8x8 pixels",
             *_recognition_lines(recognition.network, recognition.classifier, recognition.classifier_accuracy),
@@ -317,7 +334,9 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         )
 
 
-def train(config: Any, digits: Digits | None = None, progress: bool = False) -> tuple[nn.Module, list[dict[str, Any]]]:
+def train(
+    config: Any, digits: Digits | None = None, progress: bool = False
+) -> tuple[nn.Module, list[dict[str, Any]]]:
     """Train from scratch, in memory; deterministic under the seed of the configuration on the CPU.
 
     Args:
@@ -345,7 +364,8 @@ def train(config: Any, digits: Digits | None = None, progress: bool = False) -> 
 def _recognition_lines(network: int, classifier: int, real: float) -> list[str]:
     return [
         f"reverse: {network}/10 prototypes recognised by the network itself",
-        f"reverse: {classifier}/10 prototypes recognised by a support vector machine trained on the real images ({real:.2%} on real test images)",
+        f"reverse: {classifier}/10 prototypes recognised by a support vector machine trained on the real "
+        f"images ({real:.2%} on real test images)",
     ]
 
 
@@ -357,11 +377,17 @@ def _read_image(text: str, run: Trained) -> Tensor:
     if text.startswith("test:"):
         digits: Digits = load_digits(run.config.data)
         number = text.removeprefix("test:")
-        if not (number.isascii() and number.isdecimal() and len(number) < 10) or int(number) >= len(digits.test_images):
-            raise ObservationError(f"--given image={text}: test images go from test:0 to test:{len(digits.test_images) - 1}.")
+        if not (number.isascii() and number.isdecimal() and len(number) < 10) or int(number) >= len(
+            digits.test_images
+        ):
+            raise ObservationError(
+                f"--given image={text}: test images go from test:0 to test:{len(digits.test_images) - 1}."
+            )
         return digits.test_images[int(number)][None]
     if not text.endswith(".npy"):
-        raise ObservationError(f"--given image={text}: give test:NUMBER, or a .npy file with an array of pixels in [-1, 1].")
+        raise ObservationError(
+            f"--given image={text}: give test:NUMBER, or a .npy file with an array of pixels in [-1, 1]."
+        )
     array = read_array(f"image={text}", text)
     shape = tuple(run.facts["image_shape"])
     if tuple(array.shape) != shape:

@@ -21,7 +21,8 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
         image_shape: rows and columns.
         iterations: number of rounds, each with its own weights.
         channels: channels of H1 in the tied network whose number of parameters is matched.
-        dropout: dropout probability for H1 and H2 in training, one mask for all rounds as in the tied network.
+        dropout: dropout probability for H1 and H2 in training, one mask for all rounds as in the tied
+            network.
         graph: declaration of the tied network.
     """
 
@@ -64,7 +65,9 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
             layer = nn.ParameterDict()
             for name, shape in shapes(self.width).items():
                 bound = 1 / math.sqrt(math.prod(shape[1:]))
-                layer[name] = nn.Parameter(torch.empty(shape).uniform_(-bound, bound) if len(shape) > 1 else torch.zeros(shape))
+                layer[name] = nn.Parameter(
+                    torch.empty(shape).uniform_(-bound, bound) if len(shape) > 1 else torch.zeros(shape)
+                )
             self.rounds.append(layer)
             self._layers.append(layer)
 
@@ -75,7 +78,9 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
             ValueError: for a number of rounds other than in training.
         """
         if iterations not in (None, len(self.rounds)):
-            raise ValueError(f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}.")
+            raise ValueError(
+                f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}."
+            )
         h2: Tensor | None = None
         logits: Tensor | None = None
         y: Tensor | None = None
@@ -109,7 +114,11 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
 
     @torch.no_grad()
     def infer_values(
-        self, given: Mapping[str, Tensor | Partial], count: int, sizes: Mapping[str, int], iterations: int | None = None
+        self,
+        given: Mapping[str, Tensor | Partial],
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
     ) -> dict[str, Tensor]:
         """Label probabilities of images.
 

@@ -1,8 +1,9 @@
-"""Heuristics that split E into continuous A and binary R (structured-diffusion paper, Appendix M): k-means, rounded NMF, the largest columns.
+"""Heuristics that split E into continuous A and binary R (structured-diffusion paper, Appendix M): k-means,
+rounded NMF, the largest columns.
 
 All take matrices E of shape ``(count, rows, columns)`` and return A ``(count, rows, rank)`` and R
-``(count, rank, columns)`` with E close to A R, in the dtype of E; see ``problems.factorisation.graph.error``. If the
-rank is larger than they can use, the rest of A and R is zero.
+``(count, rank, columns)`` with E close to A R, in the dtype of E; see ``problems.factorisation.graph.error``.
+If the rank is larger than they can use, the rest of A and R is zero.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def k_means(E: Tensor, rank: int, seed: int) -> dict[str, Tensor]:
 def nmf(E: Tensor, rank: int, seed: int, *, refit: bool = True) -> dict[str, Tensor]:
     """Non-negative matrix factorisation with a thresholded second factor R.
 
-    The paper rounds the entries of the second factor and keeps the first, which depends on the arbitrary scale between
-    them. Here the rows of the second factor are divided by their largest entry and thresholded at the best of 19
-    values, with A refitted by non-negative least squares; this is a stronger baseline.
+    The paper rounds the entries of the second factor and keeps the first, which depends on the arbitrary
+    scale between them. Here the rows of the second factor are divided by their largest entry and thresholded
+    at the best of 19 values, with A refitted by non-negative least squares; this is a stronger baseline.
 
     Args:
         E: non-negative, shape ``(count, rows, columns)``.
@@ -77,8 +78,8 @@ def nmf(E: Tensor, rank: int, seed: int, *, refit: bool = True) -> dict[str, Ten
 def greedy(E: Tensor, rank: int, seed: int = 0) -> dict[str, Tensor]:
     """Copy the columns of E with the largest sums to A, and let R put them back; other columns become 0.
 
-    Adapted from the ChatGPT program in the paper, which selects rows, since its first factor is binary. That program
-    corrupts a row if the rank exceeds their number; here the surplus is zero.
+    Adapted from the ChatGPT program in the paper, which selects rows, since its first factor is binary. That
+    program corrupts a row if the rank exceeds their number; here the surplus is zero.
 
     Args:
         E: shape ``(count, rows, columns)``.
@@ -104,19 +105,27 @@ def check_matrices(E: Tensor, rank: int, seed: int) -> None:
 
     Raises:
         DeclarationError: for a rank that is not a whole number >= 1, or a seed outside 0 to 2**32 - 1.
-        ObservationError: for an E that is not a finite floating-point tensor of shape ``(count, rows, columns)``.
+        ObservationError: for an E that is not a finite floating-point tensor of shape ``(count, rows,
+            columns)``.
     """
     for name, number, least in (("rank", rank, 1), ("seed", seed, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number < 2**32:
-            raise DeclarationError(f"factorisation: {name} must be a whole number >= {least}, got {number!r}.")
+            raise DeclarationError(
+                f"factorisation: {name} must be a whole number >= {least}, got {number!r}."
+            )
     if not isinstance(E, Tensor) or E.ndim != 3 or not E.numel() or not E.is_floating_point():
         actual = f"shape {tuple(E.shape)} and dtype {E.dtype}" if isinstance(E, Tensor) else type(E).__name__
-        raise ObservationError(f"E must be a floating-point tensor of shape (count, rows, columns) without empty axes, got {actual}.")
+        raise ObservationError(
+            f"E must be a floating-point tensor of shape (count, rows, columns) without empty axes, got "
+            f"{actual}."
+        )
     if not bool(E.isfinite().all()):
         raise ObservationError("E has NaN or infinite entries.")
 
 
-def _each(factorise: Callable[[Matrix], tuple[Matrix, Matrix]], E: Tensor, rank: int, seed: int) -> dict[str, Tensor]:
+def _each(
+    factorise: Callable[[Matrix], tuple[Matrix, Matrix]], E: Tensor, rank: int, seed: int
+) -> dict[str, Tensor]:
     """Factorise each matrix, padding the factors with zeros up to the rank."""
     from sklearn.exceptions import ConvergenceWarning
 

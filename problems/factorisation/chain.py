@@ -34,10 +34,19 @@ def factorisation(E: Tensor, rank: int, deviation: float = NOISE, drift: float =
     """
     check_matrices(E, rank, 0)
     if not 0 < deviation < math.inf or not 0 <= drift < math.inf:
-        raise DeclarationError(f"metropolis: the deviation must be positive and the drift at least 0, got {deviation!r} and {drift!r}.")
+        raise DeclarationError(
+            f"metropolis: the deviation must be positive and the drift at least 0, got {deviation!r} and "
+            f"{drift!r}."
+        )
     target = E.double()
-    A = Site((E.shape[1], rank), uniform, lambda x: torch.where((x >= 0) & (x <= 1), 0.0, -math.inf).to(x), drift)
-    R = Site((rank, E.shape[2]), lambda count, g: uniform(count, g) < 0.3, lambda x: torch.where(x > 0.5, math.log(0.3), math.log(0.7)).to(x))
+    A = Site(
+        (E.shape[1], rank), uniform, lambda x: torch.where((x >= 0) & (x <= 1), 0.0, -math.inf).to(x), drift
+    )
+    R = Site(
+        (rank, E.shape[2]),
+        lambda count, g: uniform(count, g) < 0.3,
+        lambda x: torch.where(x > 0.5, math.log(0.3), math.log(0.7)).to(x),
+    )
 
     def log_likelihood(values: Values) -> Tensor:
         product = values["A"] @ values["R"]

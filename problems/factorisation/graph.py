@@ -1,7 +1,8 @@
-"""Matrix factorisation: E = A R with continuous A and binary R, E observed; its hierarchical version, and matrix inversion.
+"""Matrix factorisation: E = A R with continuous A and binary R, E observed; its hierarchical version, and
+matrix inversion.
 
-Structured-diffusion paper, Section 4 and Appendix G. In the hierarchical version the rank is also a variable; in
-inversion all entries are Gaussian, E is the identity in tests, and R is inferred.
+Structured-diffusion paper, Section 4 and Appendix G. In the hierarchical version the rank is also a variable;
+in inversion all entries are Gaussian, E is the identity in tests, and R is inferred.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.Fact
     return g
 
 
-def generate(kind: Kind, intermediate: bool, count: int, rows: int, columns: int, rank: int, generator: torch.Generator) -> dict[str, Tensor]:
+def generate(
+    kind: Kind, intermediate: bool, count: int, rows: int, columns: int, rank: int, generator: torch.Generator
+) -> dict[str, Tensor]:
     """Samples of all variables.
 
     Args:
@@ -68,8 +71,9 @@ def generate(kind: Kind, intermediate: bool, count: int, rows: int, columns: int
         generator: random number generator.
 
     Returns:
-        A ``(count, rows, rank)``, R ``(count, rank, columns)``, C ``(count, rows, columns, rank)``, E ``(count, rows, columns)``; and in the
-        hierarchical version K one-hot ``(count, rank)`` and D ``(count, rank)``.
+        A ``(count, rows, rank)``, R ``(count, rank, columns)``, C ``(count, rows, columns, rank)``, E
+        ``(count, rows, columns)``; and in the hierarchical version K one-hot ``(count, rank)`` and D
+        ``(count, rank)``.
     """
     if kind == "inversion":
         A = torch.randn(count, rows, rank, generator=generator)

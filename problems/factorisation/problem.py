@@ -1,4 +1,5 @@
-"""Factorisation, its hierarchical version and inversion on the command line; importing it does not load torch."""
+"""Factorisation, its hierarchical version and inversion on the command line; importing it does not load
+torch."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, DescentOptions, Query, TrainingConfig, check_ranges
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    DescentOptions,
+    Query,
+    TrainingConfig,
+    check_ranges,
+)
 
 from ..generated.observations import any_nodes, check_observe
 
@@ -24,7 +33,15 @@ _DRIFT = 0.1
 """Standard deviation of steps of Metropolis-Hastings in an entry of A, which lies between 0 and 1."""
 
 MODEL = DenoiserOptions(
-    depth=4, heads=2, prediction="x0", noise="linear", last_beta=0.01, self_conditioning="tokens", passes=4, sampler="churn", spacing="schedule"
+    depth=4,
+    heads=2,
+    prediction="x0",
+    noise="linear",
+    last_beta=0.01,
+    self_conditioning="tokens",
+    passes=4,
+    sampler="churn",
+    spacing="schedule",
 )
 TRAINING = TrainingConfig(steps=3000, evaluate_every=3000, batch=16, rate=2e-3, clip=1.0, ema=0.99)
 
@@ -38,8 +55,8 @@ class FactorisationConfig:
         columns: Columns of E.
         rank: Columns of A and rows of R; the maximum in the hierarchical problem.
         vary: Draw the sizes of each training batch uniformly from 1 to these.
-        intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem also
-            D[k] = [k <= K].
+        intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables; in the hierarchical problem
+            also D[k] = [k <= K].
         observe: Observed in training: "E" as in the paper, or "any" subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
     """
@@ -76,10 +93,12 @@ class FactorisationProblem(DeclaredProblem):
         check_ranges(
             self.name,
             {
-                "rows": (config.rows, 1, 10_000), "columns": (config.columns, 1, 10_000), "rank": (config.rank, 1, 10_000),
+                "rows": (config.rows, 1, 10_000),
+                "columns": (config.columns, 1, 10_000),
+                "rank": (config.rank, 1, 10_000),
                 "examples": (config.examples, 0, 10**9),
             },
-        )  # fmt: skip
+        )
         check_observe(self.name, config.observe, ("E", "any"))
         super().check(config)
 
@@ -100,20 +119,34 @@ class FactorisationProblem(DeclaredProblem):
         whole = self.test_sizes(config)
         if not config.vary:
             return whole
-        return {axis: int(torch.randint(1, size + 1, (), generator=generator)) for axis, size in whole.items()}
+        return {
+            axis: int(torch.randint(1, size + 1, (), generator=generator)) for axis, size in whole.items()
+        }
 
     def test_sizes(self, config: FactorisationConfig) -> dict[str, int]:
         """Those of the options."""
         sizes = {"i": config.rows, "j": config.columns}
         return sizes if self.kind == "hierarchical" else {**sizes, "k": config.rank}
 
-    def generate(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def generate(
+        self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Entries of A and R from their priors, and the variables computed from them."""
         from .graph import generate
 
-        return generate(self.kind, config.intermediate, count, sizes["i"], sizes["j"], sizes.get("k", config.rank), generator)
+        return generate(
+            self.kind,
+            config.intermediate,
+            count,
+            sizes["i"],
+            sizes["j"],
+            sizes.get("k", config.rank),
+            generator,
+        )
 
-    def observed(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """E; or any entries."""
         import torch
 
@@ -121,13 +154,18 @@ class FactorisationProblem(DeclaredProblem):
             return {"E": torch.ones(1, 1, 1, dtype=torch.bool)}
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def test_queries(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
+    def test_queries(
+        self, config: FactorisationConfig, count: int, generator: torch.Generator
+    ) -> dict[str, Query]:
         """E of held-out samples."""
         values = self.generate(config, count, generator, self.test_sizes(config))
         return {"": Query({"E": values["E"]}, values)}
 
-    def metrics(self, config: FactorisationConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """RMSE of E against A R of the samples; for binary R also the spread of entries of A that E leaves undetermined."""
+    def metrics(
+        self, config: FactorisationConfig, query: Query, values: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """RMSE of E against A R of the samples; for binary R also the spread of entries of A that E leaves
+        undetermined."""
         from .graph import error, unused_spread
 
         E: Any = query.given["E"]
@@ -140,8 +178,11 @@ class FactorisationProblem(DeclaredProblem):
         """R, since E is invariant to permutations of its rows; used entries of A have hardly any spread."""
         return ("R",) if self.kind == "binary" else ()
 
-    def untrained(self, config: FactorisationConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
-        """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of A."""
+    def untrained(
+        self, config: FactorisationConfig, given: Given, count: int, chain_steps: int
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """The heuristics of the paper's Appendix M, and Metropolis-Hastings with steps of the entries of
+        A."""
         from ..generated.metropolis import metropolis
         from .baselines import greedy, k_means, nmf
         from .chain import factorisation
@@ -154,7 +195,9 @@ class FactorisationProblem(DeclaredProblem):
             "NMF, second factor rounded": nmf(E, config.rank, seed=0, refit=False),
             "NMF, cut and refitted": nmf(E, config.rank, seed=0),
             "largest columns": greedy(E, config.rank),
-            "Metropolis-Hastings": metropolis(factorisation(E, config.rank, drift=_DRIFT), count, chain_steps, seed=0).values,
+            "Metropolis-Hastings": metropolis(
+                factorisation(E, config.rank, drift=_DRIFT), count, chain_steps, seed=0
+            ).values,
         }
 
 
@@ -176,7 +219,8 @@ class InversionConfig(FactorisationConfig):
         rank: Columns of A and rows of R.
         vary: Draw the sizes of each training batch uniformly from 1 to these.
         intermediate: Declare the products C[i,j,k] = A[i,k] R[k,j] as variables.
-        observe: Observed in training: "E" stands for A and E, as in the paper; or "any" subset of all entries.
+        observe: Observed in training: "E" stands for A and E, as in the paper; or "any" subset of all
+            entries.
         examples: Number of training examples; 0 for an infinite stream.
     """
 
@@ -194,7 +238,9 @@ class InversionProblem(FactorisationProblem):
     kind = "inversion"
     noun = "inverses"
 
-    def observed(self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: FactorisationConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """A and E; or any entries."""
         import torch
 
@@ -203,7 +249,9 @@ class InversionProblem(FactorisationProblem):
             return {"A": every, "E": every}
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def test_queries(self, config: FactorisationConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
+    def test_queries(
+        self, config: FactorisationConfig, count: int, generator: torch.Generator
+    ) -> dict[str, Query]:
         """A of held-out samples, with E the identity; and with E = A R of a Gaussian R, as in training."""
         import torch
 

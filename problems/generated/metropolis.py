@@ -1,8 +1,9 @@
-"""Lightweight Metropolis-Hastings (Wingate, Stuhlmüller and Goodman, 2011) on generative programs, many chains at once.
+"""Lightweight Metropolis-Hastings (Wingate, Stuhlmüller and Goodman, 2011) on generative programs, many
+chains at once.
 
-Exact constraints are relaxed (structured-diffusion paper, Appendix A): each constraint of sudoku and sorting is an
-observed Bernoulli variable, true with probability 0.9999 if the constraint holds and 0.0001 otherwise, and E is
-Gaussian around A R with standard deviation 0.01.
+Exact constraints are relaxed (structured-diffusion paper, Appendix A): each constraint of sudoku and sorting
+is an observed Bernoulli variable, true with probability 0.9999 if the constraint holds and 0.0001 otherwise,
+and E is Gaussian around A R with standard deviation 0.01.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class Site:
     Attributes:
         shape: shape of the choices.
         draw: draws ``count`` choices from the prior, shape ``(count,)``.
-        log_density: log-density of the prior at choices ``(count,)``, up to a constant; used with a drift only.
-        drift: standard deviation of Gaussian random-walk proposals; 0 for independent proposals from the prior.
+        log_density: log-density of the prior at choices ``(count,)``, up to a constant; used with a drift
+            only.
+        drift: standard deviation of Gaussian random-walk proposals; 0 for independent proposals from the
+            prior.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +44,8 @@ class Site:
     drift: float = 0.0
 
     def propose(self, old: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Propose new choices ``(count,)``; returns them and the log ratio of prior and proposal densities."""
+        """Propose new choices ``(count,)``; returns them and the log ratio of prior and proposal
+        densities."""
         if not self.drift:
             # prior and proposal densities cancel
             return self.draw(len(old), generator).to(old), torch.zeros_like(old)
@@ -73,7 +77,8 @@ class Chains:
     Attributes:
         values: outputs of the program, by variable, shape ``(chains, *axes)``.
         log_likelihood: log-likelihood of each chain, shape ``(chains,)``.
-        acceptance: acceptance rate, shape ``(chains,)``; proposals equal to the current value count as accepted.
+        acceptance: acceptance rate, shape ``(chains,)``; proposals equal to the current value count as
+            accepted.
     """
 
     values: Mapping[str, Tensor]
@@ -87,8 +92,8 @@ class Chains:
 def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
     """Run chains from the prior; each step proposes a value for one random choice that is not given.
 
-    The set of choices is fixed in these programs, so its size cancels from the acceptance ratio; with proposals from
-    the prior it is the likelihood ratio. A chain with likelihood 0 accepts every proposal.
+    The set of choices is fixed in these programs, so its size cancels from the acceptance ratio; with
+    proposals from the prior it is the likelihood ratio. A chain with likelihood 0 accepts every proposal.
 
     Args:
         program: program to infer.
@@ -97,7 +102,8 @@ def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
         seed: random seed.
 
     Raises:
-        DeclarationError: for a program without choices, chains or steps below 1, or a likelihood of another shape or with NaN.
+        DeclarationError: for a program without choices, chains or steps below 1, or a likelihood of another
+            shape or with NaN.
         ObservationError: for given choices that do not match the sites.
     """
     _check(program, chains, steps, seed)
@@ -141,11 +147,16 @@ def uniform(count: int, generator: torch.Generator) -> Tensor:
 
 def whole_numbers(shape: tuple[int, ...], options: int) -> Site:
     """Uniform choices from 0 to ``options`` - 1."""
-    return Site(shape, lambda count, generator: torch.randint(options, (count,), generator=generator), torch.zeros_like)
+    return Site(
+        shape,
+        lambda count, generator: torch.randint(options, (count,), generator=generator),
+        torch.zeros_like,
+    )
 
 
 def relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
-    """Relaxed log-likelihood ``(chains,)`` as a function of satisfied constraints ``(chains, constraints)``."""
+    """Relaxed log-likelihood ``(chains,)`` as a function of satisfied constraints ``(chains,
+    constraints)``."""
     if not 0.5 < certainty < 1:
         raise DeclarationError(f"metropolis: the certainty must be between 0.5 and 1, got {certainty!r}.")
     right, wrong = math.log(certainty), math.log1p(-certainty)
@@ -157,8 +168,11 @@ def relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
     return log_probability
 
 
-def _propose(sites: list[Site], owner: Tensor, old: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Propose choices; returns them and their log ratios, ``(chains,)`` each. ``owner`` is the site number."""
+def _propose(
+    sites: list[Site], owner: Tensor, old: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Propose choices; returns them and their log ratios, ``(chains,)`` each. ``owner`` is the site
+    number."""
     new, ratio = old.clone(), torch.zeros_like(old)
     for k, site in enumerate(sites):
         mine = (owner == k).nonzero()[:, 0]
@@ -168,7 +182,8 @@ def _propose(sites: list[Site], owner: Tensor, old: Tensor, generator: torch.Gen
 
 
 def _start(program: Program, chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw choices from the prior unless given; returns them and the mask of free ones, ``(chains, choices)``."""
+    """Draw choices from the prior unless given; returns them and the mask of free ones, ``(chains,
+    choices)``."""
     states, frees = [], []
     for name, site in program.sites.items():
         many = math.prod(site.shape)
@@ -177,7 +192,9 @@ def _start(program: Program, chains: int, generator: torch.Generator) -> tuple[T
         if name in program.given:
             known = program.given[name]
             where = known.mask.expand(chains, *site.shape).reshape(chains, many)
-            state = torch.where(where, known.value.double().expand(chains, *site.shape).reshape(chains, many), state)
+            state = torch.where(
+                where, known.value.double().expand(chains, *site.shape).reshape(chains, many), state
+            )
             free = ~where
         states.append(state)
         frees.append(free)
@@ -186,13 +203,19 @@ def _start(program: Program, chains: int, generator: torch.Generator) -> tuple[T
 
 def _views(program: Program, state: Tensor) -> dict[str, Tensor]:
     parts = state.split([math.prod(site.shape) for site in program.sites.values()], 1)
-    return {name: part.reshape(len(state), *site.shape) for (name, site), part in zip(program.sites.items(), parts, strict=True)}
+    return {
+        name: part.reshape(len(state), *site.shape)
+        for (name, site), part in zip(program.sites.items(), parts, strict=True)
+    }
 
 
 def _likelihood(program: Program, state: Tensor) -> Tensor:
     values = program.log_likelihood(_views(program, state))
     if values.shape != (len(state),) or bool(values.isnan().any()):
-        raise DeclarationError(f"metropolis: the log-likelihood needs shape ({len(state)},) and no NaN, got {tuple(values.shape)}.")
+        raise DeclarationError(
+            f"metropolis: the log-likelihood needs shape ({len(state)},) and no NaN, got "
+            f"{tuple(values.shape)}."
+        )
     return values.double()
 
 
@@ -204,10 +227,17 @@ def _check(program: Program, chains: int, steps: int, seed: int) -> None:
         raise DeclarationError("metropolis: the program has no random choices.")
     for name, known in program.given.items():
         if name not in program.sites:
-            raise ObservationError(f"metropolis: the program has no site {name!r}.{suggest(name, program.sites)}")
+            raise ObservationError(
+                f"metropolis: the program has no site {name!r}.{suggest(name, program.sites)}"
+            )
         shape = program.sites[name].shape
         for x in (known.value, known.mask):
             if tuple(x.shape[1:]) != shape or len(x) not in (1, chains):
-                raise ObservationError(f"site {name!r}: {chains} chains need given choices of shape (1 or {chains}, *{shape}), got {tuple(x.shape)}.")
+                raise ObservationError(
+                    f"site {name!r}: {chains} chains need given choices of shape (1 or {chains}, *{shape}), "
+                    f"got {tuple(x.shape)}."
+                )
         if known.mask.dtype != torch.bool:
-            raise ObservationError(f"site {name!r}: the mask of given choices must be boolean, got {known.mask.dtype}.")
+            raise ObservationError(
+                f"site {name!r}: the mask of given choices must be boolean, got {known.mask.dtype}."
+            )

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import unn
 
 
-def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+def any_nodes(
+    graph: unn.FactorGraph, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
     """Random subset of the nodes of a graph; the number is uniform, and the nodes given the number.
 
     Returns:
@@ -27,7 +29,9 @@ def any_nodes(graph: unn.FactorGraph, count: int, generator: torch.Generator, si
     rank = torch.rand(count, total, generator=generator).argsort(1).argsort(1)
     observed = rank < torch.randint(total, (count, 1), generator=generator)
     parts = observed.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
-    return {name: part.reshape(count, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    return {
+        name: part.reshape(count, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
 def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
@@ -37,6 +41,7 @@ def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
         DeclarationError: if it is not one of the choices.
     """
     if value not in choices:
-        raise DeclarationError(f"{where}: option observe must be one of {', '.join(choices)}, got {value!r}.{suggest(value, choices)}")
-
-
+        raise DeclarationError(
+            f"{where}: option observe must be one of {', '.join(choices)}, got "
+            f"{value!r}.{suggest(value, choices)}"
+        )

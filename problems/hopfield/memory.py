@@ -33,8 +33,8 @@ def stored_patterns(patterns: int, units: int, seed: int) -> Tensor:
 def recall_by_projection(patterns: Tensor, values: Tensor, observed: Tensor, rounds: int = 20) -> Tensor:
     """Recall by sign updates of one unit after another, with couplings that project onto the patterns.
 
-    These are the couplings of Personnaz, Guyon and Dreyfus (1985), which store up to as many independent patterns as
-    there are units; those of Hebb store about 0.14 times the units.
+    These are the couplings of Personnaz, Guyon and Dreyfus (1985), which store up to as many independent
+    patterns as there are units; those of Hebb store about 0.14 times the units.
 
     Args:
         patterns: stored patterns of 0 and 1, shape ``(patterns, units)``.

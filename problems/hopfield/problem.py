@@ -62,7 +62,9 @@ class HopfieldProblem(DeclaredProblem):
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=3, heads=2, embedding="independent", sampling_steps=50), _TRAINING
         ),
-        "regressor": Defaults(RegressorOptions(width=32, depth=3, heads=2, embedding="independent"), _TRAINING),
+        "regressor": Defaults(
+            RegressorOptions(width=32, depth=3, heads=2, embedding="independent"), _TRAINING
+        ),
         "vaeac": Defaults(VAEACOptions(width=64, depth=3), _TRAINING),
     }
 
@@ -100,7 +102,9 @@ class HopfieldProblem(DeclaredProblem):
         """Any subset of the units."""
         return any_nodes(self.declare(config), count, generator, sizes)
 
-    def test_queries(self, config: HopfieldConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
+    def test_queries(
+        self, config: HopfieldConfig, count: int, generator: torch.Generator
+    ) -> dict[str, Query]:
         """No unit given; and half of the units of stored patterns."""
         import torch
 
@@ -108,15 +112,18 @@ class HopfieldProblem(DeclaredProblem):
 
         values = self.generate(config, count, generator, {})
         rank = torch.rand(values["x"].shape, generator=generator).argsort(1).argsort(1)
-        return {"": Query({}), "half given": Query({"x": Partial(values["x"], rank < config.units // 2)}, values)}
+        return {
+            "": Query({}),
+            "half given": Query({"x": Partial(values["x"], rank < config.units // 2)}, values),
+        }
 
     def compared_variables(self, config: HopfieldConfig) -> tuple[str, ...]:
         """All units."""
         return ("x",)
 
     def metrics(self, config: HopfieldConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Share of answers that are the right pattern; without evidence, that are a stored pattern, and how many of
-        the patterns occur."""
+        """Share of answers that are the right pattern; without evidence, that are a stored pattern, and how
+        many of the patterns occur."""
         from .memory import stored_patterns
 
         x = values["x"]
@@ -124,7 +131,10 @@ class HopfieldProblem(DeclaredProblem):
             return {"recalled": float((x == query.truth["x"]).all(1).double().mean())}
         patterns = stored_patterns(config.patterns, config.units, config.pattern_seed)
         equal = (x[:, None] == patterns).all(2)
-        return {"stored": float(equal.any(1).double().mean()), "distinct": float(equal.any(0).double().mean())}
+        return {
+            "stored": float(equal.any(1).double().mean()),
+            "distinct": float(equal.any(0).double().mean()),
+        }
 
     def untrained(
         self, config: HopfieldConfig, given: Given, count: int, chain_steps: int

@@ -1,4 +1,5 @@
-"""Ising grids: the declaration with a learned coupling, exact samples and exact marginals by transfer over rows."""
+"""Ising grids: the declaration with a learned coupling, exact samples and exact marginals by transfer over
+rows."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def row_states(columns: int) -> Tensor:
 def conditional(
     coupling: float, values: Tensor, observed: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Exact samples and exact marginals of p(s) ~ exp(J sum of s_i s_j over neighbours), s = 2 x - 1, given some spins.
+    """Exact samples and exact marginals of p(s) ~ exp(J sum of s_i s_j over neighbours), s = 2 x - 1, given
+    some spins.
 
     Forward filtering over rows and backward sampling; the marginals are those of forward-backward.
 

@@ -36,7 +36,8 @@ class IsingConfig:
 
     Attributes:
         rows: Rows of the grid.
-        columns: Columns of the grid, at most 12: exact samples are drawn by transfer over all states of a row.
+        columns: Columns of the grid, at most 12: exact samples are drawn by transfer over all states of a
+            row.
         coupling: Coupling J of neighbouring spins of the examples; the infinite grid is critical at 0.4407.
         examples: Number of training examples; 0 for an infinite stream.
     """
@@ -51,7 +52,10 @@ class IsingProblem(DeclaredProblem):
     """Complete grids of spins, any of which may be given."""
 
     name = "ising"
-    summary = "Ising grids: complete spins of which any are given, from exact samples; checked against exact marginals"
+    summary = (
+        "Ising grids: complete spins of which any are given, from exact samples; checked against exact "
+        "marginals"
+    )
     config = IsingConfig
     noun = "grids of spins"
     defaults = {
@@ -116,9 +120,10 @@ class IsingProblem(DeclaredProblem):
     def metrics(self, config: IsingConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Correlation of neighbours against that of exact samples, and the error of hidden spins.
 
-        ``excess_correlation`` is 0 for samples of the model and positive for best values, which are too smooth.
-        ``error`` is the expected share of wrong hidden spins by the exact marginals, and ``lowest_error`` that of the
-        most probable value of each spin, which no method can beat; an exact sample has about twice that error.
+        ``excess_correlation`` is 0 for samples of the model and positive for best values, which are too
+        smooth. ``error`` is the expected share of wrong hidden spins by the exact marginals, and
+        ``lowest_error`` that of the most probable value of each spin, which no method can beat; an exact
+        sample has about twice that error.
         """
         import torch
 

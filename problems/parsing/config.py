@@ -17,10 +17,10 @@ class ParsingConfig:
         dev: Trees for choosing the best epoch; if empty, the file of the same name with "dev" for "train".
         test: Trees for ``unn evaluate``; if empty, the file of the same name with "test" for "train".
         skip_bad: List and omit malformed sentences of these files, instead of refusing the file.
-        iterations: Number of rounds of coordinate descent (k); 1 is the biaffine parser, which was as good or better
-            here (docs/results/parsing.md).
-        activation: Activation of heads and modifiers: "relu" as in the paper, whose energy is unbounded below for
-            some weights; "tanh" or "ball", whose energy is always bounded.
+        iterations: Number of rounds of coordinate descent (k); 1 is the biaffine parser, which was as good or
+            better here (docs/results/parsing.md).
+        activation: Activation of heads and modifiers: "relu" as in the paper, whose energy is unbounded below
+            for some weights; "tanh" or "ball", whose energy is always bounded.
         hidden: Size of heads and modifiers.
         dropout: Dropout probability for heads and modifiers, one mask for all iterations.
         encoder: "bilstm" or "transformer", trained from scratch, or the folder of a Hugging Face encoder.

@@ -52,7 +52,10 @@ class SentenceExamples(Examples):
         self.rows = [reader.row(sentence) for sentence in self.sentences]
         numbers = {label: k for k, label in enumerate(labels)}
         self.heads = [torch.tensor(sentence.heads) for sentence in self.sentences]
-        self.labels = [torch.tensor([numbers.get(word.deprel, 0) for word in sentence.words]) for sentence in self.sentences]
+        self.labels = [
+            torch.tensor([numbers.get(word.deprel, 0) for word in sentence.words])
+            for sentence in self.sentences
+        ]
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -68,7 +71,10 @@ class SentenceExamples(Examples):
         longest = int(lengths.max())
         rows = [self.rows[k] for k in numbers]
         words = torch.zeros(len(rows), longest + 1, max(row.shape[1] for row in rows))
-        heads, labels = torch.full((len(rows), longest), -1), torch.zeros(len(rows), longest, dtype=torch.int64)
+        heads, labels = (
+            torch.full((len(rows), longest), -1),
+            torch.zeros(len(rows), longest, dtype=torch.int64),
+        )
         for b, (k, row) in enumerate(zip(numbers, rows, strict=True)):
             words[b, : len(row), : row.shape[1]] = row
             heads[b, : len(self.heads[k])] = self.heads[k]
@@ -89,7 +95,9 @@ def checksums(treebanks: Treebanks) -> dict[str, str]:
     """SHA-256 of the training and development sentences, by file."""
     parts = [("", treebanks.train), (" (development part)", treebanks.dev)]
     return {
-        f"{treebank.source}{note}": text_digest(line for sentence in treebank.sentences for line in (*sentence.lines, ""))
+        f"{treebank.source}{note}": text_digest(
+            line for sentence in treebank.sentences for line in (*sentence.lines, "")
+        )
         for note, treebank in parts
     }
 
@@ -102,7 +110,10 @@ def list_skipped(treebank: Treebank, fate: str) -> None:
     for skipped in treebank.skipped:
         print(f"unn: {treebank.source}, line {skipped.line}: skipped: {skipped.reason}", file=sys.stderr)
     total = len(treebank.skipped) + len(treebank.sentences)
-    print(f"unn: {treebank.source}: {len(treebank.skipped)} of {total} sentences skipped, {fate}", file=sys.stderr)
+    print(
+        f"unn: {treebank.source}: {len(treebank.skipped)} of {total} sentences skipped, {fate}",
+        file=sys.stderr,
+    )
 
 
 def load_treebanks(config: ParsingConfig) -> Treebanks:
@@ -115,9 +126,15 @@ def load_treebanks(config: ParsingConfig) -> Treebanks:
         return Treebanks(generated_treebank(300, 0), generated_treebank(60, 1), generated_treebank(60, 2))
     train = Path(config.data)
     first = _read(train, config.skip_bad)
-    dev, test = (Path(given) if given else _sibling(train, part) for given, part in ((config.dev, "dev"), (config.test, "test")))
+    dev, test = (
+        Path(given) if given else _sibling(train, part)
+        for given, part in ((config.dev, "dev"), (config.test, "test"))
+    )
     if dev is None:
-        raise DataError(f"{train}: its name does not say 'train', so the development file cannot be inferred. Give it by --dev.")
+        raise DataError(
+            f"{train}: its name does not say 'train', so the development file cannot be inferred. Give it by "
+            "--dev."
+        )
     second = _read(dev, config.skip_bad)
     if test is None or not (config.test or test.exists()):
         return Treebanks(first, second, None)
@@ -134,7 +151,10 @@ def load_test(config: ParsingConfig) -> Treebank:
         return generated_treebank(60, 2)
     path = Path(config.test) if config.test else _sibling(Path(config.data), "test")
     if path is None or not (config.test or path.exists()):
-        raise DataError(f"the run has no test trees{'' if path is None else f', and {path} does not exist'}; give them by --data FILE.")
+        raise DataError(
+            f"the run has no test trees{'' if path is None else f', and {path} does not exist'}; give them "
+            "by --data FILE."
+        )
     return _read(path, config.skip_bad)
 
 

@@ -1,4 +1,5 @@
-"""Dependency parsing with an undirected network: heads, modifiers and the tree in one energy (undirected-network paper, Section 5)."""
+"""Dependency parsing with an undirected network: heads, modifiers and the tree in one energy
+(undirected-network paper, Section 5)."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ ORDER = ("H", "M", "Y")
 def declare(config: ParsingConfig, encoder: nn.Module) -> unn.FactorGraph:
     """The graph of Section 5, eq. 15 to 18: factors {XH, XM, YHM}, and the encoder as a directed part.
 
-    ``words`` are the ids of the root and of n words, ``X`` their representations, ``H`` those of heads (the root in row 0), ``M`` those of
-    modifiers, and ``Y[i, j]`` the probability that i is the head of word j + 1. Updating H, M, Y once from zero is a biaffine parser (Dozat and
-    Manning, 2017).
+    ``words`` are the ids of the root and of n words, ``X`` their representations, ``H`` those of heads (the
+    root in row 0), ``M`` those of modifiers, and ``Y[i, j]`` the probability that i is the head of word j +
+    1. Updating H, M, Y once from zero is a biaffine parser (Dozat and Manning, 2017).
 
     Args:
         config: sizes and the activation of H and M.
@@ -68,12 +69,14 @@ class ParsingNetwork(nn.Module):
     Args:
         config: configuration of the run.
         encoder: see ``declare``.
-        label_count: number of arc labels; 0 for none. They are predicted from the representations of a word and its
-            head by a bilinear form, which does not influence the tree.
+        label_count: number of arc labels; 0 for none. They are predicted from the representations of a word
+            and its head by a bilinear form, which does not influence the tree.
         root_label: id of the label reserved for the arc from the root; None if there is none.
     """
 
-    def __init__(self, config: ParsingConfig, encoder: nn.Module, label_count: int = 0, root_label: int | None = None) -> None:
+    def __init__(
+        self, config: ParsingConfig, encoder: nn.Module, label_count: int = 0, root_label: int | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.graph = declare(config, encoder)
@@ -95,7 +98,8 @@ class ParsingNetwork(nn.Module):
     def scores(
         self, words: Tensor, lengths: Tensor, iterations: int | None = None, arcs: unn.Partial | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Representations X ``(batch, n + 1, width)`` and arc scores ``(batch, n + 1, n)`` of the last update.
+        """Representations X ``(batch, n + 1, width)`` and arc scores ``(batch, n + 1, n)`` of the last
+        update.
 
         Args:
             words: token ids, shape ``(batch, n + 1, features)``.
@@ -113,9 +117,14 @@ class ParsingNetwork(nn.Module):
         """Unrolled rounds of the graph, sharing its weights; ``observed`` for partially observed arcs."""
         if (iterations, observed) not in self._unrolled:
             self._unrolled[iterations, observed] = unn.Unrolled(
-                self.graph, given=["words", "Y"] if observed else "words", want=["X", "Y"], order=["X", *ORDER * iterations],
-                dropout={"H": self.config.dropout, "M": self.config.dropout} if self.config.activation != "ball" else None,
-            )  # fmt: skip
+                self.graph,
+                given=["words", "Y"] if observed else "words",
+                want=["X", "Y"],
+                order=["X", *ORDER * iterations],
+                dropout={"H": self.config.dropout, "M": self.config.dropout}
+                if self.config.activation != "ball"
+                else None,
+            )
         return self._unrolled[iterations, observed].train(self.training)
 
     def loss(self, words: Tensor, lengths: Tensor, gold: Tensor, labels: Tensor | None) -> Tensor:
@@ -136,15 +145,21 @@ class ParsingNetwork(nn.Module):
         chosen = scores.gather(1, gold.clamp(0, gold.shape[1])[:, None])[:, 0]
         total = partition.sum() - torch.where(here, chosen, 0).sum()
         if labels is not None and self.label_count:
-            total = total + nn.functional.cross_entropy(self.label_scores(x, gold)[here], labels[here], reduction="sum")
+            total = total + nn.functional.cross_entropy(
+                self.label_scores(x, gold)[here], labels[here], reduction="sum"
+            )
         return total / len(gold)
 
     def label_scores(self, x: Tensor, heads: Tensor) -> Tensor:
         """Scores of labels for the arcs of a tree, shape ``(batch, n, labels)``."""
         ones = x.new_ones(*heads.shape, 1)
-        head = torch.relu(self.label_head(x)).gather(1, heads.clamp(0, heads.shape[1])[:, :, None].expand(-1, -1, LABEL_WIDTH))
+        head = torch.relu(self.label_head(x)).gather(
+            1, heads.clamp(0, heads.shape[1])[:, :, None].expand(-1, -1, LABEL_WIDTH)
+        )
         modifier = torch.relu(self.label_modifier(x[:, 1:]))
-        return torch.einsum("bnd,lde,bne->bnl", torch.cat([head, ones], 2), self.label_form, torch.cat([modifier, ones], 2))
+        return torch.einsum(
+            "bnd,lde,bne->bnl", torch.cat([head, ones], 2), self.label_form, torch.cat([modifier, ones], 2)
+        )
 
     def _labels(self, x: Tensor, heads: Tensor) -> Tensor:
         """Best label of each arc."""
@@ -155,7 +170,9 @@ class ParsingNetwork(nn.Module):
         return scores.argmax(2)
 
     @torch.no_grad()
-    def parse(self, words: Tensor, lengths: Tensor, iterations: int | None = None, arcs: unn.Partial | None = None) -> Parse:
+    def parse(
+        self, words: Tensor, lengths: Tensor, iterations: int | None = None, arcs: unn.Partial | None = None
+    ) -> Parse:
         """Best trees and arc marginals under the scores of the last update; arguments as for ``scores``."""
         x, scores = self.scores(words, lengths, iterations, arcs)
         here = torch.arange(scores.shape[2], device=scores.device) < lengths[:, None]

@@ -36,8 +36,8 @@ class Parsed:
     Attributes:
         heads: 0 for the root, shape ``(n,)``.
         labels: labels of the arcs; None if the parser has none.
-        marginals: marginal probability of each arc, shape ``(n + 1, n)``, row 0 the root; None if not shown, to
-            save memory.
+        marginals: marginal probability of each arc, shape ``(n + 1, n)``, row 0 the root; None if not shown,
+            to save memory.
     """
 
     heads: list[int]
@@ -67,7 +67,9 @@ def _read(file: str) -> bytes:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{file}: cannot be read ({reason}). Give a CoNLL-U file, or one sentence per line.") from None
+        raise DataError(
+            f"{file}: cannot be read ({reason}). Give a CoNLL-U file, or one sentence per line."
+        ) from None
 
 
 def given_arcs(sentences: Sequence[Sentence]) -> unn.Partial:
@@ -86,7 +88,10 @@ def given_arcs(sentences: Sequence[Sentence]) -> unn.Partial:
                 mask[b, word.head, m] = True
             for head in _forbidden(word.misc, word.line, len(sentence.words)):
                 if head == word.head:
-                    raise DataError(f"line {word.line}: head {head} is both given and forbidden by {FORBIDDEN}; drop one of the two.")
+                    raise DataError(
+                        f"line {word.line}: head {head} is both given and forbidden by {FORBIDDEN}; drop one "
+                        "of the two."
+                    )
                 mask[b, head, m] = True
     return unn.Partial(value, mask)
 
@@ -97,15 +102,24 @@ def _forbidden(misc: str, line: int, count: int) -> list[int]:
         if name != FORBIDDEN:
             continue
         heads = text.split(",")
-        if not all(head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= count for head in heads):
-            raise DataError(f"line {line}: {attribute!r} in MISC must list heads from 0 to {count}, as in {FORBIDDEN}=2,5.")
+        if not all(
+            head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= count for head in heads
+        ):
+            raise DataError(
+                f"line {line}: {attribute!r} in MISC must list heads from 0 to {count}, as in "
+                f"{FORBIDDEN}=2,5."
+            )
         return [int(head) for head in heads]
     return []
 
 
 @torch.no_grad()
 def parse_sentences(
-    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseFile
+    network: ParsingNetwork,
+    reader: Reader,
+    labels: Sequence[str],
+    sentences: Sequence[Sentence],
+    request: ParseFile,
 ) -> list[Parsed]:
     """Trees of all sentences, in order; sentences of similar length are parsed in one batch.
 
@@ -122,7 +136,11 @@ def parse_sentences(
 
 
 def _parse_batch(
-    network: ParsingNetwork, reader: Reader, labels: Sequence[str], sentences: Sequence[Sentence], request: ParseFile
+    network: ParsingNetwork,
+    reader: Reader,
+    labels: Sequence[str],
+    sentences: Sequence[Sentence],
+    request: ParseFile,
 ) -> Iterator[Parsed]:
     device = next(network.parameters()).device
     lengths = torch.tensor([len(sentence.words) for sentence in sentences])
@@ -139,14 +157,22 @@ def _parse_batch(
             return
         if isinstance(error, DivergenceError):
             raise divergence(f"line {sentences[0].line}", request.iterations, network.config) from None
-        raise DataError(f"line {sentences[0].line}: no tree agrees with the heads that are given and forbidden in this sentence ({error})") from None
+        raise DataError(
+            f"line {sentences[0].line}: no tree agrees with the heads that are given and forbidden in this "
+            f"sentence ({error})"
+        ) from None
     for b, sentence in enumerate(sentences):
         n = len(sentence.words)
         own = None if parse.labels is None else [labels[k] for k in parse.labels[b, :n].tolist()]
         if own is not None and request.complete:
-            own = [word.deprel if word.head is not None and word.deprel != "_" else label for word, label in zip(sentence.words, own, strict=True)]
+            own = [
+                word.deprel if word.head is not None and word.deprel != "_" else label
+                for word, label in zip(sentence.words, own, strict=True)
+            ]
         shown = request.show != "conllu" or request.draw is not None
-        yield Parsed(parse.heads[b, :n].tolist(), own, parse.marginals[b, : n + 1, :n].cpu().clone() if shown else None)
+        yield Parsed(
+            parse.heads[b, :n].tolist(), own, parse.marginals[b, : n + 1, :n].cpu().clone() if shown else None
+        )
 
 
 def batches(sentences: Sequence[Sentence], most: int) -> list[list[int]]:
@@ -182,7 +208,11 @@ def answer(treebank: Treebank, parsed: Sequence[Parsed], request: ParseFile) -> 
         DataError: if a file cannot be written, or a given label is invalid.
     """
     list_skipped(treebank, "copied unchanged")
-    content = insert_trees(treebank, parsed).to_bytes() if request.show == "conllu" else _as_text(treebank, parsed, request.show).encode()
+    content = (
+        insert_trees(treebank, parsed).to_bytes()
+        if request.show == "conllu"
+        else _as_text(treebank, parsed, request.show).encode()
+    )
     files: list[str] = []
     lines: list[str] = []
     if request.draw is not None:

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from .metrics.attachment import Attachment
     from .train import ParsingTask
 
-DEMO = ParsingConfig(iterations=2, hidden=64, width=64, training=TrainingConfig(epochs=15, batch=32, rate=1e-2, clip=5.0))
+DEMO = ParsingConfig(
+    iterations=2, hidden=64, width=64, training=TrainingConfig(epochs=15, batch=32, rate=1e-2, clip=5.0)
+)
 
 
 class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
     """Dependency trees of sentences."""
 
     name = "parsing"
-    summary = "dependency parsing: trees of sentences by the matrix-tree theorem, trained on CoNLL-U treebanks"
+    summary = (
+        "dependency parsing: trees of sentences by the matrix-tree theorem, trained on CoNLL-U treebanks"
+    )
     config = ParsingConfig
     own_engine = "descent"
 
@@ -37,7 +41,10 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         """Check the ranges of all options."""
         check_config(config)
         if config.encoder == "bilstm" and config.width % 2:
-            raise DeclarationError(f"parsing: option width must be even for the encoder bilstm, half for each direction, got {config.width}.")
+            raise DeclarationError(
+                f"parsing: option width must be even for the encoder bilstm, half for each direction, got "
+                f"{config.width}."
+            )
 
     def declare(self, config: ParsingConfig) -> unn.FactorGraph:
         """The graph, with an encoder for the words of the generated language."""
@@ -86,13 +93,22 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
             from .train import reader_of_run
 
             if not text.split():
-                raise ObservationError('--given words=: give the words of one sentence, separated by spaces, as in words="the cat sees a bird".')
+                raise ObservationError(
+                    '--given words=: give the words of one sentence, separated by spaces, as in words="the '
+                    'cat sees a bird".'
+                )
             sentences = read_tokens(io.BytesIO(text.replace("\n", " ").encode())).sentences
             return reader_of_run(run.config, run.facts).batch(sentences)
         if name == "Y":
             heads = text.split(",")
-            if not all(head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads):
-                raise ObservationError(f"--given Y={text}: give the head of each of the n words, from 0 (the root) to n, such as Y=2,0,2.")
+            if not all(
+                head.isascii() and head.isdecimal() and len(head) < 10 and int(head) <= len(heads)
+                for head in heads
+            ):
+                raise ObservationError(
+                    f"--given Y={text}: give the head of each of the n words, from 0 (the root) to n, such "
+                    "as Y=2,0,2."
+                )
             return torch.eye(len(heads) + 1)[[int(head) for head in heads]].T[None]
         return super().read_value(run, name, text)
 
@@ -100,7 +116,10 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         """For the tree, the most probable head of each word."""
         if name == "Y":
             best = value[0].max(0)
-            return ", ".join(f"{m}<-{h} ({p:.0%})" for m, (h, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), 1))
+            return ", ".join(
+                f"{m}<-{h} ({p:.0%})"
+                for m, (h, p) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), 1)
+            )
         shown = super().show_value(run, name, value)
         assert isinstance(shown, str)
         return shown
@@ -142,7 +161,13 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         _require_finite(run)
         treebank = read_sentences(request)
         try:
-            parsed = parse_sentences(run.network, reader_of_run(run.config, run.facts), labels_of_run(run.facts), treebank.sentences, request)
+            parsed = parse_sentences(
+                run.network,
+                reader_of_run(run.config, run.facts),
+                labels_of_run(run.facts),
+                treebank.sentences,
+                request,
+            )
         except (DataError, DivergenceError) as error:
             # the message contains the line
             raise type(error)(f"{treebank.source}, {error}") from None
@@ -180,7 +205,10 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         }
         for name, figure in pictures.items():
             save_figure(figure, folder / name)
-        lines = [f"{len(test)} generated sentences: {describe(metrics)}", *tree_text(parsed.heads, chosen.forms, None, parsed.marginals).split("\n")]
+        lines = [
+            f"{len(test)} generated sentences: {describe(metrics)}",
+            *tree_text(parsed.heads, chosen.forms, None, parsed.marginals).split("\n"),
+        ]
         lines.append("pictures: " + ", ".join(str(folder / name) for name in pictures))
         return Answer(tuple(lines), vars(metrics))
 
@@ -193,11 +221,18 @@ def _require_finite(run: Trained) -> None:
     """
     for name, x in run.network.state_dict().items():
         if not bool(x.isfinite().all()):
-            raise DataError(f"{run.folder}: the weights {name!r} contain NaN or infinite entries. Use another run, or train again.")
+            raise DataError(
+                f"{run.folder}: the weights {name!r} contain NaN or infinite entries. Use another run, or "
+                "train again."
+            )
 
 
 def describe(metrics: Attachment) -> str:
     """Metrics in one line, in per cent."""
-    parts = [("UAS", metrics.uas), ("UAS without punctuation", metrics.uas_without_punctuation), ("LAS", metrics.las)]
+    parts = [
+        ("UAS", metrics.uas),
+        ("UAS without punctuation", metrics.uas_without_punctuation),
+        ("LAS", metrics.las),
+    ]
     parts += [("modifier lists", metrics.modifier_lists), ("exact match", metrics.exact_match)]
     return ", ".join(f"{name} {100 * value:.2f}" for name, value in parts if value is not None)

@@ -1,7 +1,7 @@
 """Sentences of a small generated language with trees, for using the parser without data.
 
-Prepositional phrases attach to the verb or to the noun before them by the preposition, and relative clauses can be extraposed, which makes trees
-that are not projective.
+Prepositional phrases attach to the verb or to the noun before them by the preposition, and relative clauses
+can be extraposed, which makes trees that are not projective.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def _sentence(random: Random, number: int) -> str:
 
     def noun_phrase(label: str) -> int:
         determiner = add(random.choice(_DETERMINERS), "DET", "det")
-        adjectives = [add(random.choice(_ADJECTIVES), "ADJ", "amod") for _ in range(random.choice((0, 0, 1, 2)))]
+        adjectives = [
+            add(random.choice(_ADJECTIVES), "ADJ", "amod") for _ in range(random.choice((0, 0, 1, 2)))
+        ]
         noun = add(random.choice(_NOUNS), "NOUN", label)
         for word in (determiner, *adjectives):
             words[word - 1][2] = str(noun)
@@ -70,5 +72,8 @@ def _sentence(random: Random, number: int) -> str:
         words[inside - 1][2] = str(clause)
     words[add(".", "PUNCT", "punct") - 1][2] = str(verb)
     lines = [f"# sent_id = generated-{number}", f"# text = {' '.join(word[0] for word in words)}"]
-    lines += [f"{k}\t{form}\t{form}\t{tag}\t_\t_\t{head}\t{label}\t_\t_" for k, (form, tag, head, label) in enumerate(words, 1)]
+    lines += [
+        f"{k}\t{form}\t{form}\t{tag}\t_\t_\t{head}\t{label}\t_\t_"
+        for k, (form, tag, head, label) in enumerate(words, 1)
+    ]
     return "\n".join(lines) + "\n\n"

@@ -40,8 +40,14 @@ class ParsingTask(Task):
         self.treebanks = treebanks or load_treebanks(config)
         train = self.treebanks.train.sentences
         self.reader = reader_of(config, train)
-        self.labels = sorted({word.deprel for sentence in train for word in sentence.words}) if config.labels else []
-        self.facts: dict[str, Any] = {**self.reader.facts(), "labels": self.labels, "data": checksums(self.treebanks)}
+        self.labels = (
+            sorted({word.deprel for sentence in train for word in sentence.words}) if config.labels else []
+        )
+        self.facts: dict[str, Any] = {
+            **self.reader.facts(),
+            "labels": self.labels,
+            "data": checksums(self.treebanks),
+        }
         self._examples = SentenceExamples(train, self.reader, self.labels)
         self._dev = SentenceExamples(self.treebanks.dev.sentences, self.reader, self.labels)
 
@@ -57,7 +63,9 @@ class ParsingTask(Task):
         for rows in lengths.argsort().chunk(max(1, min(PARTS, len(lengths) // LEAST))):
             longest = int(lengths[rows].max())
             own = labels[rows, :longest] if self.labels else None
-            total = total + len(rows) * network.loss(words[rows, : longest + 1], lengths[rows], heads[rows, :longest], own)
+            total = total + len(rows) * network.loss(
+                words[rows, : longest + 1], lengths[rows], heads[rows, :longest], own
+            )
         return total / len(words)
 
     def evaluate(self, network: nn.Module) -> dict[str, float]:
@@ -102,7 +110,10 @@ def labels_of_run(facts: Mapping[str, Any]) -> list[str]:
     """
     labels = facts.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise DataError(f"parsing: the run's labels must be a list of strings, got {labels!r}; its config.json has been changed.")
+        raise DataError(
+            f"parsing: the run's labels must be a list of strings, got {labels!r}; its config.json has been "
+            "changed."
+        )
     return labels
 
 
@@ -129,13 +140,16 @@ def build(config: ParsingConfig, facts: Mapping[str, Any]) -> ParsingNetwork:
 def divergence(where: str, iterations: int | None, config: ParsingConfig) -> DivergenceError:
     """Error for non-finite arc scores although all weights are finite."""
     return DivergenceError(
-        f"{where}: after {iterations or config.iterations} iterations the scores of arcs are NaN or infinite, since the energy is unbounded "
-        f"below for these weights. Use fewer --iterations (the run was trained with {config.iterations}), or train with --activation tanh or ball."
+        f"{where}: after {iterations or config.iterations} iterations the scores of arcs are NaN or "
+        f"infinite, since the energy is unbounded below for these weights. Use fewer --iterations (the run "
+        f"was trained with {config.iterations}), or train with --activation tanh or ball."
     )
 
 
 @torch.no_grad()
-def predict(network: ParsingNetwork, examples: SentenceExamples, iterations: int | None = None) -> tuple[list[list[int]], list[list[int]]]:
+def predict(
+    network: ParsingNetwork, examples: SentenceExamples, iterations: int | None = None
+) -> tuple[list[list[int]], list[list[int]]]:
     """Heads and label ids of all sentences, in order; label lists are empty without labels."""
     was_training = network.training
     network.eval()
@@ -154,12 +168,17 @@ def predict(network: ParsingNetwork, examples: SentenceExamples, iterations: int
     return heads, labels
 
 
-def evaluate(network: ParsingNetwork, examples: SentenceExamples, labels: Sequence[str], iterations: int | None = None) -> Attachment:
+def evaluate(
+    network: ParsingNetwork, examples: SentenceExamples, labels: Sequence[str], iterations: int | None = None
+) -> Attachment:
     """Attachment metrics of a network on sentences with gold trees."""
     heads, numbers = predict(network, examples, iterations)
     return measure(
-        [sentence.heads for sentence in examples.sentences], heads,
+        [sentence.heads for sentence in examples.sentences],
+        heads,
         punctuation=[[word.upos == "PUNCT" for word in sentence.words] for sentence in examples.sentences],
-        gold_labels=[[word.deprel for word in sentence.words] for sentence in examples.sentences] if labels else None,
+        gold_labels=[[word.deprel for word in sentence.words] for sentence in examples.sentences]
+        if labels
+        else None,
         predicted_labels=[[labels[k] for k in row] for row in numbers] if labels else None,
-    )  # fmt: skip
+    )

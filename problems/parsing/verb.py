@@ -9,7 +9,17 @@ from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import Positional, arg
 
-from unn.extending import Answer, Json, RunFolder, Trained, Verb, open_trained, require, require_number, require_rounds
+from unn.extending import (
+    Answer,
+    Json,
+    RunFolder,
+    Trained,
+    Verb,
+    open_trained,
+    require,
+    require_number,
+    require_rounds,
+)
 
 
 class ParsesSentences(ABC):
@@ -29,7 +39,6 @@ class ParseFile(Verb):
     """Parse sentences with a run of the parsing problem."""
 
     name: ClassVar[str] = "parse"
-
 
     run: RunFolder
     file: Annotated[Positional[str], arg(metavar="FILE")]

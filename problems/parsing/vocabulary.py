@@ -21,7 +21,25 @@ NOTHING, UNKNOWN, ROOT = 0, 1, 2
 SPELLED = 20
 """Maximum number of characters per word; longer words keep the first and last ten."""
 
-UNIVERSAL_TAGS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X")
+UNIVERSAL_TAGS = (
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+)
 
 
 class Reader(ABC):
@@ -66,8 +84,12 @@ class Vocabulary(Reader):
     def of(cls, sentences: Sequence[Sentence]) -> Vocabulary:
         """Vocabulary of the words of a treebank."""
         forms = Counter(word.form.lower() for sentence in sentences for word in sentence.words)
-        characters = Counter(character for sentence in sentences for word in sentence.words for character in word.form)
-        return cls(*(sorted(item for item, count in counts.items() if count > 1) for counts in (forms, characters)))
+        characters = Counter(
+            character for sentence in sentences for word in sentence.words for character in word.form
+        )
+        return cls(
+            *(sorted(item for item, count in counts.items() if count > 1) for counts in (forms, characters))
+        )
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Vocabulary:
@@ -77,8 +99,15 @@ class Vocabulary(Reader):
             DataError: if the facts contain no valid vocabulary.
         """
         for items in (facts.get("forms"), facts.get("characters")):
-            if not isinstance(items, list) or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
-                raise DataError("parsing: the run's forms and characters must be lists of distinct strings; its config.json has been changed.")
+            if (
+                not isinstance(items, list)
+                or not all(isinstance(item, str) for item in items)
+                or len(set(items)) < len(items)
+            ):
+                raise DataError(
+                    "parsing: the run's forms and characters must be lists of distinct strings; its "
+                    "config.json has been changed."
+                )
         return cls(facts["forms"], facts["characters"])
 
     def facts(self) -> dict[str, Any]:

@@ -38,8 +38,9 @@ class ProgramConfig:
     """Configuration of a run of a generative program.
 
     Attributes:
-        program: Function to trace, FILE.py:NAME; empty for an example, a line through noisy points. The file is
-            copied into the run folder, so it must be self-contained; the copy is executed whenever the run is opened.
+        program: Function to trace, FILE.py:NAME; empty for an example, a line through noisy points. The file
+            is copied into the run folder, so it must be self-contained; the copy is executed whenever the run
+            is opened.
         arguments: Arguments of the function, such as m=3,n=3; numbers and strings.
         observe: Comma-separated names of variables observed in training; "any" for any subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
@@ -73,7 +74,10 @@ class ProgramProblem(DeclaredProblem):
         known = self.traced(config).graph.variables
         for name in _names(config.observe):
             if name not in known:
-                raise DeclarationError(f"program: option observe names {name!r}, which is not a variable of {config.program}.{suggest(name, known)}")
+                raise DeclarationError(
+                    f"program: option observe names {name!r}, which is not a variable of "
+                    f"{config.program}.{suggest(name, known)}"
+                )
         super().check(config)
 
     def arguments_for(self, text: str) -> list[str] | None:
@@ -86,7 +90,8 @@ class ProgramProblem(DeclaredProblem):
         return {COPY: _read(path)}
 
     def in_folder(self, config: ProgramConfig, folder: Path) -> ProgramConfig:
-        """Use the copy of the program in the run folder; runs of versions without a copy refer to the original."""
+        """Use the copy of the program in the run folder; runs of versions without a copy refer to the
+        original."""
         _, name = _split(config.program)
         return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
 
@@ -126,16 +131,20 @@ class ProgramProblem(DeclaredProblem):
         """
         if facts.get("program", _digest(config.program)) != _digest(config.program):
             raise DataError(
-                f"{config.program} has changed since the run was made; its weights are those of another program. "
-                "Restore it, or train again."
+                f"{config.program} has changed since the run was made; its weights are those of another "
+                "program. Restore it, or train again."
             )
         return super().network(config, facts)
 
-    def generate(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def generate(
+        self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Draws from the program."""
         return self.traced(config).draw(count, generator)
 
-    def observed(self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Any entries, or all of some variables."""
         import torch
 
@@ -143,7 +152,10 @@ class ProgramProblem(DeclaredProblem):
         if config.observe == "any":
             return any_nodes(graph, count, generator, sizes)
         shapes = graph.adjacency().shapes
-        return {name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool) for name in _names(config.observe)}
+        return {
+            name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool)
+            for name in _names(config.observe)
+        }
 
     def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
         """All random variables of the program; computed ones have no spread of their own."""
@@ -170,7 +182,9 @@ def _split(program: str) -> tuple[Path, str]:
     program = program or EXAMPLE
     path, colon, name = program.rpartition(":")
     if not colon or not path.endswith(".py") or not name.isidentifier():
-        raise DeclarationError(f"program: option program is FILE.py:NAME, the function to trace, got {program!r}.")
+        raise DeclarationError(
+            f"program: option program is FILE.py:NAME, the function to trace, got {program!r}."
+        )
     return Path(path), name
 
 
@@ -201,7 +215,9 @@ def _load(program: str) -> Callable[..., object]:
         raise DataError(f"{path}: the program cannot be loaded: {type(error).__name__}: {error}.") from error
     attribute: Any = getattr(module, name, None)
     if not callable(attribute):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        functions = [
+            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        ]
         raise DataError(f"{path}: it contains no function {name!r}.{suggest(name, functions)}")
     function: Callable[..., object] = attribute
     return function
@@ -213,7 +229,9 @@ def _bound(config: ProgramConfig) -> Callable[[Any], object]:
     try:
         inspect.signature(program).bind(None, **options)
     except TypeError as error:
-        raise DeclarationError(f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}.") from None
+        raise DeclarationError(
+            f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}."
+        ) from None
 
     def bound(t: Any) -> object:
         return program(t, **options)
@@ -227,7 +245,10 @@ def _arguments(text: str) -> dict[str, Any]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, sign, value = item.partition("=")
         if not sign or not name.strip().isidentifier():
-            raise DeclarationError(f"program: option arguments must be comma-separated NAME=VALUE pairs, such as m=3,n=3, got {text!r}.")
+            raise DeclarationError(
+                f"program: option arguments must be comma-separated NAME=VALUE pairs, such as m=3,n=3, got "
+                f"{text!r}."
+            )
         try:
             arguments[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):

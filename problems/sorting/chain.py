@@ -24,9 +24,17 @@ def sorting(u: Tensor, certainty: float = CERTAINTY) -> Program:
         DeclarationError: for a certainty that is not between 0.5 and 1.
         ObservationError: for lists of another shape, or with NaN or infinite entries.
     """
-    if not isinstance(u, Tensor) or u.ndim != 2 or not u.numel() or not u.is_floating_point() or not bool(u.isfinite().all()):
+    if (
+        not isinstance(u, Tensor)
+        or u.ndim != 2
+        or not u.numel()
+        or not u.is_floating_point()
+        or not bool(u.isfinite().all())
+    ):
         actual = f"shape {tuple(u.shape)} and dtype {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-        raise ObservationError(f"u must be a floating-point tensor of shape (count, n) of finite numbers, got {actual}.")
+        raise ObservationError(
+            f"u must be a floating-point tensor of shape (count, n) of finite numbers, got {actual}."
+        )
     n = u.shape[1]
     first, second = torch.triu_indices(n, n, 1)
     log_probability = relaxed(certainty)

@@ -1,4 +1,5 @@
-"""Sorting as inference: u is the list, P a permutation, C[i,j] = P[i,j] u[j], s the sorted list (structured-diffusion paper, Appendix B)."""
+"""Sorting as inference: u is the list, P a permutation, C[i,j] = P[i,j] u[j], s the sorted list
+(structured-diffusion paper, Appendix B)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def generate(count: int, n: int, intermediate: bool, generator: torch.Generator)
 
 
 def error(u: Tensor, P: Tensor) -> float:
-    """Root mean squared difference of the sorted list and P u; u has shape ``(count, n)``, P ``(count, n, n)``."""
+    """Root mean squared difference of the sorted list and P u; u has shape ``(count, n)``, P ``(count, n,
+    n)``."""
     return float(((u.sort(1).values - (P @ u[:, :, None])[:, :, 0]) ** 2).mean().sqrt())
 
 

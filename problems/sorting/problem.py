@@ -53,7 +53,9 @@ class SortingProblem(DeclaredProblem):
 
     def check(self, config: SortingConfig) -> None:
         """Check the ranges of all options."""
-        check_ranges(self.name, {"length": (config.length, 1, 10_000), "examples": (config.examples, 0, 10**9)})
+        check_ranges(
+            self.name, {"length": (config.length, 1, 10_000), "examples": (config.examples, 0, 10**9)}
+        )
         check_observe(self.name, config.observe, ("u", "any"))
         super().check(config)
 
@@ -63,13 +65,17 @@ class SortingProblem(DeclaredProblem):
 
         return declare(config.length, config.intermediate, config.order)
 
-    def generate(self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def generate(
+        self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Gaussian lists with their permutations and sorted lists."""
         from .graph import generate
 
         return generate(count, config.length, config.intermediate, generator)
 
-    def observed(self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: SortingConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """The list; or any entries."""
         import torch
 
@@ -87,9 +93,14 @@ class SortingProblem(DeclaredProblem):
         from .graph import error, is_permutation
 
         u: Any = query.given["u"]
-        return {"rmse": error(u, values["P"]), "permutations": float(is_permutation(values["P"]).float().mean())}
+        return {
+            "rmse": error(u, values["P"]),
+            "permutations": float(is_permutation(values["P"]).float().mean()),
+        }
 
-    def untrained(self, config: SortingConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+    def untrained(
+        self, config: SortingConfig, given: Given, count: int, chain_steps: int
+    ) -> dict[str, Mapping[str, Tensor]]:
         """Metropolis-Hastings on the program that draws an entry of the list for each rank."""
         from ..generated.metropolis import metropolis
         from .chain import sorting

@@ -16,7 +16,8 @@ def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINT
     """Draw a digit for each empty cell, uniformly; each pair of cells that must differ is a constraint.
 
     Args:
-        puzzles: digits from 1, 0 for empty cells, shape ``(count, n, n)``; one per chain, or one for all chains.
+        puzzles: digits from 1, 0 for empty cells, shape ``(count, n, n)``; one per chain, or one for all
+            chains.
         rows, columns: size of a block.
         certainty: probability of the observation if a constraint holds.
 
@@ -28,11 +29,25 @@ def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINT
         ObservationError: for puzzles of another shape, or with other digits.
     """
     n = rows * columns
-    if not isinstance(puzzles, Tensor) or puzzles.is_floating_point() or puzzles.ndim != 3 or tuple(puzzles.shape[1:]) != (n, n):
-        actual = f"{puzzles.dtype} of shape {tuple(puzzles.shape)}" if isinstance(puzzles, Tensor) else type(puzzles).__name__
-        raise ObservationError(f"puzzles with blocks of {rows} x {columns} are whole numbers of shape (count, {n}, {n}), got {actual}.")
+    if (
+        not isinstance(puzzles, Tensor)
+        or puzzles.is_floating_point()
+        or puzzles.ndim != 3
+        or tuple(puzzles.shape[1:]) != (n, n)
+    ):
+        actual = (
+            f"{puzzles.dtype} of shape {tuple(puzzles.shape)}"
+            if isinstance(puzzles, Tensor)
+            else type(puzzles).__name__
+        )
+        raise ObservationError(
+            f"puzzles with blocks of {rows} x {columns} are whole numbers of shape (count, {n}, {n}), got "
+            f"{actual}."
+        )
     if not bool(((puzzles >= 0) & (puzzles <= n)).all()):
-        raise ObservationError(f"puzzles with blocks of {rows} x {columns} have digits from 1 to {n}, and 0 for an empty cell.")
+        raise ObservationError(
+            f"puzzles with blocks of {rows} x {columns} have digits from 1 to {n}, and 0 for an empty cell."
+        )
     pairs = declare(rows, columns).adjacency()
     ordered = pairs.rows < pairs.columns
     first, second = torch.from_numpy(pairs.rows[ordered]), torch.from_numpy(pairs.columns[ordered])
@@ -45,4 +60,6 @@ def sudoku(puzzles: Tensor, rows: int, columns: int, certainty: float = CERTAINT
     def outputs(values: Values) -> dict[str, Tensor]:
         return {"X": one_hot(values["X"].long(), n)}
 
-    return Program({"X": whole_numbers((n, n), n)}, log_likelihood, {"X": Partial(puzzles - 1, puzzles > 0)}, outputs)
+    return Program(
+        {"X": whole_numbers((n, n), n)}, log_likelihood, {"X": Partial(puzzles - 1, puzzles > 0)}, outputs
+    )

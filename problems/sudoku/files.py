@@ -13,9 +13,9 @@ _RULES = set("|+-= \t")
 def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[int]]:
     """Puzzles, digits from 1 and 0 for empty cells, row by row.
 
-    Either one puzzle per line, as consecutive cells (anything after a comma is ignored), or one row per line, ignoring
-    spaces and rules of ``| + -``. Digits above 9 are numbers separated by spaces. Empty cells are any of
-    ``0 . _ ? x *``.
+    Either one puzzle per line, as consecutive cells (anything after a comma is ignored), or one row per line,
+    ignoring spaces and rules of ``| + -``. Digits above 9 are numbers separated by spaces. Empty cells are
+    any of ``0 . _ ? x *``.
 
     Args:
         text: contents of the file.
@@ -26,10 +26,19 @@ def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[i
         DataError: for malformed puzzles, with line, column and reason.
     """
     n = rows * columns
-    lines = [(k + 1, line.rstrip()) for k, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff").split("\n"))]
-    lines = [(k, line) for k, line in lines if line.strip() and not line.lstrip().startswith("#") and not set(line) <= _RULES]
+    lines = [
+        (k + 1, line.rstrip())
+        for k, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff").split("\n"))
+    ]
+    lines = [
+        (k, line)
+        for k, line in lines
+        if line.strip() and not line.lstrip().startswith("#") and not set(line) <= _RULES
+    ]
     if not lines:
-        raise DataError(f"{source}: it contains no puzzle; write {n} rows of {n} cells, or all {n * n} cells in one line.")
+        raise DataError(
+            f"{source}: it contains no puzzle; write {n} rows of {n} cells, or all {n * n} cells in one line."
+        )
     puzzles: list[list[int]] = []
     grid: list[int] = []
     for number, line in lines:
@@ -45,7 +54,9 @@ def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[i
             expected = f"{n} for a row" + ("" if grid else f", or {n * n} for a whole puzzle")
             raise DataError(f"{source}, line {number}: {len(cells)} cells, expected {expected}.")
     if grid:
-        raise DataError(f"{source}, line {lines[-1][0]}: the last puzzle ends after {len(grid) // n} of {n} rows.")
+        raise DataError(
+            f"{source}, line {lines[-1][0]}: the last puzzle ends after {len(grid) // n} of {n} rows."
+        )
     return puzzles
 
 
@@ -57,7 +68,10 @@ def _cells(line: str, n: int, where: str) -> list[int]:
                 cells.append(0)
                 continue
             if not word.isascii() or not word.isdecimal() or len(word) > 9 or not 0 <= int(word) <= n:
-                raise DataError(f"{where}, cell {place}: {word!r} is neither a number from 1 to {n} nor an empty cell ({' '.join(_EMPTY)}).")
+                raise DataError(
+                    f"{where}, cell {place}: {word!r} is neither a number from 1 to {n} nor an empty cell "
+                    f"({' '.join(_EMPTY)})."
+                )
             cells.append(int(word))
         return cells
     cells = []
@@ -69,7 +83,10 @@ def _cells(line: str, n: int, where: str) -> list[int]:
         elif sign in "123456789" and int(sign) <= n:
             cells.append(int(sign))
         else:
-            raise DataError(f"{where}, column {column}: {sign!r} is neither a digit from 1 to {n} nor an empty cell ({' '.join(_EMPTY)}).")
+            raise DataError(
+                f"{where}, column {column}: {sign!r} is neither a digit from 1 to {n} nor an empty cell "
+                f"({' '.join(_EMPTY)})."
+            )
     return cells
 
 

@@ -99,7 +99,9 @@ def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) 
     return grids if n <= 4 else move_grids(grids, None, rows, columns, generator)[0]
 
 
-def move_grids(grids: Tensor, given: Tensor | None, rows: int, columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+def move_grids(
+    grids: Tensor, given: Tensor | None, rows: int, columns: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor | None]:
     """Apply random symmetries of sudoku to grids and their masks of given cells.
 
     Args:
@@ -153,7 +155,11 @@ def _peers(rows: int, columns: int) -> list[list[int]]:
     n = rows * columns
     place = [(k // n, k % n) for k in range(n * n)]
     return [
-        [o for o, (p, q) in enumerate(place) if o != k and (p == r or q == c or (p // rows == r // rows and q // columns == c // columns))]
+        [
+            o
+            for o, (p, q) in enumerate(place)
+            if o != k and (p == r or q == c or (p // rows == r // rows and q // columns == c // columns))
+        ]
         for k, (r, c) in enumerate(place)
     ]
 
@@ -185,7 +191,8 @@ def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:
         possible: all completions of the given cells, shape ``(grids, n, n)``.
 
     Returns:
-        valid: fraction of samples that are possible; kl: divergence of their frequencies from uniform, in nats;
+        valid: fraction of samples that are possible; kl: divergence of their frequencies from uniform, in
+            nats;
         expected_kl: mean divergence of as many uniform draws (to first order).
     """
     same = (samples.flatten(1)[:, None] == possible.flatten(1)[None]).all(2)
@@ -195,4 +202,8 @@ def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:
         return {"valid": 0.0, "kl": float("inf"), "expected_kl": float("nan")}
     share = hits / total
     kl = float((torch.special.xlogy(share, share * len(possible))).sum())
-    return {"valid": float(same.any(1).float().mean()), "kl": kl, "expected_kl": float((len(possible) - 1) / (2 * total))}
+    return {
+        "valid": float(same.any(1).float().mean()),
+        "kl": kl,
+        "expected_kl": float((len(possible) - 1) / (2 * total)),
+    }

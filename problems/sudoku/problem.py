@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, DescentOptions, Query, TakesData, TrainingConfig, check_ranges
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    DescentOptions,
+    Query,
+    TakesData,
+    TrainingConfig,
+    check_ranges,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +40,9 @@ class SudokuConfig:
         block_rows: Rows of a block.
         block_columns: Columns of a block; the grid has as many rows, columns and digits as a block has cells.
         examples: Number of training grids; 0 for an infinite stream.
-        puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Half of the training examples
-            are these under random symmetries, and evaluation uses the held-out fifth of each file. The others have
-            random cells given.
+        puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Half of the training
+            examples are these under random symmetries, and evaluation uses the held-out fifth of each file.
+            The others have random cells given.
     """
 
     block_rows: int = 2
@@ -64,7 +73,11 @@ class SudokuProblem(DeclaredProblem, TakesData):
         """Check the ranges of all options."""
         check_ranges(
             self.name,
-            {"block_rows": (config.block_rows, 1, 16), "block_columns": (config.block_columns, 1, 16), "examples": (config.examples, 0, 10**9)},
+            {
+                "block_rows": (config.block_rows, 1, 16),
+                "block_columns": (config.block_columns, 1, 16),
+                "examples": (config.examples, 0, 10**9),
+            },
         )
         super().check(config)
 
@@ -89,14 +102,18 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
         return declare(config.block_rows, config.block_columns)
 
-    def generate(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def generate(
+        self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Filled grids."""
         from .grids import draw_grids, one_hot
 
         grids = draw_grids(count, config.block_rows, config.block_columns, generator)
         return {"X": one_hot(grids, config.block_rows * config.block_columns)}
 
-    def observed(self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def observed(
+        self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Random cells; their number is uniform (structured-diffusion paper, Section 4)."""
         import torch
 
@@ -117,7 +134,9 @@ class SudokuProblem(DeclaredProblem, TakesData):
             return values, observed
         puzzles = self.puzzles(config)
         chosen = torch.randint(len(puzzles.grids), (count // 2,), generator=generator)
-        grids, given = move_grids(puzzles.grids[chosen], puzzles.given[chosen], config.block_rows, config.block_columns, generator)
+        grids, given = move_grids(
+            puzzles.grids[chosen], puzzles.given[chosen], config.block_rows, config.block_columns, generator
+        )
         assert given is not None
         values["X"][: count // 2] = one_hot(grids, config.block_rows * config.block_columns)
         observed["X"][: count // 2] = given
@@ -135,7 +154,8 @@ class SudokuProblem(DeclaredProblem, TakesData):
         return merge_puzzles([split.held_out if held_out else split.training for split in files.values()])
 
     def test_queries(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
-        """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files exist."""
+        """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files
+        exist."""
         import torch
 
         from unn import Partial
@@ -173,7 +193,9 @@ class SudokuProblem(DeclaredProblem, TakesData):
         wrong = violated_pairs(values["X"].argmax(3), config.block_rows, config.block_columns)
         return {"valid": float((wrong == 0).float().mean()), "violated_pairs": float(wrong.float().mean())}
 
-    def untrained(self, config: SudokuConfig, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
+    def untrained(
+        self, config: SudokuConfig, given: Given, count: int, chain_steps: int
+    ) -> dict[str, Mapping[str, Tensor]]:
         """Metropolis-Hastings on the program that draws a digit for each empty cell."""
         import torch
 
@@ -212,13 +234,15 @@ class SudokuProblem(DeclaredProblem, TakesData):
             source = str(path)
             if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
                 raise DataError(
-                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} and . or 0 for an "
-                    "empty cell. There is no file of that name either."
+                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 "
+                    f"to {n} and . or 0 for an empty cell. There is no file of that name either."
                 )
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise DataError(f"--given {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}.") from None
+                raise DataError(
+                    f"--given {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
+                ) from None
         puzzles = read_puzzles(text, config.block_rows, config.block_columns, source)
         if len(puzzles) > 1:
             raise DataError(f"{source}: {len(puzzles)} puzzles; give one at a time.")

@@ -52,20 +52,24 @@ class Split:
 def load_puzzles(path: str, rows: int, columns: int) -> dict[str, Split]:
     """Puzzles by the name of their file, up to its first dot.
 
-    Each line is a puzzle, optionally followed by a comma and its solution; otherwise the puzzle is solved, which is
-    slow for hard ones.
+    Each line is a puzzle, optionally followed by a comma and its solution; otherwise the puzzle is solved,
+    which is slow for hard ones.
 
     Args:
-        path: file, or folder of ``*.txt``, ``*.csv`` and their ``.gz``; looked up in ``$UNN_DATA`` if missing.
+        path: file, or folder of ``*.txt``, ``*.csv`` and their ``.gz``; looked up in ``$UNN_DATA`` if
+            missing.
         rows, columns: size of a block.
 
     Raises:
-        DataError: for files that are missing or malformed, puzzles without a solution or with several, and wrong solutions.
+        DataError: for files that are missing or malformed, puzzles without a solution or with several, and
+            wrong solutions.
     """
     folder = locate(path)
     files = [folder]
     if folder.is_dir():
-        files = sorted(file for file in folder.iterdir() if file.name.endswith((".txt", ".csv", ".txt.gz", ".csv.gz")))
+        files = sorted(
+            file for file in folder.iterdir() if file.name.endswith((".txt", ".csv", ".txt.gz", ".csv.gz"))
+        )
     if not files:
         raise DataError(f"{path}: there is no file of puzzles in this folder (.txt, .csv, or .gz of these).")
     return {file.name.split(".")[0]: _split(file, rows, columns) for file in files}
@@ -84,24 +88,39 @@ def merge_puzzles(parts: Sequence[Puzzles]) -> Puzzles:
 
 def _split(file: Path, rows: int, columns: int) -> Split:
     try:
-        text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text(encoding="utf-8")
+        text = (
+            gzip.decompress(file.read_bytes()).decode()
+            if file.suffix == ".gz"
+            else file.read_text(encoding="utf-8")
+        )
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: no puzzles can be read: {getattr(error, 'strerror', None) or error}.") from None
+        raise DataError(
+            f"{file}: no puzzles can be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     # independent of the order of lines in the file
     lines.sort(key=lambda line: hashlib.sha1(line.split(",")[0].encode()).digest())
     if len(lines) < 2:
-        raise DataError(f"{file}: {len(lines)} puzzles; at least two are needed, one to train on and one to hold out.")
+        raise DataError(
+            f"{file}: {len(lines)} puzzles; at least two are needed, one to train on and one to hold out."
+        )
     puzzles = read_puzzles("\n".join(line.split(",")[0] for line in lines), rows, columns, str(file))
     if len(puzzles) != len(lines):
         raise DataError(f"{file}: write each puzzle on its own line.")
-    solutions = [_solution(puzzle, line, rows, columns, file) for puzzle, line in zip(puzzles, lines, strict=True)]
+    solutions = [
+        _solution(puzzle, line, rows, columns, file) for puzzle, line in zip(puzzles, lines, strict=True)
+    ]
     n = rows * columns
     given = torch.tensor(puzzles).view(-1, n, n) > 0
     grids = torch.tensor(solutions).view(-1, n, n) - 1
-    wrong = (violated_pairs(grids, rows, columns) > 0) | (given & (torch.tensor(puzzles).view(-1, n, n) - 1 != grids)).flatten(1).any(1)
+    wrong = (violated_pairs(grids, rows, columns) > 0) | (
+        given & (torch.tensor(puzzles).view(-1, n, n) - 1 != grids)
+    ).flatten(1).any(1)
     if bool(wrong.any()):
-        raise DataError(f"{file}: the solution of the puzzle {lines[int(wrong.nonzero()[0])].split(',')[0]} breaks a rule or the puzzle.")
+        raise DataError(
+            f"{file}: the solution of the puzzle {lines[int(wrong.nonzero()[0])].split(',')[0]} breaks a "
+            "rule or the puzzle."
+        )
     first = len(lines) - max(1, round(_HELD_OUT * len(lines)))
     return Split(Puzzles(grids[:first], given[:first]), Puzzles(grids[first:], given[first:]))
 
@@ -111,7 +130,9 @@ def _solution(puzzle: list[int], line: str, rows: int, columns: int, file: Path)
     if not written:
         solutions = list(islice(completions(puzzle, rows, columns), 2))
         if len(solutions) != 1:
-            raise DataError(f"{file}: the puzzle {line} has {'no solution' if not solutions else 'several solutions'}.")
+            raise DataError(
+                f"{file}: the puzzle {line} has {'no solution' if not solutions else 'several solutions'}."
+            )
         return solutions[0]
     solution = read_puzzles(written[0], rows, columns, str(file))[0]
     if 0 in solution:

@@ -1,4 +1,5 @@
-"""How fast coordinate descent is, against the same updates written by hand as the undirected-network papers write them.
+"""How fast coordinate descent is, against the same updates written by hand as the undirected-network papers
+write them.
 
 The hand-written loops start from tensors of zeros and compute every message anew in every update. Run as
 ``python -m tests.benchmarks.core [--quick] [--only NAME]``.
@@ -42,10 +43,17 @@ class Model:
     other: Rounds
 
 
-# -- models ----------------------------------------------------------------------------------------------------------
+# -- models --------------------------------------------------------------------------------------------------
 
 
-def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
+def mlp(
+    inputs: int = 784,
+    hidden: int = 512,
+    labels: int = 10,
+    batch: int = 64,
+    check_values: bool = True,
+    device: str = "cpu",
+) -> Model:
     """An undirected network with one hidden layer; order H, Y."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -71,10 +79,17 @@ def mlp(inputs: int = 784, hidden: int = 512, labels: int = 10, batch: int = 64,
             y = torch.softmax(logits, 1)
         return logits
 
-    return Model("mlp", tuple(g.parameters()), lambda rounds: _tensor(net.preactivations(x, iterations=rounds)), by_hand)
+    return Model(
+        "mlp",
+        tuple(g.parameters()),
+        lambda rounds: _tensor(net.preactivations(x, iterations=rounds)),
+        by_hand,
+    )
 
 
-def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
+def convolution(
+    size: int = 28, channels: int = 32, batch: int = 64, check_values: bool = True, device: str = "cpu"
+) -> Model:
     """The network of the digits problem; order H1, H2, label.
 
     Args:
@@ -88,7 +103,9 @@ def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_value
         torch.manual_seed(0)
         g = digits.declare(size, size, channels=channels)
         images = (torch.rand(batch, 1, size, size) * 2 - 1).to(device)
-    net = unn.Unrolled(g.to(device), given="image", want="label", order=["H1", "H2", "label"], check_values=check_values)
+    net = unn.Unrolled(
+        g.to(device), given="image", want="label", order=["H1", "H2", "label"], check_values=check_values
+    )
     W1, W2, V, b1, b2, b = (g.get_parameter(name) for name in ("W1", "W2", "V", "b1", "b2", "b"))
 
     def by_hand(rounds: int) -> Tensor:
@@ -101,11 +118,24 @@ def convolution(size: int = 28, channels: int = 32, batch: int = 64, check_value
             y = torch.softmax(logits, 1)
         return logits
 
-    return Model("convolution", tuple(g.parameters()), lambda rounds: _tensor(net.preactivations(images, iterations=rounds)), by_hand)
+    return Model(
+        "convolution",
+        tuple(g.parameters()),
+        lambda rounds: _tensor(net.preactivations(images, iterations=rounds)),
+        by_hand,
+    )
 
 
-def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int = 64, check_values: bool = True, device: str = "cpu") -> Model:
-    """Undirected self-attention; order Q, K, V, S, H, S, V, K, Q, then the missing rows of X (undirected-network paper, Section 4)."""
+def attention(
+    width: int = 256,
+    length: int = 25,
+    missing: int = 3,
+    batch: int = 64,
+    check_values: bool = True,
+    device: str = "cpu",
+) -> Model:
+    """Undirected self-attention; order Q, K, V, S, H, S, V, K, Q, then the missing rows of X
+    (undirected-network paper, Section 4)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         positions = torch.randn(length, width)
@@ -113,7 +143,13 @@ def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int =
         x = torch.randn(batch, length, width) * known[:, :, None]
         g = _declare_attention(positions).to(device)
     positions, known, x = (tensor.to(device) for tensor in (positions, known, x))
-    net = unn.Unrolled(g, given="X", want="X", order=unn.ForwardBackward(["Q", "K", "V", "S", "H"], last="X"), check_values=check_values)
+    net = unn.Unrolled(
+        g,
+        given="X",
+        want="X",
+        order=unn.ForwardBackward(["Q", "K", "V", "S", "H"], last="X"),
+        check_values=check_values,
+    )
     seen = unn.Partial(x, known[:, :, None])
     W_Q, W_K, W_V = (g.get_parameter(name) for name in ("W_Q", "W_K", "W_V"))
 
@@ -134,7 +170,9 @@ def attention(width: int = 256, length: int = 25, missing: int = 3, batch: int =
             z = torch.where(known[:, :, None], x, v @ W_V + q @ W_Q + k @ W_K)
         return z
 
-    return Model("attention", tuple(g.parameters()), lambda rounds: _tensor(net(seen, iterations=rounds)), by_hand)
+    return Model(
+        "attention", tuple(g.parameters()), lambda rounds: _tensor(net(seen, iterations=rounds)), by_hand
+    )
 
 
 def _declare_attention(positions: Tensor) -> unn.FactorGraph:
@@ -164,7 +202,7 @@ def chain(count: int = 1000, states: int = 4) -> unn.FactorGraph:
     return g
 
 
-# -- cases -----------------------------------------------------------------------------------------------------------
+# -- cases ---------------------------------------------------------------------------------------------------
 
 
 def forward(run: Rounds, rounds: int) -> Callable[[], Tensor]:
@@ -177,7 +215,9 @@ def forward(run: Rounds, rounds: int) -> Callable[[], Tensor]:
     return call
 
 
-def forward_backward(run: Rounds, rounds: int, parameters: Sequence[Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+def forward_backward(
+    run: Rounds, rounds: int, parameters: Sequence[Tensor]
+) -> Callable[[], tuple[Tensor, ...]]:
     """The output, and the gradients of its sum with fixed weights, which costs no loss of its own."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -202,7 +242,10 @@ def cases_of(model: Model, rounds: Sequence[int], limits: Mapping[int, float]) -
     found = []
     for kind in ("forward", "forward+backward"):
         for k in rounds:
-            ours, other = (forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters) for run in (model.ours, model.other))
+            ours, other = (
+                forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters)
+                for run in (model.ours, model.other)
+            )
             found.append(Case(f"{model.name} {kind} k={k}", ours, other, limits.get(k), note))
     return found
 
@@ -216,16 +259,19 @@ def cases() -> list[Case]:
     ]
 
 
-# -- absolute figures ------------------------------------------------------------------------------------------------
+# -- absolute figures ----------------------------------------------------------------------------------------
 
 
 def engine_figures(pairs: int) -> list[Figure]:
-    """What the engine adds to the tensor operations themselves, measured where these are as small as can be."""
+    """What the engine adds to the tensor operations themselves, measured where these are as small as can
+    be."""
     model = mlp(inputs=2, hidden=2, labels=2, batch=1)
 
     def surplus(rounds: int) -> float:
         """Microseconds that the engine takes longer."""
-        result = bench.measure(Case("tiny", forward(model.ours, rounds), forward(model.other, rounds), None, ""), pairs)
+        result = bench.measure(
+            Case("tiny", forward(model.ours, rounds), forward(model.other, rounds), None, ""), pairs
+        )
         return 1e3 * (result.ours_ms - result.other_ms)
 
     return [
@@ -248,7 +294,7 @@ def building_figures(samples: int) -> list[Figure]:
     ]
 
 
-# -- running ---------------------------------------------------------------------------------------------------------
+# -- running -------------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> list[str]:
@@ -263,7 +309,8 @@ def report(
     arguments: Sequence[str] | None,
     relative: Callable[[Case], float] = lambda case: 1e-4,
 ) -> list[str]:
-    """Measure and print the cases and groups of figures whose names were asked for; nothing if there are none.
+    """Measure and print the cases and groups of figures whose names were asked for; nothing if there are
+    none.
 
     Args:
         about: says what is measured.
@@ -277,7 +324,12 @@ def report(
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer pairs")
-    parser.add_argument("--only", default="", metavar="NAME", help="only cases, and groups of figures, whose names contain this")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="NAME",
+        help="only cases, and groups of figures, whose names contain this",
+    )
     options = parser.parse_args(arguments)
     pairs = 5 if options.quick else 15
 

@@ -1,7 +1,9 @@
-"""The models of the benchmarks on a GPU, eager and compiled, in float32 and bfloat16, against the same loops written by hand.
+"""The models of the benchmarks on a GPU, eager and compiled, in float32 and bfloat16, against the same loops
+written by hand.
 
-Run as ``python -m tests.benchmarks.gpu [--quick] [--only NAME]``, or as the second part of ``unn bench``. Times are those between two CUDA
-events, so that they hold whatever bounds a call, the device or the launching of its kernels; memory is what CUDA's allocator counts.
+Run as ``python -m tests.benchmarks.gpu [--quick] [--only NAME]``, or as the second part of ``unn bench``.
+Times are those between two CUDA events, so that they hold whatever bounds a call, the device or the launching
+of its kernels; memory is what CUDA's allocator counts.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ MODELS: dict[str, Callable[[str], Model]] = {
 DIFFERENCES = {"float32": 1e-3, "bfloat16": math.inf}
 """The share of the largest entry by which the two ways to compute the same may differ, gradients included.
 
-What bfloat16 rounds grows from round to round, so that nothing but finite numbers is asked of it: float32 says that both compute the same.
+What bfloat16 rounds grows from round to round, so that nothing but finite numbers is asked of it: float32
+says that both compute the same.
 """
 
 
-# -- measuring -------------------------------------------------------------------------------------------------------
+# -- measuring -----------------------------------------------------------------------------------------------
 
 
 def event_seconds(run: Run) -> float:
@@ -62,7 +65,8 @@ def allocated_bytes(run: Run) -> int:
 
 
 def measure(case: Case, pairs: int, device: str) -> Result:
-    """Time both ways of a case in turns on a device; on the CPU in processor times, and without memory, which compiled calls do not tell there."""
+    """Time both ways of a case in turns on a device; on the CPU in processor times, and without memory, which
+    compiled calls do not tell there."""
     if device == "cpu":
         return bench.measure(case, pairs, memory=lambda run: 0)
     return bench.measure(case, pairs, clock=event_seconds, memory=allocated_bytes)
@@ -84,10 +88,12 @@ def full_precision() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = before[1]
 
 
-# -- cases -----------------------------------------------------------------------------------------------------------
+# -- cases ---------------------------------------------------------------------------------------------------
 
 
-def cases_of(model: Model, rounds: Sequence[int], device: str, precision: str, backend: str | None) -> list[Case]:
+def cases_of(
+    model: Model, rounds: Sequence[int], device: str, precision: str, backend: str | None
+) -> list[Case]:
     """Forward, then forward and backward, for each number of rounds.
 
     Args:
@@ -109,7 +115,9 @@ def _prepared(run: Rounds, rounds: Sequence[int], device: str, precision: str, b
         def call(k: int = k) -> torch.Tensor:
             return run(k)
 
-        calls[k] = call if backend is None else torch.compile(call, fullgraph=True, dynamic=False, backend=backend)
+        calls[k] = (
+            call if backend is None else torch.compile(call, fullgraph=True, dynamic=False, backend=backend)
+        )
 
     def prepared(k: int) -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext():
@@ -120,7 +128,12 @@ def _prepared(run: Rounds, rounds: Sequence[int], device: str, precision: str, b
 
 
 def section(
-    device: str, pairs: int, only: str = "", rounds: Sequence[int] = ROUNDS, backend: str = "inductor", compiled: bool = True
+    device: str,
+    pairs: int,
+    only: str = "",
+    rounds: Sequence[int] = ROUNDS,
+    backend: str = "inductor",
+    compiled: bool = True,
 ) -> Iterator[str]:
     """Measure everything; a title and a table for each way to run.
 
@@ -140,12 +153,21 @@ def section(
             for make in MODELS.values():
                 torch._dynamo.reset()
                 with full_precision(), torch._dynamo.config.patch(recompile_limit=64):
-                    found = [case for case in cases_of(make(device), rounds, device, precision, chosen) if only in case.name]
-                    for case in tqdm(found, desc=f"measuring, {precision}", unit="case", leave=False, disable=None):
+                    found = [
+                        case
+                        for case in cases_of(make(device), rounds, device, precision, chosen)
+                        if only in case.name
+                    ]
+                    for case in tqdm(
+                        found, desc=f"measuring, {precision}", unit="case", leave=False, disable=None
+                    ):
                         bench.require_equal(case, DIFFERENCES[precision])
                         results.append(measure(case, pairs, device))
             if results:
-                title = f"{'eager' if chosen is None else 'compiled'}, {precision}{' by autocast' if precision == 'bfloat16' else ''}"
+                title = (
+                    f"{'eager' if chosen is None else 'compiled'}, "
+                    f"{precision}{' by autocast' if precision == 'bfloat16' else ''}"
+                )
                 yield f"{title}\n\n{bench.table(results)}\n"
 
 
@@ -162,10 +184,17 @@ def main(arguments: Sequence[str] | None = None) -> list[str]:
     names = [case.name for make in MODELS.values() for case in core.cases_of(make("cpu"), ROUNDS, {})]
     if not any(options.only in name for name in names):
         return names
-    print(f"{torch.cuda.get_device_name()}; torch {torch.__version__}; CUDA {torch.version.cuda}; TF32 off; values not checked", end="\n\n")
+    print(
+        f"{torch.cuda.get_device_name()}; torch {torch.__version__}; CUDA {torch.version.cuda}; TF32 off; "
+        "values not checked",
+        end="\n\n",
+    )
     for part in section("cuda", 5 if options.quick else 15, options.only, compiled=not options.quick):
         print(part)
-    print("other: hand-written loop from zeros, every message computed in every update; compiled too where ours is")
+    print(
+        "other: hand-written loop from zeros, every message computed in every update; compiled too where "
+        "ours is"
+    )
     return names
 
 

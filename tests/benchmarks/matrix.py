@@ -1,4 +1,5 @@
-"""Train every engine on every problem that it serves, with the defaults of the problem, and write the figures.
+"""Train every engine on every problem that it serves, with the defaults of the problem, and write the
+figures.
 
     python tests/benchmarks/matrix.py docs/results/matrix.csv [PROBLEM ...]
 

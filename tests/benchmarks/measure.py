@@ -1,4 +1,5 @@
-"""Measuring: two ways to compute the same thing, run in pairs in one process, with times, peak memory and a verdict."""
+"""Measuring: two ways to compute the same thing, run in pairs in one process, with times, peak memory and a
+verdict."""
 
 from __future__ import annotations
 
@@ -93,12 +94,14 @@ class Figure:
         return None if self.limit is None else self.value <= self.limit
 
 
-def measure(case: Case, pairs: int = 15, warmup: int = 3, clock: Clock | None = None, memory: Memory | None = None) -> Result:
+def measure(
+    case: Case, pairs: int = 15, warmup: int = 3, clock: Clock | None = None, memory: Memory | None = None
+) -> Result:
     """Time both ways of a case in turns, on one thread.
 
-    Times are processor times, kernel included: pauses while something else runs do not count. What it does to caches slows both members
-    of a pair alike, so that the median of the pairs' ratios tells more than the ratio of two medians. Which of the two goes first changes
-    from pair to pair.
+    Times are processor times, kernel included: pauses while something else runs do not count. What it does to
+    caches slows both members of a pair alike, so that the median of the pairs' ratios tells more than the
+    ratio of two medians. Which of the two goes first changes from pair to pair.
 
     Args:
         case: to run.
@@ -142,9 +145,10 @@ def median_seconds(run: Run, samples: int = 15, warmup: int = 3) -> float:
 def peak_memory(run: Run) -> int:
     """The most bytes of new tensors that are alive at one time during a call.
 
-    Counted are the storages of all tensors that operators return, in the forward and in the backward pass, each once however many
-    views it has, from the operator that makes it until its last owner is gone (autograd counts as an owner). Not counted are tensors that
-    existed before the call, and scratch space that a kernel takes and frees inside one operator. The number is exact and the same in each
+    Counted are the storages of all tensors that operators return, in the forward and in the backward pass,
+    each once however many views it has, from the operator that makes it until its last owner is gone
+    (autograd counts as an owner). Not counted are tensors that existed before the call, and scratch space
+    that a kernel takes and frees inside one operator. The number is exact and the same in each
     run: it depends on neither the allocator nor what else runs.
     """
     import weakref
@@ -158,7 +162,13 @@ def peak_memory(run: Run) -> int:
 
     def storages(tree: object) -> Iterator[torch.UntypedStorage]:
         leaves = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-        parts = (part for x in leaves for part in ((x.values(), x.crow_indices(), x.col_indices()) if x.layout == torch.sparse_csr else (x,)))
+        parts = (
+            part
+            for x in leaves
+            for part in (
+                (x.values(), x.crow_indices(), x.col_indices()) if x.layout == torch.sparse_csr else (x,)
+            )
+        )
         return (part.untyped_storage() for part in parts)
 
     def freed(address: int) -> None:
@@ -187,7 +197,8 @@ def peak_memory(run: Run) -> int:
 
 
 def require_equal(case: Case, relative: float = 1e-4) -> None:
-    """Check that both ways return the same tensor, or tuple of tensors, to a share of the largest entry of each.
+    """Check that both ways return the same tensor, or tuple of tensors, to a share of the largest entry of
+    each.
 
     Raises:
         ArithmeticError: names the case, the number of the tensor and the distance.
@@ -198,11 +209,15 @@ def require_equal(case: Case, relative: float = 1e-4) -> None:
         distance = float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
         # written so that NaN fails too
         if not distance <= relative:
-            raise ArithmeticError(f"{case.name}: tensor {number} differs by {distance:.2g} of its largest entry, more than {relative:g}.")
+            raise ArithmeticError(
+                f"{case.name}: tensor {number} differs by {distance:.2g} of its largest entry, more than "
+                f"{relative:g}."
+            )
 
 
 def table(results: Sequence[Result]) -> str:
-    """A markdown table: times in milliseconds, the median ratio with half the distance of its quartiles, the verdict."""
+    """A markdown table: times in milliseconds, the median ratio with half the distance of its quartiles, the
+    verdict."""
     rows = [
         (
             r.case.name,
@@ -237,8 +252,9 @@ def machine() -> str:
 def keep_memory() -> None:
     """Let this process keep freed memory from now on (glibc; does nothing elsewhere).
 
-    By default large tensors are given back to the system and cleared anew, page by page, at the next use. That can cost more than the
-    arithmetic, and whether it happens depends on what ran before, so that the same code takes one or two times as long.
+    By default large tensors are given back to the system and cleared anew, page by page, at the next use.
+    That can cost more than the arithmetic, and whether it happens depends on what ran before, so that the
+    same code takes one or two times as long.
     """
     import ctypes
 
@@ -297,5 +313,11 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to one width, the first aligned left, the others right."""
     widths = [max(3, *(len(row[k]) for row in (header, *rows))) for k in range(len(header))]
     rule = ["-" * width if k == 0 else "-" * (width - 1) + ":" for k, width in enumerate(widths)]
-    lines = [[cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (header, *rows)]
+    lines = [
+        [
+            cell.ljust(w) if k == 0 else cell.rjust(w)
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in (header, *rows)
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))

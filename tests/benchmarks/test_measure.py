@@ -11,7 +11,18 @@ import torch
 
 from problems.sudoku import grids as sudoku
 from tests.benchmarks import attention, core, gpu
-from tests.benchmarks.measure import Case, Figure, Result, figure_table, measure, median_seconds, one_thread, peak_memory, require_equal, table
+from tests.benchmarks.measure import (
+    Case,
+    Figure,
+    Result,
+    figure_table,
+    measure,
+    median_seconds,
+    one_thread,
+    peak_memory,
+    require_equal,
+    table,
+)
 from unn.ops.attention import AttentionMask
 
 MEGABYTE = 2**20
@@ -36,15 +47,25 @@ def work(seconds: float) -> None:
         pass
 
 
-def case(limit: float | None = None, ours: Callable[[], object] = int, other: Callable[[], object] = int) -> Case:
+def case(
+    limit: float | None = None, ours: Callable[[], object] = int, other: Callable[[], object] = int
+) -> Case:
     return Case("a case", ours, other, limit, "")
 
 
 def result(ratio: float, limit: float | None, other_bytes: int = 4) -> Result:
-    return Result(case(limit), ours_ms=ratio, other_ms=1.0, ratio=ratio, spread=(ratio, ratio + 0.2), ours_bytes=3, other_bytes=other_bytes)
+    return Result(
+        case(limit),
+        ours_ms=ratio,
+        other_ms=1.0,
+        ratio=ratio,
+        spread=(ratio, ratio + 0.2),
+        ours_bytes=3,
+        other_bytes=other_bytes,
+    )
 
 
-# -- the benchmarked models ------------------------------------------------------------------------------------------
+# -- the benchmarked models ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -84,7 +105,7 @@ def test_chain_has_one_factor_for_each_pair_and_one_table() -> None:
     assert [tuple(p.shape) for p in g.parameters()] == [(3, 3)]
 
 
-# -- checking before measuring ---------------------------------------------------------------------------------------
+# -- checking before measuring -------------------------------------------------------------------------------
 
 
 def test_different_outputs_are_refused() -> None:
@@ -103,7 +124,7 @@ def test_missing_outputs_are_refused() -> None:
         require_equal(case(ours=lambda: (torch.ones(1), torch.ones(1)), other=lambda: torch.ones(1)))
 
 
-# -- time ------------------------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------------------
 
 
 def test_measure_finds_which_way_is_slower() -> None:
@@ -163,7 +184,7 @@ def test_median_of_seconds() -> None:
     assert 0.01 <= median_seconds(lambda: work(0.01), samples=3, warmup=0) < 1
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 
 
 def test_memory_of_one_tensor() -> None:
@@ -206,11 +227,15 @@ def test_measure_reports_memory_of_both() -> None:
     assert (found.ours_bytes, found.other_bytes, found.memory_ratio) == (400, 800, 0.5)
 
 
-# -- tables ----------------------------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ratio", "limit", "passed"), [(0.5, 0.6, True), (0.6, 0.6, True), (0.7, 0.6, False), (9.0, None, None)])
-def test_verdict_compares_the_ratio_with_the_limit(ratio: float, limit: float | None, passed: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "limit", "passed"), [(0.5, 0.6, True), (0.6, 0.6, True), (0.7, 0.6, False), (9.0, None, None)]
+)
+def test_verdict_compares_the_ratio_with_the_limit(
+    ratio: float, limit: float | None, passed: bool | None
+) -> None:
     assert result(ratio, limit).passed is passed
     assert Figure("f", ratio, "ms", limit).passed is passed
 
@@ -230,38 +255,57 @@ def test_empty_table_has_its_header() -> None:
 
 
 def test_table_of_figures() -> None:
-    lines = figure_table([Figure("update", 12.34, "us", 30.0), Figure("build", 80.0, "ms", 50.0), Figure("free", 1.0, "s")]).splitlines()
+    lines = figure_table(
+        [Figure("update", 12.34, "us", 30.0), Figure("build", 80.0, "ms", 50.0), Figure("free", 1.0, "s")]
+    ).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == ["figure", "value", "limit", "verdict"]
-    assert cells[2:] == [["update", "12.3 us", "30.00", "passes"], ["build", "80 ms", "50.00", "fails"], ["free", "1 s", "-", "-"]]
+    assert cells[2:] == [
+        ["update", "12.3 us", "30.00", "passes"],
+        ["build", "80 ms", "50.00", "fails"],
+        ["free", "1 s", "-", "-"],
+    ]
 
 
 def test_the_choice_of_a_kernel_is_compared_with_the_fastest_in_several_batches() -> None:
-    setting = attention.Setting("small", lambda: sudoku.declare(2, 2), {}, heads=2, width=4, batch=2, choice=1.2)
+    setting = attention.Setting(
+        "small", lambda: sudoku.declare(2, 2), {}, heads=2, width=4, batch=2, choice=1.2
+    )
     cases = attention.choice_cases(setting, AttentionMask(setting.graph().adjacency()))
-    assert [c.name.split(":")[0] for c in cases] == [f"attention small, batch {batch}" for batch in (1, 2, 4, 8)]
+    assert [c.name.split(":")[0] for c in cases] == [
+        f"attention small, batch {batch}" for batch in (1, 2, 4, 8)
+    ]
     for c in cases:
         require_equal(c, 1e-3)
     # all graphs of one size have a limit
     assert [s.choice for s in attention.settings()] == [1.2] * 5 + [None]
 
 
-# -- the section of a GPU --------------------------------------------------------------------------------------------
+# -- the section of a GPU ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "MODELS", {name: (lambda device, make=make: make()) for name, make in MODELS.items()})
+    monkeypatch.setattr(
+        gpu, "MODELS", {name: (lambda device, make=make: make()) for name, make in MODELS.items()}
+    )
 
 
 def test_other_clocks_and_memories_can_be_used() -> None:
     times = {"ours": 3.0, "other": 2.0}
     ours, other = (lambda: "ours"), (lambda: "other")
-    found = measure(case(ours=ours, other=other), pairs=2, clock=lambda run: times[str(run())], memory=lambda run: 8 if run is ours else 2)
+    found = measure(
+        case(ours=ours, other=other),
+        pairs=2,
+        clock=lambda run: times[str(run())],
+        memory=lambda run: 8 if run is ours else 2,
+    )
     assert (found.ratio, found.ours_ms, found.memory_ratio) == (1.5, 3000.0, 4.0)
 
 
-def test_without_a_gpu_its_section_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_its_section_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     gpu.main(["--quick"])
     assert capsys.readouterr().out == "no GPU: its section was left out\n"
@@ -272,11 +316,17 @@ def test_without_a_gpu_its_section_is_left_out(monkeypatch: pytest.MonkeyPatch, 
 def test_the_section_of_a_gpu_has_a_table_for_each_way_to_run() -> None:
     parts = list(gpu.section("cpu", pairs=1, only="mlp", rounds=(1, 2), backend="eager"))
     assert [part.splitlines()[0] for part in parts] == [
-        "eager, float32", "eager, bfloat16 by autocast", "compiled, float32", "compiled, bfloat16 by autocast",
+        "eager, float32", "eager, bfloat16 by autocast", "compiled, float32", "compiled, bfloat16 by "
+                                                                              "autocast",
     ]  # fmt: skip
     for part in parts:
         names = [line.split("|")[1].strip() for line in part.splitlines()[4:]]
-        assert names == ["mlp forward k=1", "mlp forward k=2", "mlp forward+backward k=1", "mlp forward+backward k=2"]
+        assert names == [
+            "mlp forward k=1",
+            "mlp forward k=2",
+            "mlp forward+backward k=1",
+            "mlp forward+backward k=2",
+        ]
 
 
 @pytest.mark.usefixtures("small_models")

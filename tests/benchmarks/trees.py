@@ -1,5 +1,6 @@
-"""How fast marginals of trees are, against torch-struct and against a factorisation shifted by the largest score; and a structured network, against
-the same updates written by hand. Run as ``python -m tests.benchmarks.trees [--quick] [--only NAME]``.
+"""How fast marginals of trees are, against torch-struct and against a factorisation shifted by the largest
+score; and a structured network, against the same updates written by hand. Run as ``python -m
+tests.benchmarks.trees [--quick] [--only NAME]``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def by_torch_struct(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_shifted_factorisation(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """One factorisation in float64 of the Laplacian with its first row replaced (Koo et al., 2007), scores less their largest, nothing checked."""
+    """One factorisation in float64 of the Laplacian with its first row replaced (Koo et al., 2007), scores
+    less their largest, nothing checked."""
     wide = scores.double()
     shift = wide.detach().amax((1, 2), keepdim=True)
     weights = (wide - shift).exp()
@@ -55,7 +57,9 @@ def ours(scores: Tensor) -> tuple[Tensor, Tensor]:
     return log_partition_and_marginals(scores)
 
 
-def forward(function: Callable[[Tensor], tuple[Tensor, Tensor]], scores: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+def forward(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], scores: Tensor
+) -> Callable[[], tuple[Tensor, Tensor]]:
     """Log-partition and marginals without autograd."""
 
     @torch.no_grad()
@@ -65,7 +69,9 @@ def forward(function: Callable[[Tensor], tuple[Tensor, Tensor]], scores: Tensor)
     return call
 
 
-def forward_backward(function: Callable[[Tensor], tuple[Tensor, Tensor]], scores: Tensor, slope: Tensor) -> Callable[[], Tensor]:
+def forward_backward(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], scores: Tensor, slope: Tensor
+) -> Callable[[], Tensor]:
     """The gradient of the log-partition and of the marginals in a fixed direction."""
 
     def call() -> Tensor:
@@ -84,12 +90,22 @@ def marginal_cases() -> list[Case]:
     for kind, limit in (("forward", 0.7), ("forward+backward", 0.9)):
         for batch, n in SIZES:
             scores, slope = torch.randn(2, batch, n, n, generator=generator)
-            for name, other, bound in (("torch-struct", by_torch_struct, limit), ("shifted LU", by_shifted_factorisation, None)):
+            for name, other, bound in (
+                ("torch-struct", by_torch_struct, limit),
+                ("shifted LU", by_shifted_factorisation, None),
+            ):
                 if kind == "forward":
                     calls = forward(ours, scores), forward(other, scores)
                 else:
                     calls = forward_backward(ours, scores, slope), forward_backward(other, scores, slope)
-                found.append(Case(f"trees {kind} ({batch}, {n}) against {name}", *calls, bound, f"{name}: {(other.__doc__ or '').splitlines()[0]}"))
+                found.append(
+                    Case(
+                        f"trees {kind} ({batch}, {n}) against {name}",
+                        *calls,
+                        bound,
+                        f"{name}: {(other.__doc__ or '').splitlines()[0]}",
+                    )
+                )
     return found
 
 
@@ -103,7 +119,10 @@ def structured_network(n: int, batch: int = 32, width: int = 400, hidden: int = 
         M = g.variable("M", "word modifier_hidden", unn.NonNegative())
         Y = g.variable("Y", "word modifier", TreeEntropy())
         W_H, W_M = g.parameter("W_H", "hidden width"), g.parameter("W_M", "modifier_hidden width")
-        b_H, b_M = g.parameter("b_H", "hidden", init="normal"), g.parameter("b_M", "modifier_hidden", init="normal")
+        b_H, b_M = (
+            g.parameter("b_H", "hidden", init="normal"),
+            g.parameter("b_M", "modifier_hidden", init="normal"),
+        )
         V = g.parameter("V", "hidden modifier_hidden", init="normal")
         g.factor(Multilinear(H["i d"], W_H["d e"], X["i e"]))
         g.factor(Multilinear(M["j d"], W_M["d e"], X["j e"]))
@@ -132,7 +151,12 @@ def structured_network(n: int, batch: int = 32, width: int = 400, hidden: int = 
 
 def cases() -> list[Case]:
     """Marginals of trees, and the structured network."""
-    networks = [case for n in (20, 40) for case in cases_of(structured_network(n), (1, 5), {5: 0.60}) if "backward" in case.name]
+    networks = [
+        case
+        for n in (20, 40)
+        for case in cases_of(structured_network(n), (1, 5), {5: 0.60})
+        if "backward" in case.name
+    ]
     return [*marginal_cases(), *networks]
 
 
@@ -153,7 +177,13 @@ def decoding_figures(samples: int) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> list[str]:
     """Measure and print; the names of all cases."""
     # what is added to weights by torch-struct moves its results by more than rounding does
-    return report(__doc__, cases, {"decoding": decoding_figures}, arguments, lambda case: 2e-2 if "torch-struct" in case.name else 1e-3)
+    return report(
+        __doc__,
+        cases,
+        {"decoding": decoding_figures},
+        arguments,
+        lambda case: 2e-2 if "torch-struct" in case.name else 1e-3,
+    )
 
 
 if __name__ == "__main__":

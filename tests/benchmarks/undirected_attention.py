@@ -1,5 +1,6 @@
-"""How fast fused passes of undirected attention are, and the engine that they replace, against the updates written by hand as the undirected-network
-paper writes them. Run as ``python -m tests.benchmarks.undirected_attention [--quick] [--only NAME]``.
+"""How fast fused passes of undirected attention are, and the engine that they replace, against the updates
+written by hand as the undirected-network paper writes them. Run as ``python -m
+tests.benchmarks.undirected_attention [--quick] [--only NAME]``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ class Problem:
 
 
 def completion(
-    heads: int = 1, masked: bool = False, width: int = 256, length: int = 25, missing: int = 3, batch: int = 64, device: str = "cpu"
+    heads: int = 1,
+    masked: bool = False,
+    width: int = 256,
+    length: int = 25,
+    missing: int = 3,
+    batch: int = 64,
+    device: str = "cpu",
 ) -> Problem:
     """The network of Section 4; order Q, K, V, S, H, S, V, K, Q, then the missing rows of X.
 
@@ -102,11 +109,17 @@ def completion(
             z = torch.where(known[:, :, None], x, back(v, W_V) + back(q, W_Q) + back(k, W_K))
         return z
 
-    return Problem(g, lambda rounds: _tensor(fused(seen, iterations=rounds)), lambda rounds: _tensor(generic(seen, iterations=rounds)), by_hand)
+    return Problem(
+        g,
+        lambda rounds: _tensor(fused(seen, iterations=rounds)),
+        lambda rounds: _tensor(generic(seen, iterations=rounds)),
+        by_hand,
+    )
 
 
 def cases() -> list[Case]:
-    """Fused passes at the size of the paper with their limits, with a mask, and with several heads; and the engine at the size of the paper."""
+    """Fused passes at the size of the paper with their limits, with a mask, and with several heads; and the
+    engine at the size of the paper."""
     paper, masked, several = completion(), completion(masked=True), completion(heads=8)
     return [
         *cases_of(paper.model("fused", paper.fused), ROUNDS, {3: 0.50}),

@@ -1,7 +1,7 @@
 """Checks to run where a GPU is: ``pytest tests/gpu``. Elsewhere they are skipped.
 
-``UNN_GPU_DEVICE=cpu pytest tests/gpu`` runs them on the CPU, which shows that the checks themselves are sound; those that ask CUDA itself are
-skipped then. ``UNN_GPU_DEVICE=cuda:1`` takes another GPU.
+``UNN_GPU_DEVICE=cpu pytest tests/gpu`` runs them on the CPU, which shows that the checks themselves are
+sound; those that ask CUDA itself are skipped then. ``UNN_GPU_DEVICE=cuda:1`` takes another GPU.
 """
 
 import os
@@ -17,7 +17,9 @@ def device():
     """The device to check."""
     name = os.environ.get("UNN_GPU_DEVICE", "cuda")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        pytest.skip("no GPU here: torch.cuda.is_available() is false; UNN_GPU_DEVICE=cpu runs these checks on the CPU")
+        pytest.skip(
+            "no GPU here: torch.cuda.is_available() is false; UNN_GPU_DEVICE=cpu runs these checks on the CPU"
+        )
     # with its number, as tensors have it
     return torch.zeros((), device=name).device
 

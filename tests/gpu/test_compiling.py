@@ -23,7 +23,9 @@ def test_a_compiled_network_gives_the_values_and_gradients_of_the_eager_one(name
     def everything(run):
         out = run()
         slope = torch.linspace(-1, 1, out.numel(), device=device).reshape(out.shape)
-        return {"value": out} | dict(zip(parameters, torch.autograd.grad((out * slope).sum(), parameters.values()), strict=True))
+        return {"value": out} | dict(
+            zip(parameters, torch.autograd.grad((out * slope).sum(), parameters.values()), strict=True)
+        )
 
     expected = {name: x.detach().cpu() for name, x in everything(eager).items()}
     for _ in range(2):

@@ -24,7 +24,9 @@ def test_attention_over_a_graph_is_that_of_the_cpu_with_its_gradients(device, gr
         out = attention(q, k, v, mask, chosen)
         return out, *torch.autograd.grad((out * inputs[3].to(place)).sum(), (q, k, v))
 
-    for found, expected in zip(everything(device, kernel), everything(torch.device("cpu"), "dense"), strict=True):
+    for found, expected in zip(
+        everything(device, kernel), everything(torch.device("cpu"), "dense"), strict=True
+    ):
         assert found.device == device
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
 
@@ -48,7 +50,9 @@ def test_a_model_learns_and_samples_and_keeps_what_is_given(device, self_conditi
     optimizer = torch.optim.Adam(diffusion.parameters(), lr=2e-3)
     losses = []
     for _ in range(100):
-        loss = diffusion.loss({"X": grids[torch.randint(288, (32,))]}, torch.rand(32, 16, device=device) < 0.4)
+        loss = diffusion.loss(
+            {"X": grids[torch.randint(288, (32,))]}, torch.rand(32, 16, device=device) < 0.4
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

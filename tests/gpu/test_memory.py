@@ -16,7 +16,8 @@ MODELS = {
 }
 
 LARGEST_RATIOS = {"mlp": 0.5, "convolution": 1.35, "attention": 0.85}
-"""Peak memory of 5 rounds, forward and backward, as a share of that of a loop that computes every message in every update."""
+"""Peak memory of 5 rounds, forward and backward, as a share of that of a loop that computes every message in
+every update."""
 
 
 def in_use(device):
@@ -77,5 +78,7 @@ def test_training_keeps_nothing_but_its_result(name, device):
 @pytest.mark.parametrize("name", MODELS)
 def test_five_rounds_take_no_more_memory_than_a_loop_by_hand(name, device):
     model = MODELS[name](device)
-    ours, other = (peak(core.forward_backward(run, 5, model.parameters), device) for run in (model.ours, model.other))
+    ours, other = (
+        peak(core.forward_backward(run, 5, model.parameters), device) for run in (model.ours, model.other)
+    )
     assert ours <= LARGEST_RATIOS[name] * other, f"{ours / other:.2f} of the loop's {other} bytes"

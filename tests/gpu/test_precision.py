@@ -43,7 +43,10 @@ def test_inference_stays_in_its_domains_and_its_energies_are_close_to_those_of_t
         if isinstance(declared.regularizer, unn.Entropy):
             # rows of padding are all zero
             sums = x.float().sum(declared.regularizer.dim)
-            assert float(torch.minimum(sums.abs() if case.lengths else (sums - 1).abs(), (sums - 1).abs()).max()) <= 1e-4
+            assert (
+                float(torch.minimum(sums.abs() if case.lengths else (sums - 1).abs(), (sums - 1).abs()).max())
+                <= 1e-4
+            )
 
 
 @halves
@@ -59,7 +62,9 @@ def test_the_simplex_still_sums_to_one(make_regularizer, half, device):
     torch.testing.assert_close(out.float().sum(1), torch.ones(8, device=device), rtol=0, atol=1e-5)
     alone = make_regularizer().mirror(torch.randn(8, 100, device=device).to(half))
     assert alone.dtype == half
-    torch.testing.assert_close(alone.float().sum(1), torch.ones(8, device=device), rtol=0, atol=float(torch.finfo(half).eps))
+    torch.testing.assert_close(
+        alone.float().sum(1), torch.ones(8, device=device), rtol=0, atol=float(torch.finfo(half).eps)
+    )
 
 
 def test_float64_is_left_alone(device):

@@ -39,7 +39,9 @@ class DeviceTask(ToyTask):
 
     def evaluate(self, network):
         there = next(network.parameters()).device
-        return {"accuracy": float((network(self.inputs.to(there)).argmax(1).cpu() == self.labels).double().mean())}
+        return {
+            "accuracy": float((network(self.inputs.to(there)).argmax(1).cpu() == self.labels).double().mean())
+        }
 
 
 @pytest.fixture
@@ -55,22 +57,37 @@ def check_same(ours, expected, tolerance):
     assert len(ours.history) == len(expected.history)
     assert losses(ours) == pytest.approx(losses(expected), rel=tolerance)
     for name, x in tensors_of(expected.network).items():
-        torch.testing.assert_close(tensors_of(ours.network)[name].cpu(), x.cpu(), rtol=10 * tolerance, atol=10 * tolerance)
+        torch.testing.assert_close(
+            tensors_of(ours.network)[name].cpu(), x.cpu(), rtol=10 * tolerance, atol=10 * tolerance
+        )
 
 
 def test_losses_and_weights_are_those_of_the_cpu(device, config):
-    found, expected = (fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place))) for place in (device, "cpu"))
+    found, expected = (
+        fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place)))
+        for place in (device, "cpu")
+    )
     assert next(found.network.parameters()).device == device
     check_same(found, expected, 1e-3)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"optimizer": "sgd"}, {"optimizer": "adamw", "weight_decay": 0.1}, {"accumulate": 3}, {"workers": 1}, {"patience": 2}, {"schedule": "linear"}],
+    [
+        {"optimizer": "sgd"},
+        {"optimizer": "adamw", "weight_decay": 0.1},
+        {"accumulate": 3},
+        {"workers": 1},
+        {"patience": 2},
+        {"schedule": "linear"},
+    ],
     ids=str,
 )
 def test_every_option_gives_what_it_gives_on_the_cpu(change, device, config):
-    found, expected = (fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place), **change)) for place in (device, "cpu"))
+    found, expected = (
+        fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place), **change))
+        for place in (device, "cpu")
+    )
     check_same(found, expected, 1e-3)
 
 
@@ -88,7 +105,9 @@ def test_a_run_that_stops_ends_with_the_numbers_of_one_that_never_stopped(at, co
     start = toy_network(seed=9) if at >= 5 else toy_network()
     found = fit(start, DeviceTask(), config, tmp_path)
     check_same(found, expected, 1e-4)
-    assert [e["step"] for e in without_times(runs.read_metrics(tmp_path))] == [e["step"] for e in expected.history]
+    assert [e["step"] for e in without_times(runs.read_metrics(tmp_path))] == [
+        e["step"] for e in expected.history
+    ]
 
 
 @pytest.mark.parametrize("there_first", [True, False], ids=["device, then cpu", "cpu, then device"])
@@ -98,7 +117,9 @@ def test_a_checkpoint_of_one_device_goes_on_on_the_other(change, there_first, de
     expected = fit(toy_network(dropout=0), DeviceTask(), replace(config, device="cpu", **change))
     with pytest.raises(StopError):
         fit(toy_network(dropout=0), DeviceTask(stop_at=13), replace(config, device=first, **change), tmp_path)
-    found = fit(toy_network(seed=9, dropout=0), DeviceTask(), replace(config, device=second, **change), tmp_path)
+    found = fit(
+        toy_network(seed=9, dropout=0), DeviceTask(), replace(config, device=second, **change), tmp_path
+    )
     check_same(found, expected, 1e-3)
     assert str(next(found.network.parameters()).device) == second
 
@@ -127,7 +148,11 @@ def test_half_precision_resumes_to_the_same_numbers(precision, config, tmp_path)
 @pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor")
 def test_training_compiled_gives_the_losses_of_training_eager(cuda, config):
     config = replace(config, epochs=1)
-    check_same(fit(toy_network(dropout=0), DeviceTask(), replace(config, compile=True)), fit(toy_network(dropout=0), DeviceTask(), config), 1e-3)
+    check_same(
+        fit(toy_network(dropout=0), DeviceTask(), replace(config, compile=True)),
+        fit(toy_network(dropout=0), DeviceTask(), config),
+        1e-3,
+    )
 
 
 def test_auto_takes_the_gpu_and_leaves_its_generator_as_it_was(cuda, config):

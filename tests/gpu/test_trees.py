@@ -8,7 +8,12 @@ from factors import Multilinear, TreeEntropy
 from factors.trees.decoding import decode, sample
 from factors.trees.matrix_tree import log_partition_and_marginals
 
-KINDS = {"mild": (1.0, 0.0), "strong cycles": (1.0, 12.0), "very strong cycles": (1.0, 60.0), "huge": (1000.0, 0.0)}
+KINDS = {
+    "mild": (1.0, 0.0),
+    "strong cycles": (1.0, 12.0),
+    "very strong cycles": (1.0, 60.0),
+    "huge": (1000.0, 0.0),
+}
 
 
 def scores_of(kind, dtype, n=17, batch=5):
@@ -23,7 +28,9 @@ def scores_of(kind, dtype, n=17, batch=5):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("single_root", [True, False])
 @pytest.mark.parametrize(("dtype", "slack"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_log_partition_marginals_and_derivatives_are_those_of_the_cpu(device, kind, single_root, dtype, slack):
+def test_log_partition_marginals_and_derivatives_are_those_of_the_cpu(
+    device, kind, single_root, dtype, slack
+):
     scores, slope = scores_of(kind, dtype), torch.randn(5, 17, 17, dtype=dtype)
     lengths = torch.tensor([17, 1, 9, 2, 16])
 
@@ -41,7 +48,10 @@ def test_log_partition_marginals_and_derivatives_are_those_of_the_cpu(device, ki
 def test_trees_and_samples_are_those_of_the_cpu(device):
     scores = scores_of("mild", torch.float64)
     assert torch.equal(decode(scores.to(device)).cpu(), decode(scores))
-    drawn = [sample(scores.to(place), generator=torch.Generator().manual_seed(0)).cpu() for place in (device, torch.device("cpu"))]
+    drawn = [
+        sample(scores.to(place), generator=torch.Generator().manual_seed(0)).cpu()
+        for place in (device, torch.device("cpu"))
+    ]
     assert torch.equal(*drawn)
 
 
@@ -52,7 +62,11 @@ def test_a_structured_network_trains_as_on_the_cpu(device, compiled):
     X = g.variable("X", "word width", unn.SquaredNorm())
     H, M = g.variable("H", "word hidden", unn.NonNegative()), g.variable("M", "word other", unn.NonNegative())
     Y = g.variable("Y", "word modifier", TreeEntropy())
-    W, U, V = g.parameter("W", "hidden width"), g.parameter("U", "other width"), g.parameter("V", "hidden other", init=0.3)
+    W, U, V = (
+        g.parameter("W", "hidden width"),
+        g.parameter("U", "other width"),
+        g.parameter("V", "hidden other", init=0.3),
+    )
     g.factor(Multilinear(H["i d"], W["d e"], X["i e"]))
     g.factor(Multilinear(M["j d"], U["d e"], X["j e"]))
     g.factor(Multilinear(Y["i j"], H["i d"], V["d e"], M["j e"]))
@@ -64,7 +78,10 @@ def test_a_structured_network_trains_as_on_the_cpu(device, compiled):
         net = unn.Unrolled(g, given="X", want="Y", order=["H", "M", "Y"], iterations=3)
         run = torch.compile(net) if compiled and place == device else net
         y = run(x.to(place), lengths={"word": lengths.to(place)})
-        return [y.detach(), *torch.autograd.grad((y * slope.to(place)).sum(), [g.get_parameter(name) for name in "WUV"])]
+        return [
+            y.detach(),
+            *torch.autograd.grad((y * slope.to(place)).sum(), [g.get_parameter(name) for name in "WUV"]),
+        ]
 
     for found, expected in zip(gradients(device), gradients(torch.device("cpu")), strict=True):
         torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)

@@ -32,8 +32,15 @@ def test_regularizers_give_the_values_of_the_cpu(name, masked, dtype, device):
     def everything(t, mask):
         t.requires_grad_()
         x = r.mirror(t, mask)
-        found = {"mirror": x, "conjugate": r.conjugate(t, mask), "value": r.value(x, mask), "loss": r.loss(t, x.detach().roll(1, 0), mask)}
-        found["gradient"] = torch.autograd.grad(x.square().sum() + found["conjugate"].sum(), t, retain_graph=True)[0]
+        found = {
+            "mirror": x,
+            "conjugate": r.conjugate(t, mask),
+            "value": r.value(x, mask),
+            "loss": r.loss(t, x.detach().roll(1, 0), mask),
+        }
+        found["gradient"] = torch.autograd.grad(
+            x.square().sum() + found["conjugate"].sum(), t, retain_graph=True
+        )[0]
         return found
 
     expected = everything(t.clone(), mask)
@@ -59,7 +66,9 @@ def test_samples_average_to_the_mirror_with_generators_of_either_device(name, de
 @pytest.mark.parametrize("name", CASES)
 def test_inference_gives_the_values_preactivations_and_energies_of_the_cpu(name, dtype, device):
     case = make(name)
-    check_close(results(case.to(device, dtype).infer()), results(case.infer()), tolerance(case, dtype), device)
+    check_close(
+        results(case.to(device, dtype).infer()), results(case.infer()), tolerance(case, dtype), device
+    )
 
 
 @dtypes
@@ -76,7 +85,9 @@ def test_energies_by_factor_are_those_of_the_cpu(name, device):
     found = {n: x.detach() for n, x in case.infer().values.items()} | constants
     expected = case.graph.energy(found, by_factor=True, lengths=case.lengths or None)
     there = case.to(device)
-    ours = there.graph.energy({n: x.to(device) for n, x in found.items()}, by_factor=True, lengths=there.lengths or None)
+    ours = there.graph.energy(
+        {n: x.to(device) for n, x in found.items()}, by_factor=True, lengths=there.lengths or None
+    )
     check_close(ours, expected, 1e-9, device)
 
 
@@ -94,7 +105,9 @@ def test_divergence_is_found_and_named(device):
     g = unn.FactorGraph("unbounded", n=2)
     x, y = (g.variable(name, "n", unn.SquaredNorm()) for name in "xy")
     g.factor(Multilinear(x["i"], y["i"], g.constant("J", "", torch.tensor(3.0))[""]))
-    out = unn.infer(g.to(device), {}, initial={"x": torch.ones(4, 2, device=device)}, order=["y", "x"], iterations=100)
+    out = unn.infer(
+        g.to(device), {}, initial={"x": torch.ones(4, 2, device=device)}, order=["y", "x"], iterations=100
+    )
     assert out.status.value == "unbounded" and out["x"].isfinite().all()
 
 
@@ -105,19 +118,29 @@ def test_one_generator_gives_all_that_is_random_in_a_run(place, device):
     def run(seed):
         generator = torch.Generator(device if place == "device" else "cpu").manual_seed(seed)
         order = unn.RandomOrder(["H", "Y"])
-        options = {"initial": {"H": "random"}, "dropout": {"H": 0.5}, "iterations": range(2, 6), "generator": generator}
+        options = {
+            "initial": {"H": "random"},
+            "dropout": {"H": 0.5},
+            "iterations": range(2, 6),
+            "generator": generator,
+        }
         return unn.infer(g, {"X": x}, order=order, **options)
 
     first, again = run(3), run(3)
     assert first.schedule == again.schedule and torch.equal(first["Y"], again["Y"])
-    assert any(run(seed).schedule != first.schedule or not torch.equal(run(seed)["H"], first["H"]) for seed in range(5))
+    assert any(
+        run(seed).schedule != first.schedule or not torch.equal(run(seed)["H"], first["H"])
+        for seed in range(5)
+    )
 
 
 def test_masks_from_a_generator_of_the_cpu_are_those_of_the_cpu(device):
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
     options = {"order": ["H", "Y"], "dropout": {"H": 0.5}}
     expected = unn.infer(mlp(), {"X": x}, generator=torch.Generator().manual_seed(3), **options)
-    found = unn.infer(mlp().to(device), {"X": x.to(device)}, generator=torch.Generator().manual_seed(3), **options)
+    found = unn.infer(
+        mlp().to(device), {"X": x.to(device)}, generator=torch.Generator().manual_seed(3), **options
+    )
     check_close(found.values, expected.values, 1e-5, device)
 
 
@@ -153,7 +176,10 @@ def test_counts_of_cardinalities_are_those_of_the_cpu(device):
 
 def test_equations_are_those_of_the_cpu(device):
     g = unn.FactorGraph("product", i=2, j=3, k=2)
-    references = [g.variable(name, axes, unn.SquaredNorm())[axes] for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))]
+    references = [
+        g.variable(name, axes, unn.SquaredNorm())[axes]
+        for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))
+    ]
     factor = g.factor(SumOfProducts(*references, within=0.1))
     x = {"A": torch.rand(2, 2, 2, device=device), "R": torch.rand(2, 2, 3, device=device)}
     x["E"] = x["A"] @ x["R"] + torch.tensor([0.0, 0.2], device=device)[:, None, None]
@@ -174,6 +200,12 @@ def test_the_adjacency_needs_no_device(device):
 def test_a_graph_declared_on_the_device_infers_there(device):
     with device:
         g = mlp()
-        out = unn.infer(g, {"X": torch.linspace(-1, 1, 8).reshape(2, 4)}, order=unn.RandomOrder(["H", "Y"]), iterations=2, dropout={"H": 0.1})
+        out = unn.infer(
+            g,
+            {"X": torch.linspace(-1, 1, 8).reshape(2, 4)},
+            order=unn.RandomOrder(["H", "Y"]),
+            iterations=2,
+            dropout={"H": 0.1},
+        )
         adjacency = g.adjacency()
     assert out["Y"].device == device and adjacency.index().device.type == "cpu"

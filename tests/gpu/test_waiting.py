@@ -46,7 +46,16 @@ def test_an_unrolled_network_waits_for_nothing_if_values_are_not_checked(name, c
 
 def test_training_with_dropout_and_random_orders_waits_for_nothing(cuda, no_waiting):
     case = make("mlp forward").to(cuda, torch.float32)
-    net = unn.Unrolled(case.graph, "X", "Y", unn.RandomOrder(["H", "Y"]), range(1, 4), {"H": "random"}, {"H": 0.3}, check_values=False)
+    net = unn.Unrolled(
+        case.graph,
+        "X",
+        "Y",
+        unn.RandomOrder(["H", "Y"]),
+        range(1, 4),
+        {"H": "random"},
+        {"H": 0.3},
+        check_values=False,
+    )
     net(case.given["X"]).sum().backward()
     with no_waiting:
         for _ in range(5):

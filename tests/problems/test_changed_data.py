@@ -17,8 +17,20 @@ from unn import runs
 from unn.cli.main import main
 
 PARSER = [
-    "--iterations", "1", "--encoder", "transformer", "--no-characters", "--hidden", "8", "--width", "8", "--epochs", "1", "--batch", "64",
-]  # fmt: skip
+    "--iterations",
+    "1",
+    "--encoder",
+    "transformer",
+    "--no-characters",
+    "--hidden",
+    "8",
+    "--width",
+    "8",
+    "--epochs",
+    "1",
+    "--batch",
+    "64",
+]
 
 
 def write(path, sentences):

@@ -1,4 +1,5 @@
-"""Small problems of inference that together use everything the engine does, to be run on any device and compared with the CPU."""
+"""Small problems of inference that together use everything the engine does, to be run on any device and
+compared with the CPU."""
 
 import copy
 import math
@@ -66,13 +67,19 @@ class Case:
     waits: bool = False
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Case":
-        """A copy somewhere else, or of another dtype; the nodes of blocks stay where they are, since the engine moves them."""
+        """A copy somewhere else, or of another dtype; the nodes of blocks stay where they are, since the
+        engine moves them."""
 
         def move(x: Tensor) -> Tensor:
             return x.to(device, dtype if x.is_floating_point() else None)
 
-        given = {name: unn.Partial(move(x.value), move(x.mask)) if isinstance(x, unn.Partial) else move(x) for name, x in self.given.items()}
-        initial, lengths, dropout = (tree_map_only(Tensor, move, values) for values in (self.initial, self.lengths, self.dropout))
+        given = {
+            name: unn.Partial(move(x.value), move(x.mask)) if isinstance(x, unn.Partial) else move(x)
+            for name, x in self.given.items()
+        }
+        initial, lengths, dropout = (
+            tree_map_only(Tensor, move, values) for values in (self.initial, self.lengths, self.dropout)
+        )
         graph = copy.deepcopy(self.graph).to(device=device, dtype=dtype)
         return replace(self, graph=graph, given=given, initial=initial, lengths=lengths, dropout=dropout)
 
@@ -91,7 +98,14 @@ class Case:
     def unrolled(self, **options: object) -> Callable[[], Tensor]:
         """The value of what is wanted, by a network that is made once."""
         net = unn.Unrolled(
-            self.graph, list(self.given), self.want, self.order, self.iterations, self.initial or None, self.dropout or None, **options
+            self.graph,
+            list(self.given),
+            self.want,
+            self.order,
+            self.iterations,
+            self.initial or None,
+            self.dropout or None,
+            **options,
         )
         return lambda: net(*self.given.values(), lengths=self.lengths or None)
 
@@ -102,7 +116,10 @@ class Case:
         slope = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
         names, parameters = zip(*self.graph.named_parameters(), strict=True)
         found = torch.autograd.grad((out * slope).sum(), parameters, allow_unused=True)
-        return {name: torch.zeros_like(p) if d is None else d for name, p, d in zip(names, parameters, found, strict=True)}
+        return {
+            name: torch.zeros_like(p) if d is None else d
+            for name, p, d in zip(names, parameters, found, strict=True)
+        }
 
 
 def results(out: unn.Solution) -> dict[str, Tensor]:
@@ -112,8 +129,11 @@ def results(out: unn.Solution) -> dict[str, Tensor]:
     return found | {"energy": out.energy}
 
 
-def check_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, device: torch.device) -> None:
-    """Tensors by name: on the device, of the shapes expected, and equal to a share of the largest entry of each.
+def check_close(
+    ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, device: torch.device
+) -> None:
+    """Tensors by name: on the device, of the shapes expected, and equal to a share of the largest entry of
+    each.
 
     Args:
         ours: found on the device.
@@ -133,7 +153,9 @@ def check_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance:
         largest = float(x[finite].abs().max()) if finite.any() else 1.0
         distance = float((x[finite] - y[finite]).abs().max()) / max(largest, 1e-3) if finite.any() else 0.0
         # written so that NaN fails too
-        assert distance <= tolerance, f"{name} differs by {distance:.2g} of its largest entry, more than {tolerance:g}"
+        assert distance <= tolerance, (
+            f"{name} differs by {distance:.2g} of its largest entry, more than {tolerance:g}"
+        )
 
 
 def _noise(*shape: int) -> Tensor:
@@ -142,7 +164,11 @@ def _noise(*shape: int) -> Tensor:
 
 def _mlp() -> unn.FactorGraph:
     g = unn.FactorGraph("mlp", pixel=6, hidden=5, label=3)
-    X, H, Y = g.variable("X", "pixel", SignedEntropy()), g.variable("H", "hidden", SignedEntropy()), g.variable("Y", "label", Entropy())
+    X, H, Y = (
+        g.variable("X", "pixel", SignedEntropy()),
+        g.variable("H", "hidden", SignedEntropy()),
+        g.variable("Y", "label", Entropy()),
+    )
     g.factor(Multilinear(H["h"], g.parameter("W", "hidden pixel", init=0.5)["h x"], X["x"]))
     g.factor(Multilinear(Y["c"], g.parameter("V", "label hidden", init=0.5)["c h"], H["h"]))
     g.factor(Multilinear(g.parameter("b", "hidden", init=0.5)["h"], H["h"]))
@@ -164,8 +190,16 @@ def mlp_in_part() -> Case:
 
 def mlp_rows_in_part() -> Case:
     """Whole batch elements, and a start that is a tensor."""
-    seen = unn.Partial(torch.eye(3, dtype=torch.float64)[[0, 2, 1, 0]], torch.tensor([True, False, True, False]))
-    return Case(_mlp(), {"X": _noise(BATCH, 6).tanh(), "Y": seen}, "Y", ["H", "Y"], initial={"H": 0.3 * torch.ones(BATCH, 5, dtype=torch.float64)})
+    seen = unn.Partial(
+        torch.eye(3, dtype=torch.float64)[[0, 2, 1, 0]], torch.tensor([True, False, True, False])
+    )
+    return Case(
+        _mlp(),
+        {"X": _noise(BATCH, 6).tanh(), "Y": seen},
+        "Y",
+        ["H", "Y"],
+        initial={"H": 0.3 * torch.ones(BATCH, 5, dtype=torch.float64)},
+    )
 
 
 def dropout() -> Case:
@@ -175,18 +209,29 @@ def dropout() -> Case:
 
 def _images(stride: int, padding: int, dilation: int, groups: int) -> unn.FactorGraph:
     g = unn.FactorGraph("images", channel=2, row=9, column=9, feature=4, block=2 // groups)
-    X, H = g.variable("X", "channel row column", SignedEntropy()), g.variable("H", "feature row1 column1", SignedEntropy())
+    X, H = (
+        g.variable("X", "channel row column", SignedEntropy()),
+        g.variable("H", "feature row1 column1", SignedEntropy()),
+    )
     Y = g.variable("Y", "label", Entropy())
     W = g.parameter("W", "feature block u v", init=0.2 * _noise(4, 2 // groups, 3, 3).float())
     g.factor(Conv2d(H, W, X, stride=stride, padding=padding, dilation=dilation, groups=groups))
     size = (9 + 2 * padding - 2 * dilation - 1) // stride + 1
-    g.factor(Multilinear(Y["y"], g.parameter("V", "label flat", init=0.05 * _noise(3, 4 * size * size).float())["y (c i j)"], H["c i j"]))
+    g.factor(
+        Multilinear(
+            Y["y"],
+            g.parameter("V", "label flat", init=0.05 * _noise(3, 4 * size * size).float())["y (c i j)"],
+            H["c i j"],
+        )
+    )
     g.factor(Multilinear(g.parameter("b", "feature", init=0.5)["c"], H["c i j"]))
     return g
 
 
 def convolution_forward() -> Case:
-    return Case(_images(2, 0, 1, 1), {"X": _noise(BATCH, 2, 9, 9).tanh()}, "Y", unn.ForwardBackward(["H", "Y"]))
+    return Case(
+        _images(2, 0, 1, 1), {"X": _noise(BATCH, 2, 9, 9).tanh()}, "Y", unn.ForwardBackward(["H", "Y"])
+    )
 
 
 def convolution_reverse() -> Case:
@@ -228,7 +273,14 @@ def sequence() -> Case:
     words, tags = g.variable("words", "n d", SquaredNorm()), g.variable("tags", "n | label", Entropy())
     g.factor(Multilinear(tags["i c"], g.parameter("E", "label d", init=0.5)["c d"], words["i d"]))
     g.factor(Multilinear(tags["i a"], g.parameter("T", "label other", init=1.0)["a b"], tags["i+1 b"]))
-    return Case(g, {"words": _noise(BATCH, 6, 3)}, "tags", ["tags"], initial={"tags": "uniform"}, lengths={"n": torch.tensor([6, 2, 5, 3])})
+    return Case(
+        g,
+        {"words": _noise(BATCH, 6, 3)},
+        "tags",
+        ["tags"],
+        initial={"tags": "uniform"},
+        lengths={"n": torch.tensor([6, 2, 5, 3])},
+    )
 
 
 def _grid() -> unn.FactorGraph:
@@ -253,7 +305,9 @@ def grid_blocks() -> Case:
 def blocks_of_hidden_units() -> Case:
     """Some nodes of a variable that does not meet itself."""
     first = torch.arange(5) < 2
-    return Case(_mlp(), {"X": _noise(BATCH, 6).tanh()}, "Y", [unn.Block("H", first), "Y", unn.Block("H", ~first), "Y"])
+    return Case(
+        _mlp(), {"X": _noise(BATCH, 6).tanh()}, "Y", [unn.Block("H", first), "Y", unn.Block("H", ~first), "Y"]
+    )
 
 
 def edges() -> Case:
@@ -276,7 +330,13 @@ def patterns() -> Case:
     g.factor(Multilinear(A["i i"], g.parameter("u", "n", init=0.5)["i"]))
     g.factor(Multilinear(B["(block inside) d"], coarse["block d"]))
     g.factor(Multilinear(B["i d"]))
-    return Case(g, {"C": _noise(BATCH, 2, 3).clamp(-1, 1)}, "A", ["B", "A"], initial={"A": torch.full((BATCH, 4, 4), 0.5, dtype=torch.float64)})
+    return Case(
+        g,
+        {"C": _noise(BATCH, 2, 3).clamp(-1, 1)},
+        "A",
+        ["B", "A"],
+        initial={"A": torch.full((BATCH, 4, 4), 0.5, dtype=torch.float64)},
+    )
 
 
 def directed_forward() -> Case:
@@ -290,8 +350,14 @@ def directed_reverse() -> Case:
 
 def _directed() -> unn.FactorGraph:
     g = unn.FactorGraph("directed", x=4, y=3, z=2)
-    X, Y, Z = g.variable("X", "x", SquaredNorm()), g.variable("Y", "y", SignedEntropy()), g.variable("Z", "z", SquaredNorm())
-    g.factor(Directed(torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)), Y, X))
+    X, Y, Z = (
+        g.variable("X", "x", SquaredNorm()),
+        g.variable("Y", "y", SignedEntropy()),
+        g.variable("Z", "z", SquaredNorm()),
+    )
+    g.factor(
+        Directed(torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)), Y, X)
+    )
     g.factor(Multilinear(Z["z"], g.parameter("V", "z y", init=0.5)["z y"], Y["y"]))
     return g
 
@@ -300,7 +366,11 @@ def implicit() -> Case:
     g = unn.FactorGraph("implicit", n=4)
     X, Y = g.variable("X", "n", SquaredNorm()), g.variable("Y", "n", Entropy())
     w = g.parameter("w", "n", init="ones")
-    g.factor(Implicit(lambda x, y, scale: ((x - y) * scale).cosh().sum(1), X["i"], Y["i"], w["i"], bounded_below=True))
+    g.factor(
+        Implicit(
+            lambda x, y, scale: ((x - y) * scale).cosh().sum(1), X["i"], Y["i"], w["i"], bounded_below=True
+        )
+    )
     return Case(g, {"X": _noise(BATCH, 4)}, "Y", ["Y"], waits=True)
 
 

@@ -1,7 +1,9 @@
-"""A device that is not the CPU, made of CPU memory: what would fail or wait on an accelerator can be tested without one.
+"""A device that is not the CPU, made of CPU memory: what would fail or wait on an accelerator can be tested
+without one.
 
-Inside ``Elsewhere()`` tensors moved to ``DEVICE`` keep their values. As on an accelerator, operators refuse to mix them with tensors on the CPU
-(of more than 0 axes), and random numbers refuse a generator of the other device. Reading a value is an error where waiting is forbidden.
+Inside ``Elsewhere()`` tensors moved to ``DEVICE`` keep their values. As on an accelerator, operators refuse
+to mix them with tensors on the CPU (of more than 0 axes), and random numbers refuse a generator of the other
+device. Reading a value is an error where waiting is forbidden.
 """
 
 import torch
@@ -36,7 +38,13 @@ class There(Tensor):
     @staticmethod
     def __new__(cls, inner):
         found = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=DEVICE, requires_grad=False
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=DEVICE,
+            requires_grad=False,
         )
         found.inner = inner
         return found
@@ -75,9 +83,15 @@ class Elsewhere(TorchDispatchMode):
         if there and any(x.ndim for x in here) and not copies:
             raise MixedDevicesError(f"{func} of {[(tuple(x.shape), x.device.type) for x in leaves]}")
         if kwargs.get("generator") is not None:
-            raise MixedDevicesError(f"{func}: a generator of {kwargs['generator'].device} for tensors elsewhere")
-        by_mask = func in _INDEXING and any(x.dtype == torch.bool for x in tree_leaves(args[1]) if isinstance(x, Tensor))
-        reads = func in _READING or by_mask or (copies and (here or (target is not None and target != DEVICE)))
+            raise MixedDevicesError(
+                f"{func}: a generator of {kwargs['generator'].device} for tensors elsewhere"
+            )
+        by_mask = func in _INDEXING and any(
+            x.dtype == torch.bool for x in tree_leaves(args[1]) if isinstance(x, Tensor)
+        )
+        reads = (
+            func in _READING or by_mask or (copies and (here or (target is not None and target != DEVICE)))
+        )
         if reads and not self.waiting:
             raise WaitError(f"{func} of {[tuple(x.shape) for x in leaves]}")
         if target is not None:

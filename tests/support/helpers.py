@@ -43,7 +43,14 @@ def pair(**sizes):
 
 def images(row=6, column=6, kernel=3, channel=2, feature=4, **options):
     """X (channel row column) convolved to H (feature row1 column1); sizes that are None stay open."""
-    sizes = {"channel": channel, "row": row, "column": column, "feature": feature, "kernel": kernel, "block": options.pop("block", None)}
+    sizes = {
+        "channel": channel,
+        "row": row,
+        "column": column,
+        "feature": feature,
+        "kernel": kernel,
+        "block": options.pop("block", None),
+    }
     g = unn.FactorGraph("images", **{axis: size for axis, size in sizes.items() if size is not None})
     x = g.variable("X", "channel row column", unn.SquaredNorm())
     h = g.variable("H", "feature row1 column1", unn.SignedEntropy())
@@ -95,7 +102,10 @@ def with_entry(x, index, value):
 def named_mlp():
     """mlp() with names that are long enough to be misspelt."""
     g = unn.FactorGraph("named", pixel=4, label=3)
-    image, label = g.variable("image", "pixel", unn.SquaredNorm()), g.variable("label", "label", unn.Entropy())
+    image, label = (
+        g.variable("image", "pixel", unn.SquaredNorm()),
+        g.variable("label", "label", unn.Entropy()),
+    )
     hidden = g.variable("hidden", "label", unn.SquaredNorm())
     g.factor(Multilinear(label["c"], g.parameter("W", "label pixel")["c x"], image["x"]))
     g.factor(Multilinear(label["c"], hidden["c"]))

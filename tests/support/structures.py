@@ -1,4 +1,5 @@
-"""The graphs of the structured-diffusion paper, random declarations, and who interacts in them by listing every value of every letter."""
+"""The graphs of the structured-diffusion paper, random declarations, and who interacts in them by listing
+every value of every letter."""
 
 import itertools
 import math
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 import unn
 from factors import Cardinality, Clique, Depends, Multilinear
 
-# -- the graphs of the paper -----------------------------------------------------------------------------------------
+# -- the graphs of the paper ---------------------------------------------------------------------------------
 
 
 def factorisation(m, n, k, products=True):
     """E = A R, the arrays laid out as in the reference masks: A[k,i], R[k,j], C[k,j,i], E[j,i]."""
     g = unn.FactorGraph("factorisation", k=k, i=m, j=n)
-    A, R, E = (g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("A", "k i"), ("R", "k j"), ("E", "j i")))
+    A, R, E = (
+        g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("A", "k i"), ("R", "k j"), ("E", "j i"))
+    )
     if products:
         C = g.variable("C", "k j i", unn.SquaredNorm())
         g.factor(Depends(C["k j i"], A["k i"], R["k j"]))
@@ -71,7 +74,8 @@ def sudoku(rows, columns, kind=Clique):
 
 
 def circuit(depth, gates=True):
-    """A tree of gates with two inputs each; level 0 are the inputs. Without gates, the output depends on all inputs."""
+    """A tree of gates with two inputs each; level 0 are the inputs. Without gates, the output depends on all
+    inputs."""
     g = unn.FactorGraph("circuit", two=2, **{f"n{level}": 2 ** (depth - level) for level in range(depth + 1)})
     levels = range(depth + 1) if gates else (0, depth)
     a, *others = (g.variable(f"L{level}", f"n{level} | two", unn.Entropy()) for level in levels)
@@ -81,7 +85,7 @@ def circuit(depth, gates=True):
     return g
 
 
-# -- random declarations ---------------------------------------------------------------------------------------------
+# -- random declarations -------------------------------------------------------------------------------------
 
 SIZES = (1, 2, 3, 4, 6)
 WHERE = {None: None, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}
@@ -89,7 +93,8 @@ WHERE = {None: None, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}
 
 @st.composite
 def dimensions(draw, size, splits=True):
-    """One dimension of a pattern for an axis of this size: letters carry their size in their name, so that they tie only what fits."""
+    """One dimension of a pattern for an axis of this size: letters carry their size in their name, so that
+    they tie only what fits."""
     ways = ["plain"] * 3 + ["shifted"] + (["split"] if splits and size in (4, 6) else [])
     way = draw(st.sampled_from(ways))
     if way == "split":
@@ -122,8 +127,16 @@ def factors(draw, variables, parameters, name):
         return Depends(*draw(references(variables, 3)), name=name, ordered="")
     if kind in ("clique", "cardinality"):
         places = draw(references(variables, 2 if kind == "clique" else 1))
-        each = " ".join(draw(st.lists(st.sampled_from(letters_of(places)), unique=True))) if letters_of(places) else ""
-        return Clique(*places, each=each, name=name) if kind == "clique" else Cardinality(*places, each=each, name=name)
+        each = (
+            " ".join(draw(st.lists(st.sampled_from(letters_of(places)), unique=True)))
+            if letters_of(places)
+            else ""
+        )
+        return (
+            Clique(*places, each=each, name=name)
+            if kind == "clique"
+            else Cardinality(*places, each=each, name=name)
+        )
     places = draw(references(variables, 2))
     letters, where = letters_of(places), None
     if len(letters) > 1:
@@ -135,7 +148,8 @@ def factors(draw, variables, parameters, name):
 
 @st.composite
 def declarations(draw, most=3):
-    """A graph of one to three variables and up to ``most`` factors: splits, shifts, diagonals, cliques, conditions, overlaps, bars."""
+    """A graph of one to three variables and up to ``most`` factors: splits, shifts, diagonals, cliques,
+    conditions, overlaps, bars."""
     sizes = {f"{letter}{size}": size for letter in "abcd" for size in SIZES}
     names = {f"n{size}": size for size in SIZES}
     g = unn.FactorGraph("random", **sizes, **names)
@@ -152,7 +166,7 @@ def declarations(draw, most=3):
     return g
 
 
-# -- enumeration -----------------------------------------------------------------------------------------------------
+# -- enumeration ---------------------------------------------------------------------------------------------
 
 
 def node_places(graph):
@@ -167,7 +181,8 @@ def node_places(graph):
 
 
 def terms_of_factor(graph, factor):
-    """All values of the letters at which every reference lies inside its array, with the index along each axis of each reference."""
+    """All values of the letters at which every reference lies inside its array, with the index along each
+    axis of each reference."""
     sizes = {letter: graph.sizes.get(letter, 0) for letter in letters_of(factor.references)}
     for reference in factor.references:
         for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):
@@ -205,7 +220,8 @@ def holds(factor, at):
 
 
 def enumerated(graph, directed=False):
-    """Who sees whom, shape ``(nodes, nodes)``, boolean; with ``directed``, parents do not see their children."""
+    """Who sees whom, shape ``(nodes, nodes)``, boolean; with ``directed``, parents do not see their
+    children."""
     starts, count = node_places(graph)
     found = np.eye(count, dtype=bool)
 

@@ -1,4 +1,5 @@
-"""A small task to train on: random inputs, labels of a hidden linear map, an unrolled network with dropout."""
+"""A small task to train on: random inputs, labels of a hidden linear map, an unrolled network with
+dropout."""
 
 import time
 
@@ -19,7 +20,9 @@ def toy_network(seed=0, hidden=4, dropout=0.2, iterations=2):
         Y = g.variable("Y", "label", unn.Entropy())
         g.factor(Multilinear(H["h"], g.parameter("W", "hidden pixel")["h x"], X["x"]))
         g.factor(Multilinear(Y["c"], g.parameter("V", "label hidden")["c h"], H["h"]))
-        return unn.Unrolled(g, "X", "Y", order=["H", "Y"], iterations=iterations, dropout={"H": dropout} if dropout else None)
+        return unn.Unrolled(
+            g, "X", "Y", order=["H", "Y"], iterations=iterations, dropout={"H": dropout} if dropout else None
+        )
 
 
 class ToyTask(Task):

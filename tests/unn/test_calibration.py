@@ -1,4 +1,5 @@
-"""Measures of distributions: right posteriors pass them, posteriors that are too narrow, too wide or shifted do not."""
+"""Measures of distributions: right posteriors pass them, posteriors that are too narrow, too wide or shifted
+do not."""
 
 import pytest
 import torch
@@ -9,7 +10,14 @@ from scipy.stats import chisquare, kstest
 from support.helpers import says
 
 import unn
-from unn.calibration import calibrate_discrete, calibrate_real, calibration_error, fractional_ranks, summary, uniformity
+from unn.calibration import (
+    calibrate_discrete,
+    calibrate_real,
+    calibration_error,
+    fractional_ranks,
+    summary,
+    uniformity,
+)
 from unn.draw import draw_ranks
 
 CONDITIONS, DRAWS, NODES = 400, 32, 3
@@ -20,7 +28,8 @@ def generator(seed=0):
 
 
 def posterior(width=1.0, shift=0.0, seed=0):
-    """True values and samples of m given y for m ~ N(0, 1), y ~ N(m, 1): N(y / 2, 1 / 2), or a posterior that is wrong."""
+    """True values and samples of m given y for m ~ N(0, 1), y ~ N(m, 1): N(y / 2, 1 / 2), or a posterior that
+    is wrong."""
     g = generator(seed)
     m = torch.randn(CONDITIONS, NODES, generator=g)
     y = m + torch.randn(CONDITIONS, NODES, generator=g)
@@ -36,7 +45,9 @@ def everything():
 def test_the_right_posterior_is_calibrated(seed):
     found = calibrate_real(*posterior(seed=seed), everything(), generator())
     assert found.p_value > 0.001
-    assert found.coverage_50 == pytest.approx(0.5, abs=0.06) and found.coverage_90 == pytest.approx(0.9, abs=0.04)
+    assert found.coverage_50 == pytest.approx(0.5, abs=0.06) and found.coverage_90 == pytest.approx(
+        0.9, abs=0.04
+    )
     assert found.spread == pytest.approx(1, abs=0.06) and found.calibration_error is None
     assert kstest(found.ranks.numpy(), "uniform").pvalue > 0.001
 
@@ -52,7 +63,9 @@ def test_a_wrong_posterior_is_seen(width, shift):
 
 def test_a_collapsed_posterior_covers_nothing():
     truth, samples = posterior()
-    found = calibrate_real(truth, samples.mean(1, keepdim=True).expand(-1, DRAWS, -1).contiguous(), everything(), generator())
+    found = calibrate_real(
+        truth, samples.mean(1, keepdim=True).expand(-1, DRAWS, -1).contiguous(), everything(), generator()
+    )
     assert found.spread < 1e-3 and found.coverage_90 < 0.1 and found.p_value < 1e-30
 
 
@@ -61,7 +74,11 @@ def categories(seed, sharpen=1.0):
     shares = torch.randn(CONDITIONS, NODES, 4, generator=g).softmax(-1)
     truth = torch.multinomial(shares.flatten(0, 1), 1, generator=g).view(CONDITIONS, NODES)
     wrong = (shares**sharpen / (shares**sharpen).sum(-1, keepdim=True)).flatten(0, 1)
-    samples = torch.multinomial(wrong, DRAWS, replacement=True, generator=g).view(CONDITIONS, NODES, DRAWS).transpose(1, 2)
+    samples = (
+        torch.multinomial(wrong, DRAWS, replacement=True, generator=g)
+        .view(CONDITIONS, NODES, DRAWS)
+        .transpose(1, 2)
+    )
     return truth, samples
 
 
@@ -86,11 +103,17 @@ def test_observed_nodes_do_not_count():
 @settings(max_examples=30, deadline=None)
 def test_ranks_are_those_of_counting(conditions, draws, seed):
     g = generator(seed)
-    truth, samples = torch.randint(4, (conditions, 2), generator=g), torch.randint(4, (conditions, draws, 2), generator=g)
+    truth, samples = (
+        torch.randint(4, (conditions, 2), generator=g),
+        torch.randint(4, (conditions, draws, 2), generator=g),
+    )
     ranks = fractional_ranks(truth, samples, g) * (draws + 1)
     for i in range(conditions):
         for k in range(2):
-            below, equal = int((samples[i, :, k] < truth[i, k]).sum()), int((samples[i, :, k] == truth[i, k]).sum())
+            below, equal = (
+                int((samples[i, :, k] < truth[i, k]).sum()),
+                int((samples[i, :, k] == truth[i, k]).sum()),
+            )
             assert below <= float(ranks[i, k]) <= below + equal + 1
 
 
@@ -104,7 +127,9 @@ def test_uniformity_is_pearsons_test():
 def test_the_calibration_error_is_the_mean_gap_between_probability_and_frequency():
     probabilities = torch.tensor([0.2, 0.2, 0.2, 0.2, 0.9, 0.9])
     outcomes = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
-    assert calibration_error(probabilities, probabilities, outcomes) == pytest.approx((abs(0.8 - 1) + abs(1.8 - 2)) / 6)
+    assert calibration_error(probabilities, probabilities, outcomes) == pytest.approx(
+        (abs(0.8 - 1) + abs(1.8 - 2)) / 6
+    )
 
 
 def test_a_summary_has_the_worst_of_each_figure():

@@ -1,4 +1,5 @@
-"""Engines: every problem with every engine trains and answers, or is refused with the reason and the engines that can."""
+"""Engines: every problem with every engine trains and answers, or is refused with the reason and the engines
+that can."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ from unn import engine as engines
 from unn.cli.main import main
 from unn.cli.open import open_trained
 from unn.cli.problem import load_problem, problem_names
-from unn.extending import CanInfer, CanLearn, CanSample, Engine, SamplingOptions, Verdict, engine_names, load_engine
+from unn.extending import (
+    CanInfer,
+    CanLearn,
+    CanSample,
+    Engine,
+    SamplingOptions,
+    Verdict,
+    engine_names,
+    load_engine,
+)
 
 FAST = ("ising", "sorting")
 MATRIX = [
@@ -59,7 +69,9 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize(("name", "engine"), MATRIX)
-def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can(name, engine, tmp_path, capsys):
+def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can(
+    name, engine, tmp_path, capsys
+):
     problem = load_problem(name)
     if problem.own_engine:
         # a network of the problem's own is trained in its own tests
@@ -68,7 +80,20 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         return
     verdict = problem.verdicts()[engine]
     options = [*SMALL[engine], *OPTIONS.get(name, [])]
-    train = ["train", name, "--engine", engine, "--steps", 2, "--batch", 4, "--evaluate-every", 2, *options, "--quiet"]
+    train = [
+        "train",
+        name,
+        "--engine",
+        engine,
+        "--steps",
+        2,
+        "--batch",
+        4,
+        "--evaluate-every",
+        2,
+        *options,
+        "--quiet",
+    ]
     if not verdict:
         message = refused(capsys, *train, "--folder", tmp_path / "run")
         able = [other for other, each in problem.verdicts().items() if each]
@@ -87,14 +112,18 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
     given_text = GIVEN.get(name)
     if "sample" in answers:
         given_options = ["--given", given_text] if given_text else []
-        data = json.loads(printed(capsys, "sample", tmp_path / "run", *given_options, "--count", 2, "--seed", 0, "--json"))
+        data = json.loads(
+            printed(capsys, "sample", tmp_path / "run", *given_options, "--count", 2, "--seed", 0, "--json")
+        )
         assert all(len(value) == 2 for value in data["values"].values())
     else:
         assert engine in refused(capsys, "sample", tmp_path / "run")
     if "infer" in answers and given_text:
         want = {"digits": "label", "hopfield": "x", "sudoku": "X"}.get(name)
         if want:
-            data = json.loads(printed(capsys, "infer", tmp_path / "run", "--given", given_text, "--want", want, "--json"))
+            data = json.loads(
+                printed(capsys, "infer", tmp_path / "run", "--given", given_text, "--want", want, "--json")
+            )
             assert torch.tensor(data[want]).isfinite().all()
     if "infer" not in answers:
         message = refused(capsys, "infer", tmp_path / "run", "--given", "A=1", "--want", "B")
@@ -183,7 +212,12 @@ def test_runs_of_versions_without_engines_open_with_the_engine_of_their_process(
         path = folder / "config.json"
         content = json.loads(path.read_text())
         del content["config"]["engine"]
-        earlier = {"heads": 4, "embedding": "exchangeable", "sampling_steps": 100, **content["config"]["model"]}
+        earlier = {
+            "heads": 4,
+            "embedding": "exchangeable",
+            "sampling_steps": 100,
+            **content["config"]["model"],
+        }
         content["config"]["model"] = {**earlier, "process": process}
         if engine == "denoiser":
             content["config"]["model"] = {**content["config"]["model"], "process": "gaussian"}
@@ -192,7 +226,7 @@ def test_runs_of_versions_without_engines_open_with_the_engine_of_their_process(
         assert run.config.engine == engine
 
 
-# -- contraction of latent variables -----------------------------------------------------------------------------------
+# -- contraction of latent variables -------------------------------------------------------------------------
 
 
 def chain(lengths):
@@ -252,7 +286,7 @@ def test_contraction_of_nothing_is_the_graph_and_unknown_names_are_refused():
     assert ends.adjacency().matrix.toarray().all()
 
 
-# -- coordinate descent as a model -------------------------------------------------------------------------------------
+# -- coordinate descent as a model ---------------------------------------------------------------------------
 
 
 def test_a_descent_model_learns_each_direction_of_a_linear_map():
@@ -332,6 +366,10 @@ def test_the_answer_of_a_descent_model_to_one_query_is_its_row_in_a_batch():
 
 
 def test_sampling_options_out_of_range_are_refused():
-    for options, name in ((SamplingOptions(steps=0), "steps"), (SamplingOptions(tries=0), "tries"), (SamplingOptions(at_once=0), "at-once")):
+    for options, name in (
+        (SamplingOptions(steps=0), "steps"),
+        (SamplingOptions(tries=0), "tries"),
+        (SamplingOptions(at_once=0), "at-once"),
+    ):
         with pytest.raises(unn.UnnError, match=name):
             options.check()

@@ -1,4 +1,5 @@
-"""The names of the package: all of them are reached from ``import unn``, and one that is not there is explained."""
+"""The names of the package: all of them are reached from ``import unn``, and one that is not there is
+explained."""
 
 import ast
 import importlib
@@ -49,7 +50,12 @@ def test_every_package_with_public_names_is_reached_from_the_top():
 
 @pytest.mark.parametrize(
     ("name", "room"),
-    [("attention", "ops.attention"), ("models", "networks"), ("problem", "cli.problem"), ("tracing", "programs")],
+    [
+        ("attention", "ops.attention"),
+        ("models", "networks"),
+        ("problem", "cli.problem"),
+        ("tracing", "programs"),
+    ],
 )
 def test_submodules_that_moved_keep_their_public_name(name, room):
     assert getattr(unn, name) is importlib.import_module(f"unn.{room}")
@@ -65,13 +71,19 @@ def test_submodules_are_there_after_importing_the_package_alone():
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    code = "import sys, unn; print(sorted({'torch', 'numpy', 'matplotlib', 'tyro', 'hypothesis', 'factors'} & set(sys.modules)))"
+    code = (
+        "import sys, unn; print(sorted({'torch', 'numpy', 'matplotlib', 'tyro', 'hypothesis', 'factors'} & "
+        "set(sys.modules)))"
+    )
     assert python(code) == "[]"
 
 
 def test_a_star_imports_names_but_no_submodules_that_may_lack_a_package():
     names = ("testing", "draw", "infer", "regularizers")
-    assert python(f"from unn import *; print([name in globals() for name in {names}])") == "[False, False, True, True]"
+    assert (
+        python(f"from unn import *; print([name in globals() for name in {names}])")
+        == "[False, False, True, True]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,8 @@ def test_a_name_that_is_not_there_is_explained(name, words):
 def test_looking_for_a_name_does_not_load_torch():
     assert (
         python(
-            "import sys, unn; print(hasattr(unn, 'Multilinear'), hasattr(unn, 'Nothing'), 'torch' in sys.modules)"
+            "import sys, unn; print(hasattr(unn, 'Multilinear'), hasattr(unn, 'Nothing'), 'torch' in "
+            "sys.modules)"
         )
         == "False False False"
     )

@@ -16,7 +16,6 @@ class Baselines(ProblemVerb[Config]):
 
     name: ClassVar[str] = "baselines"
 
-
     config: Config
     count: int = 256
     """Number of test conditions."""
@@ -28,4 +27,6 @@ class Baselines(ProblemVerb[Config]):
         problem.check(self.config)
         require_number("count", self.count, 10**9)
         require_number("chain-steps", self.chain_steps, 10**9)
-        return require(problem, HasBaselines, "has no baselines without training").baselines(self.config, self.count, self.chain_steps)
+        return require(problem, HasBaselines, "has no baselines without training").baselines(
+            self.config, self.count, self.chain_steps
+        )

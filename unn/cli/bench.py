@@ -22,9 +22,9 @@ class Bench(Verb):
 
     name: ClassVar[str] = "bench"
 
-
     only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE")] = None
-    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to run; everything by default."""
+    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to
+    run; everything by default."""
     quick: bool = False
     """Fewer repetitions."""
 
@@ -46,11 +46,17 @@ def bench(quick: bool, only: str | None) -> Answer:
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / "tests" / "benchmarks" / "core.py").is_file():
-        raise UnnError("the benchmarks are part of the repository, not of the installed package; run unn bench in a checkout.")
+        raise UnnError(
+            "the benchmarks are part of the repository, not of the installed package; run unn bench in a "
+            "checkout."
+        )
     arguments = (["--quick"] if quick else []) + (["--only", only] if only and only not in SECTIONS else [])
     sys.path.insert(0, str(root))
     try:
-        sections = [importlib.import_module(f"tests.benchmarks.{name}") for name in ((only,) if only in SECTIONS else SECTIONS)]
+        sections = [
+            importlib.import_module(f"tests.benchmarks.{name}")
+            for name in ((only,) if only in SECTIONS else SECTIONS)
+        ]
         names = list(dict.fromkeys(name for section in sections for name in section.main(arguments)))
     finally:
         sys.path.remove(str(root))

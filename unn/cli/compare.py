@@ -18,10 +18,10 @@ from .verb import Answer, Verb
 
 @dataclass(frozen=True)
 class Compare(Verb):
-    """Compare runs: print a table of the options in which they differ and of their last metrics, and plot these."""
+    """Compare runs: print a table of the options in which they differ and of their last metrics, and plot
+    these."""
 
     name: ClassVar[str] = "compare"
-
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Folders of runs."""
@@ -54,7 +54,8 @@ def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
     differing = [name for name in names if len({repr(config.get(name)) for config in options.values()}) > 1]
     metrics = {folder: _last(history) for folder, history in histories.items()}
     rows = [
-        {"run": folder, **{name: options[folder].get(name) for name in differing}, **metrics[folder]} for folder in options
+        {"run": folder, **{name: options[folder].get(name) for name in differing}, **metrics[folder]}
+        for folder in options
     ]
     lines = _table(rows).splitlines()
     if out is not None:
@@ -75,7 +76,9 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested options to dotted names."""
     options: dict[str, Any] = {}
     for name, value in config.items():
-        options |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        options |= (
+            flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        )
     return options
 
 
@@ -91,7 +94,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def _cell(value: Any) -> str:

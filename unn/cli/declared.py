@@ -6,9 +6,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from ..engine import CanInfer, CanLearn, CanSample, Engine, SamplingOptions, Verdict, engine_names, load_engine
+from ..engine import (
+    CanInfer,
+    CanLearn,
+    CanSample,
+    Engine,
+    SamplingOptions,
+    Verdict,
+    engine_names,
+    load_engine,
+)
 from ..errors import DeclarationError, UnnError
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
@@ -76,20 +85,20 @@ class Query:
 class DeclaredProblem(Problem, Sampleable, HasBaselines):
     """A problem that any engine can serve.
 
-    It declares its graph, draws or loads examples, and says what is observed in training and in tests, and how
-    answers are measured; it names no network. ``config`` has the options of data and declaration alone: those of the
-    engine and of training are added for the chosen engine, as ``model`` and ``training``.
+    It declares its graph, draws or loads examples, and says what is observed in training and in tests, and
+    how answers are measured; it names no network. ``config`` has the options of data and declaration alone:
+    those of the engine and of training are added for the chosen engine, as ``model`` and ``training``.
 
     Attributes:
-        defaults: measured defaults by engine; the first engine is the default. Other engines run with their own
-            defaults, with the training of the first and its options of the same name.
+        defaults: measured defaults by engine; the first engine is the default. Other engines run with their
+            own defaults, with the training of the first and its options of the same name.
         noun: plural of what a sample is, for texts.
     """
 
     defaults: ClassVar[Mapping[str, Defaults]]
     noun: ClassVar[str] = "samples"
 
-    # -- what a problem defines ------------------------------------------------------------------------------------
+    # -- what a problem defines ------------------------------------------------------------------------------
 
     @abstractmethod
     def generate(
@@ -108,7 +117,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
     def observed(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Observation masks for training, by variable, shape ``(count or 1, *node axes)``; drawn per example."""
+        """Observation masks for training, by variable, shape ``(count or 1, *node axes)``; drawn per
+        example."""
 
     @abstractmethod
     def metrics(self, config: Any, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
@@ -151,8 +161,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         return self.generate(config, count, generator, self.test_sizes(config))
 
     def training_queries(self, config: Any, observed: Masks) -> Sequence[tuple[float, Masks]]:
-        """Weights and observation masks of the queries of which the training loss is the weighted sum; by default
-        the masks that were drawn, with weight 1."""
+        """Weights and observation masks of the queries of which the training loss is the weighted sum; by
+        default the masks that were drawn, with weight 1."""
         return [(1.0, observed)]
 
     def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
@@ -181,16 +191,19 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         return {"": Query(given, values)}
 
     def compared_variables(self, config: Any) -> tuple[str, ...]:
-        """Variables whose samples are compared with the truth as distributions, by simulation-based calibration;
-        none by default.
+        """Variables whose samples are compared with the truth as distributions, by simulation-based
+        calibration; none by default.
 
-        These should be uncertain given the evidence: a continuous variable that is determined by the others has no
-        spread to compare.
+        These should be uncertain given the evidence: a continuous variable that is determined by the others
+        has no spread to compare.
         """
         return ()
 
-    def untrained(self, config: Any, given: Given, count: int, chain_steps: int) -> dict[str, Mapping[str, Tensor]]:
-        """Results of training-free methods: by method, values by variable, ``(count, *axes)``; none by default.
+    def untrained(
+        self, config: Any, given: Given, count: int, chain_steps: int
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """Results of training-free methods: by method, values by variable, ``(count, *axes)``; none by
+        default.
 
         Args:
             config: options of the problem.
@@ -215,9 +228,11 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         from .measures import draw_values
 
         rows = [{name: x[k] for name, x in values.items()} for k in range(min(_DRAWN, _count(values)))]
-        return draw_values(run.network, rows, [str(k + 1) for k in range(len(rows))], given, self.blocks(run.config))
+        return draw_values(
+            run.network, rows, [str(k + 1) for k in range(len(rows))], given, self.blocks(run.config)
+        )
 
-    # -- engines ---------------------------------------------------------------------------------------------------
+    # -- engines ---------------------------------------------------------------------------------------------
 
     def config_for(self, engine: str | None) -> type:
         """The configuration of a run with an engine: the options of the problem, the engine and training.
@@ -262,22 +277,23 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         if engine.one_size and self.sizes_vary(config):
             return Verdict("it has weights for one size of the graph, and the sizes of the examples vary")
         try:
-            graph = self._graph_for(config, engine)
+            graph = self.graph_for(self.declare(config), config, engine)
         except DeclarationError as error:
             return Verdict(str(error).rstrip("."))
         return Verdict(engine.refusal(graph))
 
-    def _graph_for(self, config: Any, engine: Engine) -> FactorGraph:
+    def graph_for(self, graph: FactorGraph, config: Any, engine: Engine) -> FactorGraph:
         """The graph that an engine works on, without latent variables if it needs values of all."""
         from ..graph.latents import contract_latents
 
-        graph = self.declare(config)
-        if engine.needs_all_values:
-            graph = contract_latents(graph, self.observable(config), self.test_sizes(config))  # type: ignore[assignment]
-        return graph
+        if not engine.needs_all_values:
+            return graph
+        contracted = contract_latents(graph, self.observable(config), self.test_sizes(config))
+        return cast("FactorGraph", contracted)
 
     def check(self, config: Any) -> None:
-        """Check the ranges of the options of the engine and of training, and that the engine serves the graph.
+        """Check the ranges of the options of the engine and of training, and that the engine serves the
+        graph.
 
         Raises:
             DeclarationError: names the option, or says why the engine cannot serve the graph and which can.
@@ -288,7 +304,9 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         config.training.check()
         verdict = self.verdict_of(config, engine)
         if not verdict:
-            others = [name for name in engine_names() if name != engine.name and self._can_serve(config, name)]
+            others = [
+                name for name in engine_names() if name != engine.name and self._can_serve(config, name)
+            ]
             able = f" Engines that serve it: {', '.join(others)}." if others else ""
             raise DeclarationError(
                 f"{self.name}: engine {engine.name!r} cannot serve this problem: {verdict.reason}.{able}"
@@ -303,7 +321,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
         """The model of the engine with fresh weights."""
         engine = self.engine_of(config)
-        return engine.build(self._graph_for(config, engine), config.model, self.test_sizes(config))
+        graph = self.graph_for(self.declare(config), config, engine)
+        return engine.build(graph, config.model, self.test_sizes(config))
 
     def prepare(self, config: Any, network: nn.Module) -> None:
         """Adapt a fresh model to examples of the problem."""
@@ -326,7 +345,13 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         return ExamplesTask(self, config)
 
     def infer(
-        self, run: Trained, given: Given, sizes: Mapping[str, int], iterations: int | None, want: tuple[str, ...], terms: bool
+        self,
+        run: Trained,
+        given: Given,
+        sizes: Mapping[str, int],
+        iterations: int | None,
+        want: tuple[str, ...],
+        terms: bool,
     ) -> Solution:
         """The answer of the model, with its energies if it has any."""
         from ..descent.model import DescentModel
@@ -341,14 +366,16 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         values = dict(network.infer_values(given, count, sizes, iterations))
         for name in want:
             if name not in values:
-                raise UnnError(f"--want {name}: engine {run.config.engine!r} infers {', '.join(values)} only.")
+                raise UnnError(
+                    f"--want {name}: engine {run.config.engine!r} infers {', '.join(values)} only."
+                )
         return Solution(values, {}, None, None, (), iterations or self.iterations(run), Status.LIMIT, "")
 
     def iterations(self, run: Trained) -> int:
         """Number of rounds in training, where the engine has rounds."""
         return int(getattr(run.config.model, "iterations", 10))
 
-    # -- verbs -----------------------------------------------------------------------------------------------------
+    # -- verbs -----------------------------------------------------------------------------------------------
 
     def baselines(self, config: Any, count: int, chain_steps: int) -> Answer:
         """Metrics of the problem on its test queries, by method."""
@@ -357,7 +384,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         metrics_by_method = measure_untrained(self, config, count, TEST_SEED, chain_steps)
         if not metrics_by_method:
             raise UnnError(
-                f"problem {self.name!r} has no baselines without training; --engine regressor and vaeac train some."
+                f"problem {self.name!r} has no baselines without training; --engine regressor and vaeac "
+                "train some."
             )
         lines = [
             f"{method}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -376,7 +404,9 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         self._check_tries(run, request.sampling.tries)
         options = request.sampling
         if not isinstance(run.network, CanSample) and options != SamplingOptions():
-            raise UnnError(self._refusal(run, "draws no samples; leave out the options of sampling", CanSample))
+            raise UnnError(
+                self._refusal(run, "draws no samples; leave out the options of sampling", CanSample)
+            )
         if isinstance(run.network, CanSample) and not run.network.has_steps and request.iterations:
             raise UnnError(f"--iterations: engine {run.config.engine!r} of this run samples in one step.")
         seed = TEST_SEED if options.seed is None else options.seed
@@ -385,7 +415,13 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         lines = []
         for number in numbers:
             now = replace(options, steps=number, seed=seed)
-            figures = measure(self, run.config, run.network, request.count or max(CONDITIONS, self.test_count(run.config, run.network)), now)
+            figures = measure(
+                self,
+                run.config,
+                run.network,
+                request.count or max(CONDITIONS, self.test_count(run.config, run.network)),
+                now,
+            )
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
             shown = number or self._default_number(run)
             data[str(shown or 1)] = figures
@@ -396,7 +432,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
             compared = calibrations(self, run.config, run.network, replace(options, seed=seed))
             if not compared:
                 raise UnnError(
-                    f"--draw: problem {self.name!r} has no variable whose distribution is compared with the truth."
+                    f"--draw: problem {self.name!r} has no variable whose distribution is compared with the "
+                    "truth."
                 )
             save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
             lines.append(f"rank histograms drawn in {request.draw}")
@@ -450,7 +487,9 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
                 shown = [steps[round(k * (len(steps) - 1) / (_DRAWN - 1))] for k in range(_DRAWN)]
             names = [f"step {k + 1}" for k, _ in shown]
             blocks = self.blocks(run.config)
-            picture = draw_values(network, [values for _, values in shown], names, given, blocks, changes=True)
+            picture = draw_values(
+                network, [values for _, values in shown], names, given, blocks, changes=True
+            )
             save_figure(picture, request.trace)
             lines.append(f"the first sample, step by step, drawn in {request.trace}")
         data = {name: value.tolist() for name, value in samples.values.items()}
@@ -506,7 +545,8 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
     for option in fields(options):
         if option.name in own:
             raise UnnError(
-                f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename one."
+                f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename "
+                "one."
             )
     changed = [
         (option.name, option.type, field(default=defaults.problem[option.name]))
@@ -535,8 +575,8 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
 
 
 def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Defaults:
-    """Defaults of an engine without measured ones: its own, with options of the same name and the training of the
-    default engine of the problem."""
+    """Defaults of an engine without measured ones: its own, with options of the same name and the training of
+    the default engine of the problem."""
     first = next(iter(problem.defaults.values()))
     shared = {option.name for option in fields(options)} & {option.name for option in fields(first.options)}
     return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)

@@ -30,7 +30,9 @@ class Demo(Verb):
 
     def __call__(self) -> Answer:
         name = self.problem or _first()
-        return require(load_problem(name), HasDemo, f"has no demo; use unn train {name}").demo(self.folder, shows_progress(self.json, self.quiet))
+        return require(load_problem(name), HasDemo, f"has no demo; use unn train {name}").demo(
+            self.folder, shows_progress(self.json, self.quiet)
+        )
 
 
 def _first() -> str:

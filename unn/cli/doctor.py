@@ -35,15 +35,16 @@ class Doctor(Verb):
 
 
 def doctor() -> Answer:
-    """Report versions, devices, problems, engines and data; exit code 1 if a requirement is missing, with the remedy."""
+    """Report versions, devices, problems, engines and data; exit code 1 if a requirement is missing, with the
+    remedy."""
     faults: list[str] = []
     required = _required()
     versions = {name: _version(name) for name in (*required, *OPTIONAL)}
     faults += [f"{name} is not installed; pip install {name}" for name in required if versions[name] is None]
     shadowing = current_shadows()
     faults += [
-        f"{shadow.file} shadows the package {shadow.package} of unn for Python programs that are started in {Path.cwd()} "
-        "(the command unn itself takes its own); rename it"
+        f"{shadow.file} shadows the package {shadow.package} of unn for Python programs that are started in "
+        f"{Path.cwd()} (the command unn itself takes its own); rename it"
         for shadow in shadowing
     ]
     devices = _devices(faults)
@@ -52,17 +53,27 @@ def doctor() -> Answer:
     data = _data()
     code = code_version()
     report: dict[str, Any] = {
-        "unn": code["unn"], "commits": code["commits"], "python": platform.python_version(), "system": platform.platform(), "versions": versions,
-        "devices": devices, "problems": problems, "engines": engines, "data": data, "faults": faults,
-    }  # fmt: skip
+        "unn": code["unn"],
+        "commits": code["commits"],
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": versions,
+        "devices": devices,
+        "problems": problems,
+        "engines": engines,
+        "data": data,
+        "faults": faults,
+    }
     lines = [
-        f"unn {code['unn']}" + "".join(f" (commit {commit[:12]}{commit[40:]})" for commit in code["commits"].values()),
+        f"unn {code['unn']}"
+        + "".join(f" (commit {commit[:12]}{commit[40:]})" for commit in code["commits"].values()),
         f"python {platform.python_version()} on {platform.platform()}",
-        "versions: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items()),
+        "versions: "
+        + ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items()),
         *(f"device: {device}" for device in devices),
         *(f"problem: {name}: {state}" for name, state in problems.items()),
         *(f"engine: {name}: {state}" for name, state in engines.items()),
-        f"data: {data['UNN_DATA'] or 'the variable UNN_DATA is not set; problems with embedded data need none'}",
+        f"data: {data['UNN_DATA'] or 'UNN_DATA is not set; problems with embedded data need none'}",
         *(f"data: found {name}" for name in data["found"]),
         *(f"fault: {fault}" for fault in faults),
         "no faults found" if not faults else f"{len(faults)} faults found",
@@ -120,5 +131,7 @@ def _states(names: Sequence[str], load: Callable[[str], object], faults: list[st
 def _data() -> dict[str, Any]:
     root = os.environ.get("UNN_DATA", "")
     folder = Path(root)
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if root and folder.is_dir() else []
+    names = (
+        sorted(path.name for path in folder.iterdir() if path.is_dir()) if root and folder.is_dir() else []
+    )
     return {"UNN_DATA": root, "found": names}

@@ -21,7 +21,8 @@ class Evaluate(Verb):
 
     run: RunFolder
     iterations: tuple[int, ...] = ()
-    """Numbers of rounds (or sampling steps) to measure with; several are compared. That of training by default."""
+    """Numbers of rounds (or sampling steps) to measure with; several are compared. That of training by
+    default."""
     data: Path | None = None
     """Measure on these data instead of the run's own, where the problem offers it."""
     count: int | None = None
@@ -38,8 +39,12 @@ class Evaluate(Verb):
         self.sampling.check()
         problem, run = open_trained(self.run)
         if self.data is not None:
-            run = require(problem, TakesData, "is evaluated on its own data only; leave out --data").on_data(run, self.data)
+            run = require(problem, TakesData, "is evaluated on its own data only; leave out --data").on_data(
+                run, self.data
+            )
         if (self.count, self.sampling, self.draw) == (None, SamplingOptions(), None):
             return problem.evaluate(run, self.iterations)
         options = "--steps, --tries, --sampler, --spacing, --count, --seed, --at-once and --draw"
-        return require(problem, Sampleable, f"is evaluated without sampling; leave out {options}").evaluate_samples(run, self)
+        return require(
+            problem, Sampleable, f"is evaluated without sampling; leave out {options}"
+        ).evaluate_samples(run, self)

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 @dataclass(frozen=True)
 class Infer(Verb):
     """Infer some variables of a run given others."""
 
     name: ClassVar[str] = "infer"
-
 
     run: RunFolder
     given: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
@@ -85,7 +83,9 @@ def infer(command: Infer) -> Answer:
             continue
         shown = problem.show_value(run, name, value)
         if not isinstance(shown, str):
-            evidence = "-".join("-".join((key, Path(text).name)) for key, _, text in (t.partition("=") for t in command.given))
+            evidence = "-".join(
+                "-".join((key, Path(text).name)) for key, _, text in (t.partition("=") for t in command.given)
+            )
             path = command.out or run.folder / f"{name}-{evidence}.png"
             save_figure(shown, path)
             lines.append(f"{name}: drawn in {path}")
@@ -93,7 +93,10 @@ def infer(command: Infer) -> Answer:
             continue
         lines.append(f"{name}: {shown}")
     if command.out is not None and command.out not in files:
-        raise DataError(f"--out {command.out}: {', '.join(command.want)} has no picture; give a file ending in .npy to save its values.")
+        raise DataError(
+            f"--out {command.out}: {', '.join(command.want)} has no picture; give a file ending in .npy to "
+            "save its values."
+        )
     if command.energy is not None:
         assert solution.terms is not None
         save_figure(draw_energy_terms(solution.terms, solution.schedule, theme=theme), command.energy)

@@ -32,7 +32,9 @@ from .show import Show
 from .train import Train
 from .verb import Answer, ProblemVerb, Verb
 
-SUMMARY = "Declare a factor graph once; infer any of its variables given any others. --version prints the version."
+SUMMARY = (
+    "Declare a factor graph once; infer any of its variables given any others. --version prints the version."
+)
 GROUP = "unn.verbs"
 
 EVERYDAY = (Show, Train, Evaluate, Infer, Sample)
@@ -41,11 +43,15 @@ OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
 
 
 def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:
-    """Commands by name, in the order of ``--help``; commands that cannot be loaded are omitted, as are those with
-    the name of a built-in one."""
+    """Commands by name, in the order of ``--help``; commands that cannot be loaded are omitted, as are those
+    with the name of a built-in one."""
     own = {kind.name for kind in (*EVERYDAY, *OTHERS)}
     added = [_load(name) for name in verb_names() if name not in own]
-    kinds: list[type[Verb] | type[ProblemVerb[Any]]] = [*EVERYDAY, *(kind for kind in added if isinstance(kind, type)), *OTHERS]
+    kinds: list[type[Verb] | type[ProblemVerb[Any]]] = [
+        *EVERYDAY,
+        *(kind for kind in added if isinstance(kind, type)),
+        *OTHERS,
+    ]
     return {kind.name: kind for kind in kinds}
 
 
@@ -62,7 +68,10 @@ def _load(name: str) -> type[Verb] | str:
     except Exception as error:
         return f"command {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
     if not (isinstance(kind, type) and issubclass(kind, Verb) and is_dataclass(kind)) or kind.name != name:
-        return f"command {name!r} ({entry.value}) must be a dataclass that derives from unn.extending.Verb, with name = {name!r}."
+        return (
+            f"command {name!r} ({entry.value}) must be a dataclass that derives from unn.extending.Verb, "
+            f"with name = {name!r}."
+        )
     return kind
 
 
@@ -115,7 +124,8 @@ def _print(answer: Answer, as_json: bool) -> None:
             sys.stdout.flush()
             rest = memoryview(answer.content)
             while rest:
-                # an unbuffered stream (PYTHONUNBUFFERED) may write only a part, and report a full disk only at the next call
+                # an unbuffered stream (PYTHONUNBUFFERED) may write only a part, and report a full disk only
+                # at the next call
                 rest = rest[sys.stdout.buffer.write(rest) :]
             sys.stdout.buffer.flush()
         if text:
@@ -147,16 +157,24 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         kind: Any = on_problems[arguments[0]]
         prog = f"unn {arguments[0]} {problem.name}"
         config_type = problem.config_for(_engine_in(rest))
-        return tyro.cli(kind[config_type], prog=prog, description=problem.summary, args=rest, config=options), problem
+        return tyro.cli(
+            kind[config_type], prog=prog, description=problem.summary, args=rest, config=options
+        ), problem
     # importing all problems would slow down every other command
-    load_all = (bool(arguments) and arguments[0] in on_problems) or any(word.startswith("--tyro-") for word in arguments)
+    load_all = (bool(arguments) and arguments[0] in on_problems) or any(
+        word.startswith("--tyro-") for word in arguments
+    )
     choices = []
     for name, kind in kinds.items():
         if name not in on_problems:
             choices.append(Annotated[kind, tyro.conf.subcommand(name)])
             continue
         text = f"{kind.__doc__} unn {name} PROBLEM --help lists its options."
-        choices.append(Annotated[_all_problems(kind) if load_all else Problems, tyro.conf.subcommand(name, description=text)])
+        choices.append(
+            Annotated[
+                _all_problems(kind) if load_all else Problems, tyro.conf.subcommand(name, description=text)
+            ]
+        )
     union: Any = functools.reduce(operator.or_, choices)
     command = tyro.cli(union, prog="unn", description=SUMMARY, args=list(arguments), config=options)
     if not isinstance(command, Verb):
@@ -197,10 +215,15 @@ def _all_problems(kind: Any) -> Any:
         # a broken problem must not disable the others; unn doctor reports its error
         with contextlib.suppress(UnnError):
             problems.append(load_problem(name))
-    choices = [Annotated[kind[p.config_for(None)], tyro.conf.subcommand(p.name, description=p.summary)] for p in problems]
+    choices = [
+        Annotated[kind[p.config_for(None)], tyro.conf.subcommand(p.name, description=p.summary)]
+        for p in problems
+    ]
     if len(choices) < 2:
         # tyro needs at least two subcommands
-        choices.append(Annotated[Problems, tyro.conf.subcommand("another", description="Any other installed problem.")])
+        choices.append(
+            Annotated[Problems, tyro.conf.subcommand("another", description="Any other installed problem.")]
+        )
     choice = make_dataclass("Choice", [("problem", functools.reduce(operator.or_, choices))], frozen=True)
     choice.__doc__ = kind.__doc__
     return choice

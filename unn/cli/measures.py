@@ -91,14 +91,22 @@ class ExamplesTask(Task):
     def evaluate(self, network: nn.Module) -> dict[str, float]:
         """The problem's metrics on held-out queries."""
         count = self.problem.test_count(self.config, network)
-        return measure(self.problem, self.config, network, count, SamplingOptions(seed=0), _MOST_NODES_IN_TRAINING)
+        return measure(
+            self.problem, self.config, network, count, SamplingOptions(seed=0), _MOST_NODES_IN_TRAINING
+        )
 
 
 @torch.no_grad()
 def answer(
-    network: nn.Module, given: Given, count: int, options: SamplingOptions, sizes: Mapping[str, int], verify: bool
+    network: nn.Module,
+    given: Given,
+    count: int,
+    options: SamplingOptions,
+    sizes: Mapping[str, int],
+    verify: bool,
 ) -> tuple[Mapping[str, Tensor], float]:
-    """Answer a batch of queries: by samples if the model has them, else by its best values, discrete ones rounded.
+    """Answer a batch of queries: by samples if the model has them, else by its best values, discrete ones
+    rounded.
 
     Args:
         network: trained model.
@@ -145,8 +153,8 @@ def measure(
         config: configuration of the run.
         network: trained model.
         count: number of queries, with one answer each.
-        options: sampling options, with the seed of queries and samples; with more than one attempt per sample,
-            their average number is also a metric.
+        options: sampling options, with the seed of queries and samples; with more than one attempt per
+            sample, their average number is also a metric.
         most: see ``calibrations``.
     """
     figures: dict[str, float] = {}
@@ -162,7 +170,11 @@ def measure(
 
 @torch.no_grad()
 def calibrations(
-    problem: DeclaredProblem, config: Any, network: nn.Module, options: SamplingOptions, most: int = _MOST_NODES
+    problem: DeclaredProblem,
+    config: Any,
+    network: nn.Module,
+    options: SamplingOptions,
+    most: int = _MOST_NODES,
 ) -> dict[str, Calibration]:
     """Simulation-based calibration of the variables that the problem compares, by name; none without samples.
 
@@ -186,7 +198,10 @@ def calibrations(
     count = min(_MOST_EXAMPLES, max(_FEWEST_EXAMPLES, most // (_DRAWS * frame.nodes)))
     truth = problem.generate(config, count, generator, sizes)
     observed = problem.observed(config, count, generator, sizes)
-    given = {name: Partial(_repeat(truth[name]), _repeat(_mask(mask, truth[name]))) for name, mask in observed.items()}
+    given = {
+        name: Partial(_repeat(truth[name]), _repeat(_mask(mask, truth[name])))
+        for name, mask in observed.items()
+    }
     samples = network.sample_with(given, count * _DRAWS, replace(options, tries=1, seed=seed), sizes).values
     compared: dict[str, Calibration] = {}
     for name in names:
@@ -217,7 +232,8 @@ def _mask(mask: Tensor, values: Tensor) -> Tensor:
 
 
 def _numbers(values: Tensor, slot: Slot) -> Tensor:
-    """Values as real numbers or category indices, ``(batch, nodes)``; features of a real node count as nodes."""
+    """Values as real numbers or category indices, ``(batch, nodes)``; features of a real node count as
+    nodes."""
     return (values if slot.kind != "category" else values.argmax(-1)).reshape(len(values), -1)
 
 
@@ -260,11 +276,17 @@ def draw_values(
     """
     graph: Declaration = network.graph  # type: ignore[assignment]
     categories = [name for name, kind in kinds(graph).items() if kind == "category"]
-    cells = {name: _given_cells(given[name], rows[0][name].shape[:-1]) for name in categories if name in given}
+    cells = {
+        name: _given_cells(given[name], rows[0][name].shape[:-1]) for name in categories if name in given
+    }
     # several variables are already drawn side by side
     columns = 4 if len(rows[0]) == 1 else 1
     return draw_samples(
-        list(rows), list(names), categories, marking=Marking(cells, dict(blocks), changes=changes), columns=columns
+        list(rows),
+        list(names),
+        categories,
+        marking=Marking(cells, dict(blocks), changes=changes),
+        columns=columns,
     )
 
 

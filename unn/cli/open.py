@@ -29,7 +29,9 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     try:
         config_type = problem.config_for(content.get("engine"))
     except UnnError as error:
-        raise DataError(f"{folder / CONFIG}: {error} Install the package of the engine, or train again.") from None
+        raise DataError(
+            f"{folder / CONFIG}: {error} Install the package of the engine, or train again."
+        ) from None
     config: Any = config_from_json(config_type, content, str(folder / CONFIG))
     config = problem.in_folder(config, folder)
     problem.check(config)
@@ -72,10 +74,14 @@ def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> 
     from ..training.loop import signatures
 
     folder = run.folder
-    signature, *others = signatures(network, (training, *earlier_trainings(run, training)), problem_signature(run.config))
+    signature, *others = signatures(
+        network, (training, *earlier_trainings(run, training)), problem_signature(run.config)
+    )
     checkpoint, _ = newest_checkpoint(folder, signature, others)
     if checkpoint is None:
-        raise DataError(f"{folder} has neither final weights nor a checkpoint; continue with unn resume {folder}.")
+        raise DataError(
+            f"{folder} has neither final weights nor a checkpoint; continue with unn resume {folder}."
+        )
     tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])
     tensors.pop("n_averaged", None)
     copy_weights(tensors, network, f"{folder}, checkpoint of step {checkpoint.step}")

@@ -31,7 +31,9 @@ def require_rounds(*iterations: int) -> None:
         UnnError: if a number is below 1 or above 100,000.
     """
     if any(not 1 <= k <= MOST_ROUNDS for k in iterations):
-        raise UnnError(f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}.")
+        raise UnnError(
+            f"--iterations must lie between 1 and {MOST_ROUNDS}, got {' '.join(map(str, iterations))}."
+        )
 
 
 def require_number(option: str, value: int, most: int = 10**6) -> None:

@@ -45,7 +45,8 @@ def shadows(folders: Sequence[str | Path]) -> list[Shadow]:
     for folder in map(Path, folders):
         for package in BESIDE:
             spec = PathFinder.find_spec(package, [str(folder)])
-            # a folder without an __init__.py has no origin; regular packages take precedence over it anywhere on the path
+            # a folder without an __init__.py has no origin; regular packages take precedence over it anywhere
+            # on the path
             if spec is None or spec.origin is None or folder.resolve() == own:
                 continue
             file = Path(spec.origin).resolve()
@@ -74,6 +75,7 @@ def import_own_packages_first() -> None:
 
 
 def current_shadows() -> list[Shadow]:
-    """Find files in the current folder or in PYTHONPATH that a Python program started here would import instead."""
+    """Find files in the current folder or in PYTHONPATH that a Python program started here would import
+    instead."""
     folders = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return shadows([folder for folder in folders if folder])

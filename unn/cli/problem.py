@@ -55,16 +55,19 @@ class Trained:
 class Problem(ABC):
     """A problem on the command line, with a network of its own.
 
-    Problems that any engine can serve derive from ``DeclaredProblem`` instead. A package adds a problem by an entry
-    point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods suffice for all
+    Problems that any engine can serve derive from ``DeclaredProblem`` instead. A package adds a problem by an
+    entry
+    point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods suffice for
+        all
     commands; the others have defaults.
 
     Attributes:
         name: name on the command line.
         summary: one line for the help texts.
-        own_engine: name of the engine that the network of the problem uses; empty for none of the installed ones.
-        config: a frozen dataclass whose fields become the options of ``unn train NAME``; one of them is ``training``, a
-            ``unn.training.TrainingConfig``.
+        own_engine: name of the engine that the network of the problem uses; empty for none of the installed
+            ones.
+        config: a frozen dataclass whose fields become the options of ``unn train NAME``; one of them is
+            ``training``, a ``unn.training.TrainingConfig``.
     """
 
     name: ClassVar[str]
@@ -128,7 +131,8 @@ class Problem(ABC):
         """Adapt a network with initial weights to the data, before training; nothing by default."""
 
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """Read the evidence from the command line, by name, and the sizes of the graph; by default NAME=VALUE.
+        """Read the evidence from the command line, by name, and the sizes of the graph; by default
+        NAME=VALUE.
 
         Dynamic axes have the sizes of the evidence, or else those of the options.
 
@@ -146,9 +150,16 @@ class Problem(ABC):
         return given, sizes
 
     def infer(
-        self, run: Trained, given: Given, sizes: Mapping[str, int], iterations: int | None, want: tuple[str, ...], terms: bool
+        self,
+        run: Trained,
+        given: Given,
+        sizes: Mapping[str, int],
+        iterations: int | None,
+        want: tuple[str, ...],
+        terms: bool,
     ) -> Solution:
-        """Infer variables of one example, or of as many as the evidence has; by default by ``unn.infer`` on the graph.
+        """Infer variables of one example, or of as many as the evidence has; by default by ``unn.infer`` on
+        the graph.
 
         Args:
             run: the trained run.
@@ -161,9 +172,13 @@ class Problem(ABC):
         from ..descent.infer import infer
 
         return infer(
-            self.graph(run.network), given, order=self.order(run, given), iterations=iterations or self.iterations(run),
-            want=want, terms=terms,
-        )  # fmt: skip
+            self.graph(run.network),
+            given,
+            order=self.order(run, given),
+            iterations=iterations or self.iterations(run),
+            want=want,
+            terms=terms,
+        )
 
     def require_inference(self, run: Trained) -> None:
         """Check that ``unn infer`` can answer queries to a run; all runs by default.
@@ -206,7 +221,9 @@ class Problem(ABC):
         for module in network.modules():
             if isinstance(module, FactorGraph):
                 return module
-        raise UnnError(f"problem {self.name!r}: its network contains no factor graph, so nothing can be inferred.")
+        raise UnnError(
+            f"problem {self.name!r}: its network contains no factor graph, so nothing can be inferred."
+        )
 
     def order(self, run: Trained, given: Given) -> Order | list[str] | None:
         """The update order of ``unn infer``; None for the default of the engine, by distance from
@@ -221,7 +238,9 @@ class Problem(ABC):
         """
         from ..descent.unrolled import Unrolled
 
-        unrolled = next((module.iterations for module in run.network.modules() if isinstance(module, Unrolled)), None)
+        unrolled = next(
+            (module.iterations for module in run.network.modules() if isinstance(module, Unrolled)), None
+        )
         if isinstance(unrolled, range):
             return unrolled[len(unrolled) // 2]
         rounds = getattr(run.config, "iterations", None) if unrolled is None else unrolled
@@ -253,7 +272,10 @@ class Problem(ABC):
         import torch
 
         if iterations:
-            raise UnnError(f"problem {self.name!r} is evaluated with the iterations of its training only; leave out --iterations.")
+            raise UnnError(
+                f"problem {self.name!r} is evaluated with the iterations of its training only; leave out "
+                "--iterations."
+            )
         with torch.no_grad():
             metrics = self.task(run.config).evaluate(run.network)
         lines = tuple(f"{name} {value:.6g}" for name, value in metrics.items())
@@ -370,11 +392,21 @@ def load_problem(name: str) -> Problem:
             try:
                 problem = entry.load()()
             except Exception as error:
-                raise UnnError(f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}.") from error
+                raise UnnError(
+                    f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
+                ) from error
             if not isinstance(problem, Problem):
-                raise UnnError(f"entry point {name!r} of group {GROUP!r} is not a unn.cli.problem.Problem, but {type(problem).__name__}.")
-            if getattr(problem, "name", None) != name or not isinstance(getattr(problem, "summary", None), str):
-                raise UnnError(f"problem {name!r} ({entry.value}) needs name = {name!r}, as its entry point, and a summary of one line.")
+                raise UnnError(
+                    f"entry point {name!r} of group {GROUP!r} is not a unn.cli.problem.Problem, but "
+                    f"{type(problem).__name__}."
+                )
+            if getattr(problem, "name", None) != name or not isinstance(
+                getattr(problem, "summary", None), str
+            ):
+                raise UnnError(
+                    f"problem {name!r} ({entry.value}) needs name = {name!r}, as its entry point, and a "
+                    "summary of one line."
+                )
             _check_config_type(name, getattr(problem, "config", None))
             _check_run_options(problem)
             return problem
@@ -395,19 +427,21 @@ def _check_run_options(problem: Problem) -> None:
     """Check the options of a run with the default engine.
 
     Raises:
-        UnnError: if options of training are missing, or an option has the name of one of training or of a command.
+        UnnError: if options of training are missing, or an option has the name of one of training or of a
+            command.
     """
     config: Any = problem.config_for(None)
     training = next((option for option in fields(config) if option.name == "training"), None)
     if training is None or not isinstance(training.default, TrainingConfig):
         raise UnnError(
-            f"problem {problem.name!r}: {config.__name__} needs a field training: TrainingConfig = TrainingConfig(...)."
+            f"problem {problem.name!r}: {config.__name__} needs a field training: TrainingConfig = "
+            "TrainingConfig(...)."
         )
     taken = {option.name for option in fields(TrainingConfig)}
     taken |= {"config", "folder", "out", "theme", "json", "quiet", "count", "chain_steps"}
     clash = next((option.name for option in fields(config) if option.name in taken), None)
     if clash is not None:
         raise UnnError(
-            f"problem {problem.name!r}: the option {clash!r} of {config.__name__} is one of training or of the "
-            "command; give it another name."
+            f"problem {problem.name!r}: the option {clash!r} of {config.__name__} is one of training or of "
+            "the command; give it another name."
         )

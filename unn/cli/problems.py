@@ -66,7 +66,9 @@ def _listed(summaries: dict[str, str]) -> list[str]:
     return [f"  {name:{width}}  {summary}" for name, summary in summaries.items()]
 
 
-def _matrix(verdicts: dict[str, dict[str, Verdict]], engines: list[str], defaults: dict[str, str]) -> list[str]:
+def _matrix(
+    verdicts: dict[str, dict[str, Verdict]], engines: list[str], defaults: dict[str, str]
+) -> list[str]:
     """A row for each problem and a column for each engine, and the reasons of refusals below."""
     width = max(map(len, verdicts))
     reasons: list[str] = []

@@ -23,7 +23,6 @@ class Resume(Verb):
 
     name: ClassVar[str] = "resume"
 
-
     run: RunFolder
     epochs: int | None = None
     """Extend the run to this number of epochs in all."""
@@ -66,7 +65,9 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
         names = {**run.facts, **facts}.keys() - {DATA}
         other = [name for name in sorted(names) if run.facts.get(name) != facts.get(name)]
         if other:
-            before, now = (", ".join(f"{name} {_short(x.get(name))}" for name in other) for x in (run.facts, facts))
+            before, now = (
+                ", ".join(f"{name} {_short(x.get(name))}" for name in other) for x in (run.facts, facts)
+            )
             raise DataError(f"{folder} was trained on data with {before}; the data now have {now}.")
         network = fresh_network(problem, config, run.facts)
         with ExitStack() as stack:
@@ -78,14 +79,22 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
                 examples = task.examples()
                 before, after = total_steps(config.training, examples), total_steps(length, examples)
                 if after < before:
-                    raise UnnError(f"{folder} is a run of {before} steps; {after} steps are no extension of it.")
+                    raise UnnError(
+                        f"{folder} is a run of {before} steps; {after} steps are no extension of it."
+                    )
                 return extend_run(run, length.epochs, length.steps)
 
             opened = by_main(processes, begin)
             result = fit(
-                network, task, length, folder, progress, processes=processes, problem_options=problem_signature(opened.config),
+                network,
+                task,
+                length,
+                folder,
+                progress,
+                processes=processes,
+                problem_options=problem_signature(opened.config),
                 earlier=earlier_trainings(opened, length),
-            )  # fmt: skip
+            )
             return finish(result, folder, processes)
 
 
@@ -109,7 +118,9 @@ def _require_same_options(run: Run, training: TrainingConfig) -> None:
     from ..runs.checkpoint import require_options
 
     of_problem = problem_signature(run.config)
-    now, *earlier = ((*option_signature(each), *of_problem) for each in (training, *earlier_trainings(run, training)))
+    now, *earlier = (
+        (*option_signature(each), *of_problem) for each in (training, *earlier_trainings(run, training))
+    )
     require_options(run.folder, now, earlier)
 
 

@@ -37,4 +37,8 @@ class Sample(Verb):
         require_number("count", self.count)
         self.sampling.check()
         problem, run = open_trained(self.run)
-        return require(problem, Sampleable, "has no generative model to sample from; unn infer finds its most probable values").sample(run, self)
+        return require(
+            problem,
+            Sampleable,
+            "has no generative model to sample from; unn infer finds its most probable values",
+        ).sample(run, self)

@@ -18,7 +18,6 @@ class Show(ProblemVerb[Config]):
 
     name: ClassVar[str] = "show"
 
-
     config: Config
     out: Path | None = None
     """Folder for the pictures; none are drawn without it."""
@@ -48,7 +47,11 @@ def show(problem: Problem, config: Any, out: Path | None, theme: str) -> Answer:
     problem.check(config)
     graph = problem.declare(config)
     lines = [problem.summary, "", *graph.explain().splitlines(), ""]
-    data: dict[str, Any] = {"problem": problem.name, "explanation": graph.explain(), "graph": graph.to_mermaid()}
+    data: dict[str, Any] = {
+        "problem": problem.name,
+        "explanation": graph.explain(),
+        "graph": graph.to_mermaid(),
+    }
     try:
         adjacency = graph.adjacency(**problem.test_sizes(config))
     except DeclarationError as error:

@@ -33,7 +33,6 @@ class Train(ProblemVerb[Config]):
 
     name: ClassVar[str] = "train"
 
-
     config: Config
     folder: Path | None = None
     """Folder of the new run; runs/PROBLEM-NNN by default."""
@@ -77,12 +76,21 @@ def train(problem: Problem, config: Any, folder: Path | None, progress: bool) ->
 
             run = by_main(processes, begin)
             options = problem_signature(run.config)
-            result = fit(network, task, config.training, run.folder, progress, processes=processes, problem_options=options)
+            result = fit(
+                network,
+                task,
+                config.training,
+                run.folder,
+                progress,
+                processes=processes,
+                problem_options=options,
+            )
             return finish(result, run.folder, processes)
 
 
 def quiet_workers() -> None:
-    """Silence a harmless warning of each process that all parameters were used; call before torch is loaded."""
+    """Silence a harmless warning of each process that all parameters were used; call before torch is
+    loaded."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 

@@ -33,14 +33,24 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
     shape = graph.size_table.shape(variable, graph.size_table.static)
     if text.endswith(".npy"):
         return _with_batch(read_array(f"{name}={text}", text), name, text, shape)
-    if isinstance(variable.regularizer, Simplex) and len(shape) == 1 and shape[0] is not None and text.isascii() and text.isdecimal():
+    if (
+        isinstance(variable.regularizer, Simplex)
+        and len(shape) == 1
+        and shape[0] is not None
+        and text.isascii()
+        and text.isdecimal()
+    ):
         if int(text) >= shape[0]:
-            raise ObservationError(f"--given {name}={text}: categories of {name!r} go from 0 to {shape[0] - 1}.")
+            raise ObservationError(
+                f"--given {name}={text}: categories of {name!r} go from 0 to {shape[0] - 1}."
+            )
         return torch.eye(shape[0])[int(text)][None]
     try:
         numbers = torch.tensor([float(part) for part in text.split(",")])
     except ValueError:
-        raise ObservationError(f"--given {name}={text}: give numbers separated by commas, a category, or a file ending in .npy.") from None
+        raise ObservationError(
+            f"--given {name}={text}: give numbers separated by commas, a category, or a file ending in .npy."
+        ) from None
     wanted = [size for size in shape if size is not None]
     if len(wanted) == len(shape) and numbers.numel() == torch.Size(wanted).numel():
         return numbers.reshape(1, *wanted)
@@ -92,7 +102,9 @@ def describe_value(value: Tensor) -> str:
 
 def _with_batch(value: Tensor, name: str, text: str, shape: tuple[int | None, ...]) -> Tensor:
     for candidate in (value[None], value):
-        if candidate.ndim == len(shape) + 1 and all(size in (None, n) for size, n in zip(shape, candidate.shape[1:], strict=True)):
+        if candidate.ndim == len(shape) + 1 and all(
+            size in (None, n) for size, n in zip(shape, candidate.shape[1:], strict=True)
+        ):
             return candidate
     wanted = " x ".join("any" if size is None else str(size) for size in shape) or "a single number"
     raise ObservationError(f"--given {name}={text}: has shape {tuple(value.shape)}, expected {wanted}.")

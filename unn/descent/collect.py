@@ -11,7 +11,16 @@ from ..errors import DeclarationError, InferenceError, ObservationError, unknown
 from ..graph.arrays import Array, Index, Variable
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from .checks import check_constants, check_domain, check_dtypes, check_shape, check_tensor, describe_non_finite, given_array, take_sizes
+from .checks import (
+    check_constants,
+    check_domain,
+    check_dtypes,
+    check_shape,
+    check_tensor,
+    describe_non_finite,
+    given_array,
+    take_sizes,
+)
 from .dropout import apply_dropout
 from .evidence import Evidence, Given, Initial
 from .initial import initial_value
@@ -49,7 +58,8 @@ def collect_evidence(
         check_masks: look for masks and lengths that make no sense.
 
     Raises:
-        ObservationError: for unknown names, wrong shapes, dtypes or devices, NaN, values outside a domain, contradicting sizes.
+        ObservationError: for unknown names, wrong shapes, dtypes or devices, NaN, values outside a domain,
+            contradicting sizes.
         InferenceError: if nothing is given, or for an initial value or dropout that has no meaning.
     """
     _check_mappings(given, initial, lengths, sizes, dropout)
@@ -69,7 +79,9 @@ def collect_evidence(
         else:
             _observe_whole(evidence, graph.arrays[name], value, check_values)
     if dropout:
-        whole = frozenset(name for name in given if name not in evidence.observed) | frozenset(graph.fixed_values())
+        whole = frozenset(name for name in given if name not in evidence.observed) | frozenset(
+            graph.fixed_values()
+        )
         apply_dropout(graph, dropout, whole, evidence, generator, check_masks)
     if lengths:
         mask_constants(graph, evidence)
@@ -80,7 +92,9 @@ def collect_evidence(
 
 def _check_mappings(given: object, initial: object, lengths: object, sizes: object, dropout: object) -> None:
     if not isinstance(given, Mapping):
-        raise ObservationError(f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}.")
+        raise ObservationError(
+            f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."
+        )
     for option, mapping, example in (
         ("initial", initial, "{'Y': 'uniform'}"),
         ("dropout", dropout, "{'H': 0.5}"),
@@ -88,7 +102,9 @@ def _check_mappings(given: object, initial: object, lengths: object, sizes: obje
         ("sizes", sizes, "{'n': 3}, by axis"),
     ):
         if mapping is not None and not isinstance(mapping, Mapping):
-            raise InferenceError(f"{option}: a mapping such as {option}={example}, got {type(mapping).__name__}.")
+            raise InferenceError(
+                f"{option}: a mapping such as {option}={example}, got {type(mapping).__name__}."
+            )
 
 
 def _named_tensors(graph: Declaration, given: Given, initial: Initial) -> list[_Named]:
@@ -100,8 +116,8 @@ def _named_tensors(graph: Declaration, given: Given, initial: Initial) -> list[_
     """
     if not given and not initial:
         raise InferenceError(
-            f"graph {graph.name!r}: nothing is given, so there is nothing to infer from; give at least one of "
-            f"{', '.join(graph.variables)}, or initial values (initial={{name: tensor}})."
+            f"graph {graph.name!r}: nothing is given, so there is nothing to infer from; give at least one "
+            f"of {', '.join(graph.variables)}, or initial values (initial={{name: tensor}})."
         )
     tensors: list[_Named] = []
     for name, value in given.items():
@@ -113,9 +129,13 @@ def _named_tensors(graph: Declaration, given: Given, initial: Initial) -> list[_
         tensors.append((f"{name!r} given", array, value))
     for name, start in initial.items():
         if name not in graph.variables:
-            raise InferenceError(f"initial: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+            raise InferenceError(
+                f"initial: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+            )
         if name in given and not isinstance(given[name], Partial):
-            raise InferenceError(f"initial: variable {name!r} is given, so it has no initial value; drop one of the two.")
+            raise InferenceError(
+                f"initial: variable {name!r} is given, so it has no initial value; drop one of the two."
+            )
         if isinstance(start, Tensor):
             tensors.append((f"{name!r} initial", graph.arrays[name], start))
     return tensors
@@ -124,10 +144,12 @@ def _named_tensors(graph: Declaration, given: Given, initial: Initial) -> list[_
 def _extent(
     graph: Declaration, tensors: Sequence[_Named], fixed: Mapping[str, Tensor]
 ) -> tuple[Tensor, int, dict[str, int]]:
-    """A tensor with the dtype and device of the run, the batch size, and the sizes of axes as far as tensors and the declaration fix them.
+    """A tensor with the dtype and device of the run, the batch size, and the sizes of axes as far as tensors
+    and the declaration fix them.
 
     Raises:
-        ObservationError: for tensors of different dtypes, devices, batch sizes, or of shapes that contradict the declaration.
+        ObservationError: for tensors of different dtypes, devices, batch sizes, or of shapes that contradict
+            the declaration.
     """
     like = next((x for x in fixed.values() if x.is_floating_point()), None)
     known, batch = dict(graph.size_table.static), None
@@ -137,7 +159,9 @@ def _extent(
     return torch.empty(()) if like is None else like, 1 if batch is None else batch, known
 
 
-def _solved_shapes(graph: Declaration, known: dict[str, int], sizes: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
+def _solved_shapes(
+    graph: Declaration, known: dict[str, int], sizes: Mapping[str, int] | None
+) -> dict[str, tuple[int, ...]]:
     """The shapes of all arrays, without batch axes.
 
     Raises:
@@ -160,7 +184,9 @@ def _observe_whole(evidence: Evidence, array: Array, value: Tensor, check_values
     name = array.name
     if not isinstance(array, Variable):
         if check_values and not bool(value.isfinite().all()):
-            raise ObservationError(f"constant {name!r} given: {describe_non_finite(value)}; clean the data first.")
+            raise ObservationError(
+                f"constant {name!r} given: {describe_non_finite(value)}; clean the data first."
+            )
         evidence.values[name] = value
         return
     mask = evidence.masks.get(name)
@@ -171,7 +197,9 @@ def _observe_whole(evidence: Evidence, array: Array, value: Tensor, check_values
         evidence.padding[name] = (value, ~mask)
 
 
-def _observe_part(evidence: Evidence, variable: Variable, partial: Partial, check_values: bool, check_masks: bool) -> None:
+def _observe_part(
+    evidence: Evidence, variable: Variable, partial: Partial, check_values: bool, check_masks: bool
+) -> None:
     """Add a value that is given in part; unobserved entries count as 0 until they are inferred."""
     name = variable.name
     exists = evidence.masks.get(name)
@@ -198,7 +226,11 @@ def _observe_part(evidence: Evidence, variable: Variable, partial: Partial, chec
 
 
 def _start(
-    evidence: Evidence, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool
+    evidence: Evidence,
+    variable: Variable,
+    start: Tensor | str,
+    generator: torch.Generator | None,
+    check_values: bool,
 ) -> None:
     """Add an initial value, with what is observed of the variable in its place."""
     name = variable.name
@@ -214,7 +246,8 @@ def _start(
 def require_inferred_parts(
     evidence: Evidence, updated: Collection[str], held: Collection[str], may_read: bool = True
 ) -> None:
-    """Check that no entry stays without a value: what is observed in part is updated, held, or observed in full.
+    """Check that no entry stays without a value: what is observed in part is updated, held, or observed in
+    full.
 
     Args:
         evidence: of the run.
@@ -236,9 +269,9 @@ def require_inferred_parts(
                 continue
             share = f"{missing} of its {where.numel()} entries"
         raise InferenceError(
-            f"order: variable {name!r} is given in part (unn.Partial), and {share} would never be inferred, because the "
-            f"order {list(updated)} leaves it out; add it to the order, give all of it, or hold the rest with "
-            f"initial={{{name!r}: 'zero'}}."
+            f"order: variable {name!r} is given in part (unn.Partial), and {share} would never be inferred, "
+            f"because the order {list(updated)} leaves it out; add it to the order, give all of it, or hold "
+            f"the rest with initial={{{name!r}: 'zero'}}."
         )
 
 
@@ -251,12 +284,15 @@ def _all_shapes(graph: Declaration, solved: Mapping[str, int]) -> dict[str, tupl
             if not isinstance(array, Variable):
                 graph.require_parameters()
             raise ObservationError(
-                f"the size of axis {axis!r} of {array.kind} {name!r} is not known from the declaration or from what is given; "
-                f"pass sizes={{{axis!r}: ...}}{graph.size_table.missing_size_hint(axis, solved)}."
+                f"the size of axis {axis!r} of {array.kind} {name!r} is not known from the declaration or "
+                f"from what is given; pass sizes={{{axis!r}: "
+                f"...}}{graph.size_table.missing_size_hint(axis, solved)}."
             )
         if 0 in shape and not _edgeless(graph, array, shape):
             axis = array.axes[shape.index(0)]
-            raise ObservationError(f"axis {axis!r} of {array.kind} {name!r} has size 0; there is nothing to infer along it.")
+            raise ObservationError(
+                f"axis {axis!r} of {array.kind} {name!r} has size 0; there is nothing to infer along it."
+            )
         shapes[name] = tuple(size for size in shape if size is not None)
     return shapes
 

@@ -73,23 +73,27 @@ class BlockProblem:
         return x
 
     def linearised_drop(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """By how much the energy with linearised factors falls from x to its minimum s, shape ``(batch,)``."""
+        """By how much the energy with linearised factors falls from x to its minimum s, shape
+        ``(batch,)``."""
         inner = batch_sum(t.to(wide(t.dtype)) * (s - x))
-        fall = regularizer_share(self._regularizer, x, self._mask) - regularizer_share(self._regularizer, s, self._mask)
+        fall = regularizer_share(self._regularizer, x, self._mask) - regularizer_share(
+            self._regularizer, s, self._mask
+        )
         return inner + fall
 
 
 def minimise_block(state: State, step: Step) -> Tensor:
     """Minimise the energy over one block without ever raising it.
 
-    Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the linear model
-    plus Psi is minimised exactly by s = mirror(messages), and x moves towards s as far as backtracking allows, each
-    batch element by itself. Where that lowers the energy at least as much, x moves instead to the mirror of messages
-    extrapolated from the last steps (Anderson acceleration), which finds the minimum of a quadratic energy in as many
-    steps as it has dimensions. Needs no more of a regularizer than its mirror and value, and stays inside any domain.
+    Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the
+    linear model plus Psi is minimised exactly by s = mirror(messages), and x moves towards s as far as
+    backtracking allows, each batch element by itself. Where that lowers the energy at least as much, x moves
+    instead to the mirror of messages extrapolated from the last steps (Anderson acceleration), which finds
+    the minimum of a quadratic energy in as many steps as it has dimensions. Needs no more of a regularizer
+    than its mirror and value, and stays inside any domain.
 
-    The derivative is that of the minimum (implicit function theorem). Batch elements whose block is not stationary at
-    the end are noted in ``state.unfinished``.
+    The derivative is that of the minimum (implicit function theorem). Batch elements whose block is not
+    stationary at the end are noted in ``state.unfinished``.
 
     Returns:
         The new value, shape ``(batch, *axes)``; infinite in batch elements whose energy falls without limit.
@@ -201,4 +205,3 @@ def _peak(x: Tensor) -> Tensor:
 
 def _along(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.ndim - 1))
-

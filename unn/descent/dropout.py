@@ -33,30 +33,47 @@ def apply_dropout(
         check: look at the numbers of masks.
 
     Raises:
-        InferenceError: for variables that cannot be dropped, and for masks or probabilities that make no sense.
+        InferenceError: for variables that cannot be dropped, and for masks or probabilities that make no
+            sense.
     """
     like = evidence.like
     for name, amount in dropout.items():
         if name not in graph.variables:
-            raise InferenceError(f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables))
+            raise InferenceError(
+                f"dropout: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+            )
         inner = evidence.regularizers[name]
         if name in fixed:
-            raise InferenceError(f"dropout: variable {name!r} is given; only inferred variables can be dropped.")
+            raise InferenceError(
+                f"dropout: variable {name!r} is given; only inferred variables can be dropped."
+            )
         if not isinstance(inner, Elementwise):
-            raise InferenceError(f"dropout: variable {name!r} has {inner!r}, whose entries depend on one another; drop elementwise variables only.")
+            raise InferenceError(
+                f"dropout: variable {name!r} has {inner!r}, whose entries depend on one another; drop "
+                "elementwise variables only."
+            )
         shape = (evidence.batch, *evidence.shapes[name])
         if isinstance(amount, Tensor):
             if amount.device != like.device:
-                raise InferenceError(f"dropout: the mask of {name!r} is on {amount.device}, the run on {like.device}; move it.")
+                raise InferenceError(
+                    f"dropout: the mask of {name!r} is on {amount.device}, the run on {like.device}; move it."
+                )
             try:
                 scale = amount.to(like.dtype).expand(shape)
             except RuntimeError:
-                raise InferenceError(f"dropout: the mask of {name!r} has shape {tuple(amount.shape)}, expected {shape}.") from None
+                raise InferenceError(
+                    f"dropout: the mask of {name!r} has shape {tuple(amount.shape)}, expected {shape}."
+                ) from None
             if check and not bool((scale >= 0).all() & scale.isfinite().all()):
-                raise InferenceError(f"dropout: the mask of {name!r} must be finite and >= 0 everywhere: 0 where dropped, 1/(1-p) where kept.")
+                raise InferenceError(
+                    f"dropout: the mask of {name!r} must be finite and >= 0 everywhere: 0 where dropped, "
+                    "1/(1-p) where kept."
+                )
         else:
             if isinstance(amount, bool) or not isinstance(amount, (int, float)):
-                raise InferenceError(f"dropout: {name!r} takes a probability in [0, 1) or a mask, got {amount!r}.")
+                raise InferenceError(
+                    f"dropout: {name!r} takes a probability in [0, 1) or a mask, got {amount!r}."
+                )
             if not 0 <= amount < 1:
                 raise InferenceError(f"dropout: the probability of {name!r} must be in [0, 1), got {amount}.")
             if amount == 0:

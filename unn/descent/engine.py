@@ -17,7 +17,10 @@ class DescentEngine(Engine):
     """Block coordinate descent on the energy, unrolled for training: an undirected neural network."""
 
     name = "descent"
-    summary = "coordinate descent on the energy, unrolled for training: the best values of any variables given others"
+    summary = (
+        "coordinate descent on the energy, unrolled for training: the best values of any variables given "
+        "others"
+    )
     options = DescentOptions
     answers = ("infer",)
     needs_all_values = False

@@ -30,7 +30,8 @@ class History:
 
     @classmethod
     def of(cls, x: Tensor) -> History:
-        """A history for points like x: as many evaluations as entries of a batch element, up to a limit of space."""
+        """A history for points like x: as many evaluations as entries of a batch element, up to a limit of
+        space."""
         entries = x[0].numel()
         return cls(_MEMORY_OF_LARGE_BLOCKS if entries > _LARGE else min(_MEMORY, entries + 1))
 
@@ -48,11 +49,16 @@ class History:
         return len(self._points)
 
     def extrapolate(self) -> Tensor:
-        """The combination of the points, weights summing to 1, whose combined residual is smallest in each batch element.
+        """The combination of the points, weights summing to 1, whose combined residual is smallest in each
+        batch element.
 
         With an affine map and as many evaluations as dimensions this is the fixed point.
         """
-        residuals = torch.stack([x.reshape(len(x), -1) for x in self._residuals], 1).double().nan_to_num(0.0, 0.0, 0.0)
+        residuals = (
+            torch.stack([x.reshape(len(x), -1) for x in self._residuals], 1)
+            .double()
+            .nan_to_num(0.0, 0.0, 0.0)
+        )
         last = residuals[:, -1]
         differences = residuals[:, :-1] - last[:, None]
         norms = differences.norm(dim=2, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
@@ -71,8 +77,8 @@ class History:
 def at_fixed_point(function: Map, x: Tensor) -> Tensor:
     """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
 
-    By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the function in
-    x; only products with the transposed J are needed. There is no forward mode.
+    By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the
+    function in x; only products with the transposed J are needed. There is no forward mode.
 
     Args:
         function: differentiable in x and in the tensors that it closes over; batch elements do not interact.
@@ -89,7 +95,8 @@ def at_fixed_point(function: Map, x: Tensor) -> Tensor:
 
 
 class _FixedPoint(torch.autograd.Function):
-    """x with the derivative that y = function(x) gives it; that of y with respect to x does not count twice."""
+    """x with the derivative that y = function(x) gives it; that of y with respect to x does not count
+    twice."""
 
     @staticmethod
     def forward(y: Tensor, x: Tensor, function: Map) -> Tensor:
@@ -128,7 +135,8 @@ class _FixedPoint(torch.autograd.Function):
 
 
 def _solve_linear(product: Map, right: Tensor) -> Tensor:
-    """The solution u of u - product(u) = right by restarted GMRES (Saad and Schultz, 1986), each batch element by itself.
+    """The solution u of u - product(u) = right by restarted GMRES (Saad and Schultz, 1986), each batch
+    element by itself.
 
     Args:
         product: linear, of tensors of the shape of ``right``.

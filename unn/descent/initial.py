@@ -13,9 +13,14 @@ from .evidence import Evidence
 
 
 def initial_value(
-    evidence: Evidence, variable: Variable, start: Tensor | str, generator: torch.Generator | None, check_values: bool
+    evidence: Evidence,
+    variable: Variable,
+    start: Tensor | str,
+    generator: torch.Generator | None,
+    check_values: bool,
 ) -> Tensor | None:
-    """The first value of a variable: None for a structural zero, ``mirror(0)`` for "uniform", the mirror of uniform noise for "random".
+    """The first value of a variable: None for a structural zero, ``mirror(0)`` for "uniform", the mirror of
+    uniform noise for "random".
 
     Raises:
         InferenceError: for another word.
@@ -34,4 +39,6 @@ def initial_value(
         return regularizer.mirror(evidence.like.new_zeros(shape), mask)
     if isinstance(start, str) and start == "random":
         return regularizer.mirror(uniform(shape, evidence.like, generator), mask)
-    raise InferenceError(f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}.")
+    raise InferenceError(
+        f"initial: variable {name!r} starts at 'zero', 'uniform', 'random' or a tensor, got {start!r}."
+    )

@@ -14,7 +14,12 @@ from .evidence import Evidence
 
 
 def ragged_masks(
-    graph: Declaration, lengths: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], batch: int, device: torch.device, check: bool
+    graph: Declaration,
+    lengths: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    batch: int,
+    device: torch.device,
+    check: bool,
 ) -> dict[str, Tensor]:
     """Which entries of each ragged variable exist, shape ``(batch, *axes)``, 1 along regular axes."""
     table = graph.size_table
@@ -26,7 +31,10 @@ def ragged_masks(
         length = _checked(axis, length, batch, device)
         other = ragged.setdefault(table.root(axis), (axis, length))
         if check and not torch.equal(other[1], length):
-            raise ObservationError(f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; give one of them.")
+            raise ObservationError(
+                f"lengths: axes {other[0]!r} and {axis!r} are tied to one size, but their lengths differ; "
+                "give one of them."
+            )
     _add_related_lengths(graph, ragged, check)
     _refuse_what_counts_padding(graph, set(ragged))
     masks: dict[str, Tensor] = {}
@@ -39,8 +47,9 @@ def ragged_masks(
                 if check and not bool(((length > 0) & (length <= size)).all()):
                     bad = int(((length <= 0) | (length > size)).nonzero()[0])
                     raise ObservationError(
-                        f"lengths: batch element {bad} has length {int(length[bad])} along axis {axis!r} of {name!r}, which has size {size}; "
-                        "lengths go from 1 to that size. Drop empty sequences first."
+                        f"lengths: batch element {bad} has length {int(length[bad])} along axis {axis!r} of "
+                        f"{name!r}, which has size {size}; lengths go from 1 to that size. Drop empty "
+                        "sequences first."
                     )
                 own = torch.arange(size, device=device) < length[:, None]
                 own = own.view(batch, *[size if j == k else 1 for j in range(len(array.axes))])
@@ -79,11 +88,19 @@ def mask_constants(graph: Declaration, evidence: Evidence) -> None:
 
 
 def _checked(axis: str, length: object, batch: int, device: torch.device) -> Tensor:
-    if not isinstance(length, Tensor) or length.is_floating_point() or length.dtype == torch.bool or tuple(length.shape) != (batch,):
+    if (
+        not isinstance(length, Tensor)
+        or length.is_floating_point()
+        or length.dtype == torch.bool
+        or tuple(length.shape) != (batch,)
+    ):
         got = f"{length.dtype} of shape {tuple(length.shape)}" if isinstance(length, Tensor) else repr(length)
         raise ObservationError(f"lengths: axis {axis!r} needs whole numbers of shape ({batch},), got {got}.")
     if length.device.type == "meta" != device.type:
-        raise ObservationError(f"lengths: axis {axis!r} is on device {length.device}, which holds no values; the run is on {device}.")
+        raise ObservationError(
+            f"lengths: axis {axis!r} is on device {length.device}, which holds no values; the run is on "
+            f"{device}."
+        )
     # a narrow integer could not hold the size that lengths are compared with
     return length.to(device, torch.int64)
 
@@ -107,8 +124,9 @@ def _refuse_what_counts_padding(graph: Declaration, ragged: set[str]) -> None:
                     continue
                 if not factor.handles_padding:
                     raise ObservationError(
-                        f"lengths: factor {factor.name!r} ({type(factor).__name__}) does not leave out padding along axis {axis!r} of "
-                        f"{reference.array.name!r}; run sequences of one length together, or use a Multilinear factor."
+                        f"lengths: factor {factor.name!r} ({type(factor).__name__}) does not leave out "
+                        f"padding along axis {axis!r} of {reference.array.name!r}; run sequences of one "
+                        "length together, or use a Multilinear factor."
                     )
                 if dim.index is not None and table.root(along) in ragged and not set(dim.letters) <= carried:
                     raise ObservationError(
@@ -121,8 +139,9 @@ def _refuse_what_counts_padding(graph: Declaration, ragged: set[str]) -> None:
                     set(dim.letters) <= carried if dim.index is None else dim in zeroed
                 ):
                     raise ObservationError(
-                        f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the ragged axis {axis!r}, which no variable "
-                        "has under that letter; multiply in a constant of ones along it, so that padding can be left out."
+                        f"lengths: factor {factor.name!r} sums parameter {reference.array.name!r} over the "
+                        f"ragged axis {axis!r}, which no variable has under that letter; multiply in a "
+                        "constant of ones along it, so that padding can be left out."
                     )
 
 

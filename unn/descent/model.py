@@ -1,4 +1,5 @@
-"""Coordinate descent as a model: any variables inferred from any others, trained for several queries at once."""
+"""Coordinate descent as a model: any variables inferred from any others, trained for several queries at
+once."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _SMALLEST = 1e-7
 class DescentModel(nn.Module, CanLearn, CanInfer):
     """Coordinate descent on a graph, with the same weights for every choice of what is given.
 
-    The loss of a query is the sum over its wanted variables of the Fenchel-Young loss of their regularizers, each the
-    mean over its unobserved nodes (undirected-network paper, Section 3).
+    The loss of a query is the sum over its wanted variables of the Fenchel-Young loss of their regularizers,
+    each the mean over its unobserved nodes (undirected-network paper, Section 3).
 
     Args:
         graph: declaration; constraints contribute energies with learned weights.
@@ -63,7 +64,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         for name in (*values, *observed):
             if name not in self.graph.variables:
                 raise ObservationError(
-                    f"graph {self.graph.name!r} has no variable {name!r}.{suggest(name, self.graph.variables)}"
+                    f"graph {self.graph.name!r} has no variable "
+                    f"{name!r}.{suggest(name, self.graph.variables)}"
                 )
         fixed, partial, want = [], [], []
         for name in values:
@@ -92,7 +94,9 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             scores = network.preactivations(*inputs)
             assert isinstance(scores, tuple)
             losses = [
-                self.graph.variables[name].regularizer.loss(t, values[name].to(t), _unobserved(masks.get(name)))
+                self.graph.variables[name].regularizer.loss(
+                    t, values[name].to(t), _unobserved(masks.get(name))
+                )
                 for name, t in zip(wanted, scores, strict=True)
             ]
         else:
@@ -137,14 +141,18 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
     def order(self, given: Sequence[str], fixed: Sequence[str]) -> Order | list[str]:
         """Order of updates away from what is given, and back if the options say so."""
         names = list(default_order(self.graph, given, fixed))
-        return ForwardBackward(names) if self.options.sweep == "forward-backward" and len(names) > 1 else names
+        return (
+            ForwardBackward(names) if self.options.sweep == "forward-backward" and len(names) > 1 else names
+        )
 
     def infer_values(
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
         """Values of all variables after the rounds, with the means of discrete ones."""
         solution = self.minimise(given, count, sizes, iterations, trace=False)
-        return {name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables}
+        return {
+            name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables
+        }
 
     @torch.no_grad()
     def minimise(
@@ -196,7 +204,9 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 want=want,
                 trace=trace,
                 terms=terms,
-                sizes={axis: size for axis, size in sizes.items() if axis not in self.graph.size_table.static},
+                sizes={
+                    axis: size for axis, size in sizes.items() if axis not in self.graph.size_table.static
+                },
             )
         finally:
             self.train(training)
@@ -207,15 +217,16 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         return [name for name in names if None in table.shape(self.graph.variables[name], table.static)]
 
     def _closed_form(self, fixed: Sequence[str], names: Sequence[str]) -> bool:
-        """Whether the last updates of variables have closed forms, so that their pre-activations are known."""
+        """Whether the last updates of variables have closed forms, so that their pre-activations are
+        known."""
         how = Plan.of(self.graph, list(fixed)).how
         return all(how.get(name) == "closed form" for name in names)
 
     def _divergence(self, name: str, fixed: Sequence[str]) -> Regularizer | None:
         """Regularizer of the loss of a value; None for squared error.
 
-        The logarithms of values from the inner solver have gradients that its linear systems cannot solve exactly
-        where a value is next to 0 or 1.
+        The logarithms of values from the inner solver have gradients that its linear systems cannot solve
+        exactly where a value is next to 0 or 1.
         """
         how = Plan.of(self.graph, list(fixed)).how
         return None if how[name] == "inner solver" else self.graph.variables[name].regularizer
@@ -232,7 +243,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
 
 
 def with_energies(graph: Declaration, penalty: float) -> Declaration:
-    """The graph itself if coordinate descent can use all of it, else a copy in which constraints have energies.
+    """The graph itself if coordinate descent can use all of it, else a copy in which constraints have
+    energies.
 
     Raises:
         UnnError: if a factor has no energy, and is no constraint with one.
@@ -259,8 +271,11 @@ def _expanded(value: Tensor | Partial, count: int) -> Tensor | Partial:
     return value.expand(count, *value.shape[1:])
 
 
-def _loss_of_value(regularizer: Regularizer | None, value: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """The Bregman divergence from a value to its target, shape ``(batch,)``: the Fenchel-Young loss of its scores.
+def _loss_of_value(
+    regularizer: Regularizer | None, value: Tensor, target: Tensor, mask: Tensor | None
+) -> Tensor:
+    """The Bregman divergence from a value to its target, shape ``(batch,)``: the Fenchel-Young loss of its
+    scores.
 
     For updates without a closed form there are no scores. Half the squared error without a regularizer.
     """

@@ -19,7 +19,8 @@ class Block:
 
     Args:
         name: of the variable.
-        nodes: boolean, shape of the variable's node axes (of all its axes if its regularizer is elementwise and it has no bar).
+        nodes: boolean, shape of the variable's node axes (of all its axes if its regularizer is elementwise
+            and it has no bar).
     """
 
     name: str
@@ -59,8 +60,9 @@ class Listed(Order):
 def ForwardBackward(names: Sequence[str], last: str | None = None) -> Listed:  # noqa: N802 - reads as a noun in calls
     """There and back: A, B, C, B, then A again in the next round; with ``last``: A, B, C, B, A, last.
 
-    These are the orders of the undirected-network paper, Section 3 (H1, H2, Y, H2) and Section 4 (Q, K, V, S, H, S, V, K, Q, X). Without
-    ``last`` the first block is not repeated at the end of a round, since the next round begins with it.
+    These are the orders of the undirected-network paper, Section 3 (H1, H2, Y, H2) and Section 4 (Q, K, V, S,
+    H, S, V, K, Q, X). Without ``last`` the first block is not repeated at the end of a round, since the next
+    round begins with it.
     """
     _check_names("ForwardBackward", names)
     _check_last("ForwardBackward", last)
@@ -105,18 +107,29 @@ def as_order(order: Order | Sequence[Item] | str) -> Order:
     if isinstance(order, Order):
         return order
     if not isinstance(order, (str, Sequence)):
-        raise InferenceError(f"order: a list of names of variables or an order such as ForwardBackward([...]), got {order!r}.")
+        raise InferenceError(
+            f"order: a list of names of variables or an order such as ForwardBackward([...]), got {order!r}."
+        )
     items = (order,) if isinstance(order, str) else tuple(order)
     if not items:
-        raise InferenceError("the order is empty; list at least one variable to update, such as order=['H', 'Y'].")
+        raise InferenceError(
+            "the order is empty; list at least one variable to update, such as order=['H', 'Y']."
+        )
     for item in items:
         if not isinstance(item, (str, Block)):
-            raise InferenceError(f"an order lists names of variables or unn.Block(name, nodes), got {item!r}.")
+            raise InferenceError(
+                f"an order lists names of variables or unn.Block(name, nodes), got {item!r}."
+            )
     return Listed(items)
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
-    if isinstance(names, str) or not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+    if (
+        isinstance(names, str)
+        or not isinstance(names, Sequence)
+        or not names
+        or not all(isinstance(name, str) for name in names)
+    ):
         raise InferenceError(f"{kind} takes a list of names of variables such as ['H', 'Y'], got {names!r}.")
     if len(set(names)) < len(names):
         raise InferenceError(f"{kind} takes each name once, got {list(names)}.")

@@ -25,7 +25,8 @@ def input_storages(evidence: Evidence, initial: Initial) -> set[int | None]:
 
 
 def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[bool]) -> list[Tensor]:
-    """The results, copied where their memory is taken, is shared inside (expanded axes), or may belong to a factor.
+    """The results, copied where their memory is taken, is shared inside (expanded axes), or may belong to a
+    factor.
 
     Args:
         results: tensors to be handed out.

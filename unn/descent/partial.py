@@ -25,11 +25,14 @@ def observation_mask(variable: Variable, partial: Partial) -> Tensor:
         mask = mask.view(*mask.shape, *[1] * (value.ndim - mask.ndim))
     if mask.ndim != value.ndim or any(m not in (1, v) for m, v in zip(mask.shape, value.shape, strict=True)):
         raise ObservationError(
-            f"variable {variable.name!r}: the mask of Partial has shape {tuple(mask.shape)}, which fits neither the value's shape "
-            f"{tuple(value.shape)} nor its first axes."
+            f"variable {variable.name!r}: the mask of Partial has shape {tuple(mask.shape)}, which fits "
+            f"neither the value's shape {tuple(value.shape)} nor its first axes."
         )
     if mask.device != value.device:
-        raise ObservationError(f"variable {variable.name!r}: the mask of Partial is on {mask.device}, its value on {value.device}; move one of them.")
+        raise ObservationError(
+            f"variable {variable.name!r}: the mask of Partial is on {mask.device}, its value on "
+            f"{value.device}; move one of them."
+        )
     return mask.expand(value.shape)
 
 
@@ -40,20 +43,30 @@ def require_whole_rows(variable: Variable, mask: Tensor) -> None:
         ObservationError: names the axis.
     """
     for axis in variable.regularizer.over_axes(variable.axes):
-        dim = variable.regularizer.dim if isinstance(variable.regularizer, AlongAxis) else variable.axes.index(axis) + 1
+        dim = (
+            variable.regularizer.dim
+            if isinstance(variable.regularizer, AlongAxis)
+            else variable.axes.index(axis) + 1
+        )
         if bool((mask.any(dim) != mask.all(dim)).any()):
             raise ObservationError(
-                f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but {variable.regularizer!r} ties "
-                "the entries along it; observe whole rows or none."
+                f"variable {variable.name!r}: the mask of Partial varies along axis {axis!r}, but "
+                f"{variable.regularizer!r} ties the entries along it; observe whole rows or none."
             )
 
 
 def free_rows(partial: Partial, exists: Tensor | None) -> tuple[Tensor, ...] | None:
-    """The unobserved rows of a mask that covers only the first axes; None if they are many, or not on a CPU, where finding them would wait."""
+    """The unobserved rows of a mask that covers only the first axes; None if they are many, or not on a CPU,
+    where finding them would wait."""
     mask = partial.mask
     while mask.ndim > 1 and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
-    if torch.compiler.is_compiling() or mask.device.type != "cpu" or mask.ndim >= partial.value.ndim or mask.ndim < 2:
+    if (
+        torch.compiler.is_compiling()
+        or mask.device.type != "cpu"
+        or mask.ndim >= partial.value.ndim
+        or mask.ndim < 2
+    ):
         return None
     if tuple(mask.shape) != tuple(partial.value.shape[: mask.ndim]):
         return None

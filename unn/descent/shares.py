@@ -18,7 +18,8 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def largest_value(dtype: torch.dtype) -> float:
-    """Values beyond this have no finite energy: squares overflow in the dtype of energies, or the values themselves."""
+    """Values beyond this have no finite energy: squares overflow in the dtype of energies, or the values
+    themselves."""
     return min(torch.finfo(dtype).max, math.sqrt(torch.finfo(wide(dtype)).max))
 
 
@@ -48,7 +49,8 @@ def regularizer_share(
 
 
 def factor_share(factor: EnergyFactor, values: Mapping[str, Tensor]) -> Tensor:
-    """The energy of a factor, shape ``(batch,)`` or (1,); of a module or a function in the dtype that it computes in."""
+    """The energy of a factor, shape ``(batch,)`` or (1,); of a module or a function in the dtype that it
+    computes in."""
     first = values[factor.variables[0]] if factor.variables else next(iter(values.values()))
     dtype = wide(first.dtype)
     if dtype != first.dtype and factor.multilinear:

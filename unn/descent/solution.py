@@ -26,11 +26,14 @@ class Solution:
     """The result of a run of coordinate descent.
 
     Attributes:
-        values: every variable by name, shape ``(batch, *axes)``; after divergence, those before the round in which it happened.
-        preactivations: for every updated variable, the sum of messages at its last update (logits, for ``Entropy``).
-        energy: the energy after each update, shape ``(updates, batch)``, the diverged round included; None if it was not traced.
-        terms: the share of each regularizer (by the name of its variable) and each factor (by its own) after each update, shape
-            ``(updates, batch)`` each; None if they were not asked for.
+        values: every variable by name, shape ``(batch, *axes)``; after divergence, those before the round in
+            which it happened.
+        preactivations: for every updated variable, the sum of messages at its last update (logits, for
+            ``Entropy``).
+        energy: the energy after each update, shape ``(updates, batch)``, the diverged round included; None if
+            it was not traced.
+        terms: the share of each regularizer (by the name of its variable) and each factor (by its own) after
+            each update, shape ``(updates, batch)`` each; None if they were not asked for.
         schedule: the blocks updated, in order.
         rounds: how many passes over the order were run.
         status: how the run ended.

@@ -15,7 +15,8 @@ from ..errors import InferenceError
 
 
 class Update(ABC):
-    """A rule that gives the new value of a block from its old value and from the exact minimiser of the energy in it."""
+    """A rule that gives the new value of a block from its old value and from the exact minimiser of the
+    energy in it."""
 
     exact: ClassVar[bool] = False
     """True if the new value is the minimiser, whatever the old one was."""
@@ -44,9 +45,9 @@ class Mirror(Update):
 class Damped(Update):
     """Part of the way to the minimiser: x <- (1 - step) x + step grad Psi*(sum of messages).
 
-    The energy is convex in a block of a multilinear graph, so that it falls with every step from 0 to 1, and fixed points are those of ``Mirror``.
-    Blocks that are updated one after another converge without damping; it slows oscillations between blocks that are large.
-    A variable that was absent takes the minimiser.
+    The energy is convex in a block of a multilinear graph, so that it falls with every step from 0 to 1, and
+    fixed points are those of ``Mirror``. Blocks that are updated one after another converge without damping;
+    it slows oscillations between blocks that are large. A variable that was absent takes the minimiser.
 
     Args:
         step: above 0, at most 1.
@@ -58,7 +59,12 @@ class Damped(Update):
     step: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.step, bool) or not isinstance(self.step, numbers.Real) or not 0 < self.step <= 1 or math.isnan(self.step):
+        if (
+            isinstance(self.step, bool)
+            or not isinstance(self.step, numbers.Real)
+            or not 0 < self.step <= 1
+            or math.isnan(self.step)
+        ):
             raise InferenceError(f"Damped: the step is a number above 0 and at most 1, got {self.step!r}.")
 
     def move(self, old: Tensor | None, minimiser: Tensor) -> Tensor:

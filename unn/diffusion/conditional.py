@@ -22,8 +22,8 @@ Trace = Callable[[int, dict[str, Tensor]], None]
 class ConditionalModel(nn.Module, CanLearn, CanSample):
     """Model of the variables of a graph conditional on any subset of them.
 
-    A subclass defines ``loss`` and ``drawing``; sampling in batches, with seeds, verification and further attempts
-    is the same for all.
+    A subclass defines ``loss`` and ``drawing``; sampling in batches, with seeds, verification and further
+    attempts is the same for all.
 
     Args:
         frames: frames of the graph.
@@ -88,30 +88,30 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         Args:
             given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
             count: number of samples.
-            steps: number of evaluations of the network per sample, where there are several. By default 100 for
-                ``Diffusion``, in which "heun" evaluates the network twice per step, and one per masked node for
-                ``MaskedDiffusion``.
+            steps: number of evaluations of the network per sample, where there are several. By default 100
+                for ``Diffusion``, in which "heun" evaluates the network twice per step, and one per masked
+                node for ``MaskedDiffusion``.
             sampler: for ``Diffusion``, the name of a sampler in ``unn.diffusion.SAMPLERS``, "dpm-solver" by
-                default. With an exact denoiser all of them converge to the right distribution as steps grow; the
-                default is within 5% of every standard deviation with 20 steps. "churn" gives too sharp samples when
-                steps are few.
-            spacing: for ``Diffusion``, the spacing of the noise levels: "log-snr" (default), even in log-SNR over
-                the range of the schedule; "schedule", the schedule's own; or "restarts", as in
-                ``restarting_levels``, which gives too sharp samples when steps are few but corrects samples that
-                violate a constraint.
-            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the rest of the
-                batch; None draws from torch's global generator.
+                default. With an exact denoiser all of them converge to the right distribution as steps grow;
+                the default is within 5% of every standard deviation with 20 steps. "churn" gives too sharp
+                samples when steps are few.
+            spacing: for ``Diffusion``, the spacing of the noise levels: "log-snr" (default), even in log-SNR
+                over the range of the schedule; "schedule", the schedule's own; or "restarts", as in
+                ``restarting_levels``, which gives too sharp samples when steps are few but corrects samples
+                that violate a constraint.
+            seed: seed for all samples, or one seed per sample, so that a sample does not depend on the rest
+                of the batch; None draws from torch's global generator.
             verify: check the constraints of the graph.
             tries: maximum number of attempts per sample; more than 1 needs ``verify``.
             at_once: batch size.
-            trace: for ``Diffusion``, a callback after each step with its number and the current values by variable,
-                shape ``(batch, *axes)``; values of categories are continuous.
+            trace: for ``Diffusion``, a callback after each step with its number and the current values by
+                variable, shape ``(batch, *axes)``; values of categories are continuous.
             sizes: sizes of the axes without a static size.
 
         Raises:
-            DeclarationError: for an option that the model does not have, an unknown sampler or spacing; for steps,
-                count, tries or at_once below 1; for ``verify`` on a graph without constraints, and ``tries`` without
-                ``verify``.
+            DeclarationError: for an option that the model does not have, an unknown sampler or spacing; for
+                steps, count, tries or at_once below 1; for ``verify`` on a graph without constraints, and
+                ``tries`` without ``verify``.
             ObservationError: for values that do not fit the graph, or the wrong number of seeds.
         """
         options = SamplingOptions(steps, sampler, spacing, None, tries, at_once)  # type: ignore[arg-type]
@@ -148,7 +148,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         training = self.training
         self.eval()
         try:
-            return sample_with_retries(self, condition, given, draw, generators, verify, options.tries, options.at_once)
+            return sample_with_retries(
+                self, condition, given, draw, generators, verify, options.tries, options.at_once
+            )
         finally:
             self.train(training)
 
@@ -189,7 +191,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     def is_standardised(self) -> bool:
         """True if a continuous variable has an offset or a scale, or if there are no continuous variables."""
-        real = torch.tensor([kind == "real" for kind in self.frames.kinds.values()], device=self.offsets.device)
+        real = torch.tensor(
+            [kind == "real" for kind in self.frames.kinds.values()], device=self.offsets.device
+        )
         return not bool(real.any()) or bool(((self.offsets != 0) | (self.scales != 1))[real].any())
 
     def condition(self, given: Given, count: int, **sizes: int) -> Condition:
@@ -271,16 +275,23 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool, device=self.offsets.device)
             for name, mask in observed.items():
                 if name not in frame.slots:
-                    raise ObservationError(f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}")
+                    raise ObservationError(
+                        f"graph {frame.graph.name!r} has no variable {name!r}.{suggest(name, frame.slots)}"
+                    )
                 slot = frame.slots[name]
                 nodes[:, slot.nodes] = _observed_nodes(name, mask, slot.node_shape, batch).to(nodes.device)
             return nodes
         if observed.shape != (batch, frame.nodes) or observed.dtype != torch.bool:
-            raise ObservationError(f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got {tuple(observed.shape)}.")
+            raise ObservationError(
+                f"observed nodes need shape ({batch}, {frame.nodes}) and dtype bool, got "
+                f"{tuple(observed.shape)}."
+            )
         return observed.to(self.offsets.device)
 
     def _channels(self, frame: Frame) -> Tensor:
-        parts = [torch.full((s.numbers.stop - s.numbers.start,), float(s.channels)) for s in frame.slots.values()]
+        parts = [
+            torch.full((s.numbers.stop - s.numbers.start,), float(s.channels)) for s in frame.slots.values()
+        ]
         return torch.cat(parts).to(self.offsets.device)
 
     def _standard(self, rows: Tensor, frame: Frame) -> Tensor:
@@ -292,7 +303,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         return rows * scales + offsets
 
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
-        counts = torch.tensor([s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device)
+        counts = torch.tensor(
+            [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
+        )
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
 
 

@@ -40,18 +40,29 @@ class Diffusion(ConditionalModel):
 
     has_steps = True
 
-    def __init__(self, denoiser: Denoiser, *, schedule: Schedule | None = None, prediction: Prediction = "mixed", passes: int = 1) -> None:
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        *,
+        schedule: Schedule | None = None,
+        prediction: Prediction = "mixed",
+        passes: int = 1,
+    ) -> None:
         super().__init__(denoiser.frames)
         self.denoiser = denoiser
         if prediction not in PREDICTIONS:
-            raise DeclarationError(f"diffusion: unknown prediction {prediction!r}.{suggest(str(prediction), PREDICTIONS)}")
+            raise DeclarationError(
+                f"diffusion: unknown prediction {prediction!r}.{suggest(str(prediction), PREDICTIONS)}"
+            )
         check_counts("diffusion", passes=passes)
         self.schedule = schedule or LogNormal()
         self.prediction = prediction
         self.passes = passes
         self.sampling = SamplingOptions(steps=100, sampler="dpm-solver", spacing="log-snr")
 
-    def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> Tensor:
         """Mean training loss over the unobserved nodes (structured-diffusion paper, equation 4), a scalar.
 
         Draws from torch's global generator.
@@ -69,7 +80,9 @@ class Diffusion(ConditionalModel):
         if self.denoiser.self_conditioning != "none":
             memory = self._simulate_self_conditioning(noisy, sigma, condition)
         output, _ = self._output(noisy, sigma, condition, memory)
-        return self.mean_over_unknown(self._errors(output, clean, noisy, sigma[:, None], condition.frame), condition)
+        return self.mean_over_unknown(
+            self._errors(output, clean, noisy, sigma[:, None], condition.frame), condition
+        )
 
     @torch.no_grad()
     def _simulate_self_conditioning(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
@@ -79,7 +92,11 @@ class Diffusion(ConditionalModel):
         network for it. The other examples have 0 to ``passes - 1`` passes with equal probability.
         """
         frame = condition.frame
-        shape = (frame.nodes, self.denoiser.width) if self.denoiser.self_conditioning == "tokens" else (frame.numbers,)
+        shape = (
+            (frame.nodes, self.denoiser.width)
+            if self.denoiser.self_conditioning == "tokens"
+            else (frame.numbers,)
+        )
         memory = noisy.new_zeros(len(noisy), *shape)
         passes = torch.randint(2 * self.passes, (len(noisy),), device=noisy.device).clamp(max=self.passes)
         for done in range(self.passes):
@@ -117,11 +134,18 @@ class Diffusion(ConditionalModel):
         """
         sigma = sigma.to(x).expand(len(x))
         output, tokens = self._output(x, sigma, condition, memory)
-        estimate = torch.where(condition.numbers, condition.rows, self._estimate(output, x, sigma[:, None], condition.frame))
-        return estimate, {"tokens": tokens, "estimate": estimate, "none": None}[self.denoiser.self_conditioning]
+        estimate = torch.where(
+            condition.numbers, condition.rows, self._estimate(output, x, sigma[:, None], condition.frame)
+        )
+        return estimate, {"tokens": tokens, "estimate": estimate, "none": None}[
+            self.denoiser.self_conditioning
+        ]
 
-    def _output(self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The network's output, shape ``(batch, numbers)``, and its tokens, shape ``(batch, nodes, width)``."""
+    def _output(
+        self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The network's output, shape ``(batch, numbers)``, and its tokens, shape ``(batch, nodes,
+        width)``."""
         inputs = torch.where(condition.numbers, condition.rows, (1 + sigma[:, None] ** 2).rsqrt() * x)
         tokens = self.denoiser.tokens(inputs, sigma.log() / 4, condition.nodes, condition.frame, memory)
         return self.denoiser.estimate(tokens, condition.frame), tokens
@@ -137,7 +161,8 @@ class Diffusion(ConditionalModel):
                 probabilities = out.unflatten(1, (-1, slot.channels)).softmax(-1).flatten(1)
                 parts.append((probabilities - self.offsets[k]) / self.scales[k])
             else:
-                # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans and Ho (2022)
+                # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans
+                # and Ho (2022)
                 parts.append(noisy / (1 + sigma**2) + sigma * (1 + sigma**2).rsqrt() * out)
         return torch.cat(parts, 1)
 
@@ -178,14 +203,20 @@ class Diffusion(ConditionalModel):
         """Reverse diffusion, from noise to a sample."""
         sampler, spacing, steps = options.sampler, options.spacing, options.steps
         if sampler not in SAMPLERS:
-            raise DeclarationError(f"diffusion: unknown sampler {sampler!r}.{suggest(str(sampler), SAMPLERS)}")
+            raise DeclarationError(
+                f"diffusion: unknown sampler {sampler!r}.{suggest(str(sampler), SAMPLERS)}"
+            )
         if spacing not in SPACINGS:
-            raise DeclarationError(f"diffusion: unknown spacing {spacing!r}.{suggest(str(spacing), SPACINGS)}")
+            raise DeclarationError(
+                f"diffusion: unknown spacing {spacing!r}.{suggest(str(spacing), SPACINGS)}"
+            )
         assert steps is not None
         schedules = self._level_schedules(spacing, steps)
 
         def draw(batch: Condition, generators: list[torch.Generator] | None) -> Tensor:
-            return self._draw(batch, [levels.to(batch.rows) for levels in schedules], sampler, generators, trace)
+            return self._draw(
+                batch, [levels.to(batch.rows) for levels in schedules], sampler, generators, trace
+            )
 
         return draw
 
@@ -195,8 +226,12 @@ class Diffusion(ConditionalModel):
         return [log_snr_levels(self.schedule, steps) if spacing == "log-snr" else self.schedule.levels(steps)]
 
     def _draw(
-        self, condition: Condition, schedules: Sequence[Tensor], sampler: str,
-        generators: list[torch.Generator] | None, trace: Trace | None,
+        self,
+        condition: Condition,
+        schedules: Sequence[Tensor],
+        sampler: str,
+        generators: list[torch.Generator] | None,
+        trace: Trace | None,
     ) -> Tensor:
         shape = condition.rows.shape
         like = condition.rows

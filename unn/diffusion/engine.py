@@ -1,4 +1,5 @@
-"""The engines that learn to sample: denoiser, and the baselines regressor and VAEAC. They load torch when they build."""
+"""The engines that learn to sample: denoiser, and the baselines regressor and VAEAC. They load torch when
+they build."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ class DenoiserEngine(Engine):
     """Diffusion, by Gaussian noise or by masks, with a denoiser whose attention mask is the graph."""
 
     name = "denoiser"
-    summary = "diffusion whose attention mask and embeddings are the graph's: samples of any variables given any others"
+    summary = (
+        "diffusion whose attention mask and embeddings are the graph's: samples of any variables given any "
+        "others"
+    )
     options = DenoiserOptions
     answers = ("sample",)
 
@@ -36,7 +40,9 @@ class DenoiserEngine(Engine):
         if options.process == "masked":
             return MaskedDiffusion(_network(graph, options, sizes, "none"))
         denoiser = _network(graph, options, sizes, options.self_conditioning)
-        model = Diffusion(denoiser, schedule=_schedule(options), prediction=options.prediction, passes=options.passes)
+        model = Diffusion(
+            denoiser, schedule=_schedule(options), prediction=options.prediction, passes=options.passes
+        )
         model.sampling = SamplingOptions(options.sampling_steps, options.sampler, options.spacing)
         return model
 
@@ -89,8 +95,9 @@ def unsampled(graph: Declaration) -> str:
     for name, variable in graph.variables.items():
         if isinstance(variable.regularizer, LogPartition):
             return (
-                f"the entries of variable {name!r} form one structure ({type(variable.regularizer).__name__}), and a "
-                "network with a token for each node has no such values"
+                f"the entries of variable {name!r} form one structure "
+                f"({type(variable.regularizer).__name__}), and a network with a token for each node has no "
+                "such values"
             )
     try:
         Frames(graph)

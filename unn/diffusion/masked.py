@@ -38,7 +38,9 @@ class MaskedDiffusion(ConditionalModel):
                     "use unn.Diffusion."
                 )
 
-    def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> Tensor:
         """Mean cross-entropy of masked nodes, a scalar; a random share of the unobserved nodes is visible.
 
         Draws from torch's global generator. Arguments as for ``Diffusion.loss``.
@@ -65,7 +67,9 @@ class MaskedDiffusion(ConditionalModel):
 
         return draw
 
-    def _draw(self, condition: Condition, steps: int | None, generators: list[torch.Generator] | None) -> Tensor:
+    def _draw(
+        self, condition: Condition, steps: int | None, generators: list[torch.Generator] | None
+    ) -> Tensor:
         def uniform(numbers: int) -> Tensor:
             if generators is None:
                 return torch.rand(len(condition.rows), numbers).to(condition.rows)
@@ -87,7 +91,9 @@ class MaskedDiffusion(ConditionalModel):
                 options = gumbel_argmax(logits, uniform(logits[0].numel()).view_as(logits))
                 chosen[:, slot.numbers] = one_hot(options, slot.channels).to(chosen).flatten(1)
             new = hidden & (rank * calls < hidden_count * (k + 1)) & ~condition.nodes
-            rows = torch.where(new[:, frame.node_of_number.to(new.device)], self._standard(chosen, frame), condition.rows)
+            rows = torch.where(
+                new[:, frame.node_of_number.to(new.device)], self._standard(chosen, frame), condition.rows
+            )
             condition = _reveal(condition, condition.nodes | new, rows)
         return condition.rows
 

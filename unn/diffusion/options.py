@@ -17,7 +17,8 @@ class RegressorOptions:
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
         heads: Number of attention heads.
-        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
+        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
+            node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
     """
@@ -56,22 +57,26 @@ class DenoiserOptions(RegressorOptions):
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
         heads: Number of attention heads.
-        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per node.
+        embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
+            node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
-        process: Process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems without
-            continuous variables.
-        prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary variables
-            and categories; or for all of them the clean sample ("x0", as in the paper) or the velocity.
-        noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the paper.
+        process: Process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems
+            without continuous variables.
+        prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary
+            variables and categories; or for all of them the clean sample ("x0", as in the paper) or the
+            velocity.
+        noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the
+            paper.
         last_beta: Last beta of the linear steps; 0.005 in the paper.
-        self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023), or the
-            estimate alone (Chen et al., 2023).
+        self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023),
+            or the estimate alone (Chen et al., 2023).
         passes: Maximum number of self-conditioning passes before the training loss; use four with tokens.
-        sampler: Sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with few steps.
+        sampler: Sampler: ancestral, ddim, heun, dpm-solver, dpm-solver-sde, or churn, which is sharper with
+            few steps.
         sampling_steps: Number of denoising steps per sample.
-        spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with restarts,
-            which are sharper with few steps.
+        spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with
+            restarts, which are sharper with few steps.
     """
 
     process: Literal["gaussian", "masked"] = "gaussian"

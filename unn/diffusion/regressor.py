@@ -33,7 +33,9 @@ class Regressor(ConditionalModel):
         estimate = self.denoiser(condition.rows, level, condition.nodes, condition.frame)
         return torch.where(condition.numbers, condition.rows, estimate)
 
-    def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> Tensor:
         """Mean squared error over the unobserved nodes, all nodes weighted equally; a scalar.
 
         Args:

@@ -66,7 +66,9 @@ def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) 
     return x
 
 
-def restarted(sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look) -> Tensor:
+def restarted(
+    sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look
+) -> Tensor:
     """Restart sampling (Xu et al., 2023): run several noise schedules, re-noising the sample in between.
 
     Re-noising to the first level of the next schedule contracts the discretisation error of the
@@ -95,7 +97,13 @@ def restarted(sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Ten
 
 
 def _exponential_integrator(
-    denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look, eta: float, extrapolation: float,
+    denoise: Denoise,
+    x: Tensor,
+    levels: Tensor,
+    noise: Noise,
+    look: Look,
+    eta: float,
+    extrapolation: float,
     per_length: float | None = None,
 ) -> Tensor:
     """Exponential integrator for any noise rate (Karras et al., 2022, equation 6).

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .conditional import ConditionalModel
 
 DrawRows = Callable[[Condition, list[torch.Generator] | None], Tensor]
-"""Draws standardised rows, shape ``(batch, numbers)``, for a batch of conditions with a generator for each, if any."""
+"""Draws standardised rows, shape ``(batch, numbers)``, for a batch of conditions with a generator for each,
+if any."""
 
 
 def check_counts(where: str, **counts: int) -> None:
@@ -68,8 +69,8 @@ def _check_seed(seed: int) -> int:
 def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
     if verify and not graph.constraints:
         raise DeclarationError(
-            f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such as factors.Cardinality, "
-            "or leave out verify."
+            f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such "
+            "as factors.Cardinality, or leave out verify."
         )
     if tries > 1 and not verify:
         raise DeclarationError(

@@ -151,7 +151,12 @@ def log_snr_levels(schedule: Schedule, steps: int) -> Tensor:
 
 def _log_spaced(lowest: float, highest: float, steps: int) -> Tensor:
     _check_steps(steps)
-    return torch.cat([torch.linspace(math.log(highest), math.log(lowest if steps > 1 else highest), steps).exp(), torch.zeros(1)])
+    return torch.cat(
+        [
+            torch.linspace(math.log(highest), math.log(lowest if steps > 1 else highest), steps).exp(),
+            torch.zeros(1),
+        ]
+    )
 
 
 def _check_steps(steps: int) -> None:
@@ -161,4 +166,6 @@ def _check_steps(steps: int) -> None:
 
 def _check_range(lowest: float, highest: float, schedule: Schedule) -> None:
     if not 0 < lowest < highest < math.inf:
-        raise DeclarationError(f"{type(schedule).__name__}: levels need 0 < lowest < highest, got {lowest} and {highest}.")
+        raise DeclarationError(
+            f"{type(schedule).__name__}: levels need 0 < lowest < highest, got {lowest} and {highest}."
+        )

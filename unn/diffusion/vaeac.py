@@ -76,7 +76,9 @@ class VAEAC(ConditionalModel):
         self.prior = _Residual(inputs, 2 * latent, width, depth)
         self.decoder = _Residual(inputs + latent, 2 * frame.numbers, width, depth)
 
-    def loss(self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int) -> Tensor:
+    def loss(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> Tensor:
         """Mean negative evidence lower bound on the unobserved values, in nats per sample; a scalar.
 
         A weak hyperprior regularises the prior. Draws from torch's global generator.
@@ -140,7 +142,9 @@ class VAEAC(ConditionalModel):
             return centre, torch.ones_like(spread)
         return centre, softplus(spread).clamp(min=_MIN_VALUE_DEVIATION)
 
-    def _log_likelihood(self, clean: Tensor, condition: Condition, centre: Tensor, deviation: Tensor) -> Tensor:
+    def _log_likelihood(
+        self, clean: Tensor, condition: Condition, centre: Tensor, deviation: Tensor
+    ) -> Tensor:
         """Log-likelihood of the unobserved nodes, shape ``(batch,)``."""
         truth = self._natural(clean, condition.frame)
         by_node = []
@@ -162,7 +166,9 @@ class _Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, width: int, depth: int) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(inputs, width), nn.Linear(width, outputs)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.LeakyReLU(), nn.Linear(width, width)) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.LeakyReLU(), nn.Linear(width, width)) for _ in range(depth)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)

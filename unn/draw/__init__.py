@@ -3,7 +3,6 @@
 No global state of matplotlib is changed. Neither torch nor matplotlib is imported before the first plot.
 """
 
-
 from .adjacency import adjacency_text as adjacency_text
 from .collage import save_collage as save_collage
 from .energy import draw_energy as draw_energy

@@ -23,7 +23,8 @@ KEYS = ascii_letters + digits
 
 
 def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 60) -> str:
-    """The adjacency matrix as text: one character for a cell of pairs, from ' ' (no edge) over '.' to '@' (most edges per pair).
+    """The adjacency matrix as text: one character for a cell of pairs, from ' ' (no edge) over '.' to '@'
+    (most edges per pair).
 
     Args:
         rows: source node of each edge, integers of shape ``(edges,)``, an array or a tensor.
@@ -32,7 +33,8 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
         width: maximum number of characters per line.
 
     Returns:
-        Lines of at most ``width`` characters: a letter for each block above its columns, letter and name beside its rows.
+        Lines of at most ``width`` characters: a letter for each block above its columns, letter and name
+        beside its rows.
 
     Raises:
         ObservationError: if an edge has a node that does not exist, or the width is too small for the blocks.
@@ -40,10 +42,16 @@ def adjacency_text(rows: object, columns: object, blocks: Blocks, width: int = 6
     sources, targets, nodes = checked_edges("adjacency_text", rows, columns, blocks)
     sizes = [size for _, size in blocks]
     keys = [KEYS[k] if k < len(KEYS) else "+" for k in range(len(blocks))]
-    names = [shortened(f"{key} {name}", max(6, width // 3), "~") for key, (name, _) in zip(keys, blocks, strict=True)]
+    names = [
+        shortened(f"{key} {name}", max(6, width // 3), "~")
+        for key, (name, _) in zip(keys, blocks, strict=True)
+    ]
     margin = max(map(len, names)) + 1
     if width - margin < len(blocks):
-        raise ObservationError(f"adjacency_text needs a width of at least {margin + len(blocks)} for these {len(blocks)} blocks, got {width}.")
+        raise ObservationError(
+            f"adjacency_text needs a width of at least {margin + len(blocks)} for these {len(blocks)} "
+            f"blocks, got {width}."
+        )
     # lines between blocks only where the width suffices
     bar = "|" if width - margin >= 4 * len(blocks) else ""
     across = _allot(sizes, min(nodes, width - margin - len(bar) * (len(blocks) - 1)))
@@ -71,21 +79,35 @@ def _counted(number: str, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def checked_edges(who: str, rows: object, columns: object, blocks: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def checked_edges(
+    who: str, rows: object, columns: object, blocks: Blocks
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Check edges and blocks; return the source and target nodes of the edges and the number of nodes.
 
     Raises:
         ObservationError: if a block or an edge is invalid.
     """
     for block in blocks:
-        if not (isinstance(block, tuple) and len(block) == 2 and isinstance(block[1], Integral) and block[1] >= 0):
-            raise ObservationError(f"{who}: a block is its name and its number of nodes, such as ('label', 10), got {block!r}.")
+        if not (
+            isinstance(block, tuple) and len(block) == 2 and isinstance(block[1], Integral) and block[1] >= 0
+        ):
+            raise ObservationError(
+                f"{who}: a block is its name and its number of nodes, such as ('label', 10), got {block!r}."
+            )
     nodes = sum(int(size) for _, size in blocks)
     if not nodes:
-        raise ObservationError(f"{who} needs blocks with at least one node, such as [('image', 64), ('label', 10)], got {blocks!r}.")
-    ends = [_checked_coordinates(who, word, value, nodes) for word, value in (("rows", rows), ("columns", columns))]
+        raise ObservationError(
+            f"{who} needs blocks with at least one node, such as [('image', 64), ('label', 10)], got "
+            f"{blocks!r}."
+        )
+    ends = [
+        _checked_coordinates(who, word, value, nodes)
+        for word, value in (("rows", rows), ("columns", columns))
+    ]
     if len(ends[0]) != len(ends[1]):
-        raise ObservationError(f"{who} got {len(ends[0])} rows, but {len(ends[1])} columns; an edge has one of each.")
+        raise ObservationError(
+            f"{who} got {len(ends[0])} rows, but {len(ends[1])} columns; an edge has one of each."
+        )
     return ends[0], ends[1], nodes
 
 
@@ -95,14 +117,21 @@ def _checked_coordinates(who: str, word: str, value: object, nodes: int) -> NDAr
         return np.zeros(0, dtype=np.int64)
     if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
         kind = f" of {array.dtype}" if array is not None and array.ndim == 1 else ""
-        raise ObservationError(f"{who}: {word} are integers of shape (edges,), one for each edge, got {described(value)}{kind}.")
+        raise ObservationError(
+            f"{who}: {word} are integers of shape (edges,), one for each edge, got {described(value)}{kind}."
+        )
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= nodes:
-        raise ObservationError(f"{who}: {word} go from {low} to {high}, but the blocks have {nodes} nodes, from 0 to {nodes - 1}.")
+        raise ObservationError(
+            f"{who}: {word} go from {low} to {high}, but the blocks have {nodes} nodes, from 0 to "
+            f"{nodes - 1}."
+        )
     return array.astype(np.int64, copy=False)
 
 
-def binned_edges(begins: NDArray[np.int64], ends: NDArray[np.int64], nodes: int, limit: int) -> tuple[NDArray[np.int64], int]:
+def binned_edges(
+    begins: NDArray[np.int64], ends: NDArray[np.int64], nodes: int, limit: int
+) -> tuple[NDArray[np.int64], int]:
     """Count the edges in at most ``limit`` x ``limit`` square cells.
 
     Returns:
@@ -132,7 +161,11 @@ def _allot(sizes: Sequence[int], total: int) -> list[int]:
 def _starts(sizes: Sequence[int], cells: Sequence[int]) -> NDArray[np.int64]:
     """First node of each cell, for blocks split into the given numbers of cells, then the number of nodes."""
     before = np.cumsum([0, *sizes])
-    starts = [int(start) + j * size // k for start, size, k in zip(before, sizes, cells, strict=False) for j in range(k)]
+    starts = [
+        int(start) + j * size // k
+        for start, size, k in zip(before, sizes, cells, strict=False)
+        for j in range(k)
+    ]
     return np.asarray([*starts, before[-1]], dtype=np.int64)
 
 
@@ -141,7 +174,10 @@ def _per_pair(
 ) -> NDArray[np.float64]:
     """Edges per pair of nodes in the cells with the given first nodes."""
     shape = (len(down) - 1, len(across) - 1)
-    row, column = np.searchsorted(down[:-1], sources, "right") - 1, np.searchsorted(across[:-1], targets, "right") - 1
+    row, column = (
+        np.searchsorted(down[:-1], sources, "right") - 1,
+        np.searchsorted(across[:-1], targets, "right") - 1,
+    )
     counts = np.bincount(row * shape[1] + column, minlength=math.prod(shape)).reshape(shape)
     # cells of blocks without nodes have no pairs, and no edges
     return np.asarray(counts / np.maximum(np.outer(np.diff(down), np.diff(across)), 1), dtype=np.float64)

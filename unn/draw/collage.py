@@ -35,7 +35,10 @@ def save_collage(figures: Sequence[Figure], path: Path, width: int = 1200, theme
 
     path = Path(path)
     if not figures or width < 1:
-        raise ObservationError(f"save_collage needs figures and a width of at least 1 pixel, got {len(figures)} figures and width={width}.")
+        raise ObservationError(
+            f"save_collage needs figures and a width of at least 1 pixel, got {len(figures)} figures and "
+            f"width={width}."
+        )
     if picture_format(path) != "png":
         raise DataError(f"save_collage writes PNG files; end the name of {path} in .png.")
     # matplotlib rounds down the number of pixels

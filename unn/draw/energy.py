@@ -47,14 +47,20 @@ def draw_energy(energy: Tensor, schedule: Sequence[str] | None = None, theme: Th
         finite = [row[np.isfinite(row)] for row in values[numbers - 1]]
         low, high = ([float(np.quantile(row, q)) for row in finite] for q in (0.1, 0.9))
         label = "10% to 90% of the batch"
-        handles.append(axes.fill_between(numbers, low, high, color=theme.cycle[0], alpha=0.25, linewidth=0, label=label))
-    handles += axes.plot(numbers, means, color=theme.cycle[0], marker="o", markersize=3, label="mean over the batch")
+        handles.append(
+            axes.fill_between(numbers, low, high, color=theme.cycle[0], alpha=0.25, linewidth=0, label=label)
+        )
+    handles += axes.plot(
+        numbers, means, color=theme.cycle[0], marker="o", markersize=3, label="mean over the batch"
+    )
     _name_updates(axes, theme, len(values), schedule)
     add_legend(axes, theme, handles)
     return figure
 
 
-def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | None = None, theme: Theme = LIGHT) -> Figure:
+def draw_energy_terms(
+    terms: Mapping[str, Tensor], schedule: Sequence[str] | None = None, theme: Theme = LIGHT
+) -> Figure:
     """Plot the energy of each regularizer and factor after each update, and their sum, as means
     over the batch.
 
@@ -72,7 +78,9 @@ def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | Non
     updates = len(next(iter(shares.values())))
     check_schedule("draw_energy_terms", updates, schedule)
     means = {name: _finite_means(share) for name, share in shares.items()}
-    order = sorted(means, key=lambda name: -float(np.ptp(means[name][1])) if len(means[name][1]) else math.inf)
+    order = sorted(
+        means, key=lambda name: -float(np.ptp(means[name][1])) if len(means[name][1]) else math.inf
+    )
     leading, rest = order[: len(theme.cycle)], order[len(theme.cycle) :]
     figure = new_figure(theme, 7.6, 4.2)
     axes = figure.add_subplot()
@@ -80,10 +88,23 @@ def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | Non
     small: dict[str, Any] = {"marker": "o", "markersize": 2.5}
     with np.errstate(invalid="ignore"):
         total = _finite_means(np.sum(list(shares.values()), axis=0))
-    handles = axes.plot(*total, color=theme.foreground, linewidth=2.2, zorder=4, label="total energy", **small)
+    handles = axes.plot(
+        *total, color=theme.foreground, linewidth=2.2, zorder=4, label="total energy", **small
+    )
     for number, name in enumerate(leading):
-        handles += axes.plot(*means[name], linewidth=1.4, zorder=3, label=shortened(name, 32), **small, **line_look(theme, number))
-    crowd = [line for name in rest for line in axes.plot(*means[name], color=theme.faint, linewidth=0.7, zorder=2, **small)]
+        handles += axes.plot(
+            *means[name],
+            linewidth=1.4,
+            zorder=3,
+            label=shortened(name, 32),
+            **small,
+            **line_look(theme, number),
+        )
+    crowd = [
+        line
+        for name in rest
+        for line in axes.plot(*means[name], color=theme.faint, linewidth=0.7, zorder=2, **small)
+    ]
     if crowd:
         crowd[0].set_label(shortened(rest[0], 32) if len(rest) == 1 else f"{len(rest)} others")
     _name_updates(axes, theme, updates, schedule)
@@ -94,25 +115,36 @@ def draw_energy_terms(terms: Mapping[str, Tensor], schedule: Sequence[str] | Non
 def _updates_by_batch(who: str, energy: object, what: str = "energies") -> NDArray[np.float64]:
     values = as_array(energy)
     if values is None or values.ndim != 2:
-        raise ObservationError(f"{who} takes {what} of shape (updates, batch), got {described(energy)}; infer gives them with trace=True.")
+        raise ObservationError(
+            f"{who} takes {what} of shape (updates, batch), got {described(energy)}; infer gives them with "
+            "trace=True."
+        )
     return values.astype(np.float64, copy=False)
 
 
 def _shares(terms: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
     if not isinstance(terms, Mapping) or not terms:
-        raise ObservationError(f"draw_energy_terms takes energies of shape (updates, batch) by name, at least one, got {terms!r}.")
-    shares = {str(name): _updates_by_batch("draw_energy_terms", share, f"{name!r}: energies") for name, share in terms.items()}
+        raise ObservationError(
+            f"draw_energy_terms takes energies of shape (updates, batch) by name, at least one, got "
+            f"{terms!r}."
+        )
+    shares = {
+        str(name): _updates_by_batch("draw_energy_terms", share, f"{name!r}: energies")
+        for name, share in terms.items()
+    }
     first = next(iter(shares))
     for name, share in shares.items():
         if share.shape != shares[first].shape:
             raise ObservationError(
-                f"draw_energy_terms: {name!r} has shape {share.shape}, but {first!r} has {shares[first].shape}; pass all terms of one run."
+                f"draw_energy_terms: {name!r} has shape {share.shape}, but {first!r} has "
+                f"{shares[first].shape}; pass all terms of one run."
             )
     return shares
 
 
 def _finite_means(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers (from 1) of the updates at which some entry of the batch is finite, and the means of those that are."""
+    """The numbers (from 1) of the updates at which some entry of the batch is finite, and the means of those
+    that are."""
     finite = np.isfinite(values)
     counts = finite.sum(1)
     rows = np.flatnonzero(counts)

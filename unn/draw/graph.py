@@ -1,4 +1,5 @@
-"""The drawing of a graph: circles for variables, squares for factors, plates around variables with several nodes."""
+"""The drawing of a graph: circles for variables, squares for factors, plates around variables with several
+nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,19 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from .layout import FINE_LINE, LINE, RADIUS, SIDE, Layout, Place, Plate, factor_text, fits, layout_of, text_width
+from .layout import (
+    FINE_LINE,
+    LINE,
+    RADIUS,
+    SIDE,
+    Layout,
+    Place,
+    Plate,
+    factor_text,
+    fits,
+    layout_of,
+    text_width,
+)
 from .theme import FINE, LABEL, LIGHT, NAME, TITLE, Theme, add_legend, check_theme, new_figure
 
 if TYPE_CHECKING:
@@ -37,18 +50,24 @@ def draw_graph(graph: Declaration, given: Collection[str] = (), theme: Theme = L
         ObservationError: if ``theme`` is not a theme.
     """
     check_theme(theme)
-    observed = {graph[name].name for name in ([given] if isinstance(given, str) else given)}.intersection(graph.variables)
+    observed = {graph[name].name for name in ([given] if isinstance(given, str) else given)}.intersection(
+        graph.variables
+    )
     factors = [factor for factor in graph.factors.values() if factor.variables]
     layout = layout_of(graph, observed)
     with_energy = {factor.name for factor in graph.energy_factors}
-    handles = _legend_handles({factor.name in with_energy for factor in factors}, bool(observed), bool(layout.plates), theme)
+    handles = _legend_handles(
+        {factor.name in with_energy for factor in factors}, bool(observed), bool(layout.plates), theme
+    )
     width = max(layout.width, 1.2 * len(handles), text_width(graph.name, TITLE)) + 2 * MARGIN
     height = layout.height + 2 * MARGIN + 0.6
     figure = new_figure(theme, width, height, layout=None)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    places = {node: (x + (width - layout.width) / 2, y + MARGIN + 0.25) for node, (x, y) in layout.places.items()}
+    places = {
+        node: (x + (width - layout.width) / 2, y + MARGIN + 0.25) for node, (x, y) in layout.places.items()
+    }
     _text(axes, width / 2, 0.2, graph.name, TITLE, theme.foreground)
     for name, plate in layout.plates.items():
         _draw_plate(axes, name, places[name], plate, theme)
@@ -56,7 +75,9 @@ def draw_graph(graph: Declaration, given: Collection[str] = (), theme: Theme = L
         _draw_variable(axes, name, places[name], theme, name in observed)
     for factor in factors:
         energy = factor.name in with_energy
-        _draw_edges(axes, factor, energy, [places[name] for name in factor.variables], places[factor], layout, theme)
+        _draw_edges(
+            axes, factor, energy, [places[name] for name in factor.variables], places[factor], layout, theme
+        )
         _draw_factor(axes, factor, energy, places[factor], theme)
     add_legend(figure, theme, handles, loc="lower center", columns=len(handles))
     return figure
@@ -71,8 +92,13 @@ def _legend_handles(energies: Collection[bool], observed: bool, plates: bool, th
     kinds |= {"factor": ("s", ink, ink)} if True in energies else {}
     kinds |= {"no energy": ("s", paper, ink)} if False in energies else {}
     kinds |= {"repeated": ("s", paper, theme.faint)} if plates else {}
-    looks: list[tuple[str, dict[str, Any]]] = [(word, {"marker": m, "mfc": fill, "mec": edge}) for word, (m, fill, edge) in kinds.items()]
-    return [Line2D([], [], ls="none", ms=10 if word == "repeated" else 8, label=word, **look) for word, look in looks]
+    looks: list[tuple[str, dict[str, Any]]] = [
+        (word, {"marker": m, "mfc": fill, "mec": edge}) for word, (m, fill, edge) in kinds.items()
+    ]
+    return [
+        Line2D([], [], ls="none", ms=10 if word == "repeated" else 8, label=word, **look)
+        for word, look in looks
+    ]
 
 
 def _draw_plate(axes: Axes, name: str, place: Place, plate: Plate, theme: Theme) -> None:
@@ -93,11 +119,36 @@ def _draw_variable(axes: Axes, name: str, place: Place, theme: Theme, observed: 
     from matplotlib.patches import Circle
 
     colour = theme.fill if observed else theme.background
-    axes.add_patch(Circle(place, RADIUS, facecolor=colour, edgecolor=theme.cycle[0], linewidth=1.4, zorder=3, gid=f"variable {name}"))
-    _text(axes, place[0], place[1] + (0.0 if fits(name) else RADIUS + 0.04 + LINE / 2), name, NAME, theme.foreground)
+    axes.add_patch(
+        Circle(
+            place,
+            RADIUS,
+            facecolor=colour,
+            edgecolor=theme.cycle[0],
+            linewidth=1.4,
+            zorder=3,
+            gid=f"variable {name}",
+        )
+    )
+    _text(
+        axes,
+        place[0],
+        place[1] + (0.0 if fits(name) else RADIUS + 0.04 + LINE / 2),
+        name,
+        NAME,
+        theme.foreground,
+    )
 
 
-def _draw_edges(axes: Axes, factor: Factor, energy: bool, ends: Collection[Place], place: Place, layout: Layout, theme: Theme) -> None:
+def _draw_edges(
+    axes: Axes,
+    factor: Factor,
+    energy: bool,
+    ends: Collection[Place],
+    place: Place,
+    layout: Layout,
+    theme: Theme,
+) -> None:
     """Draw an edge to each variable, dashed if the factor has no energy."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -109,13 +160,21 @@ def _draw_edges(axes: Axes, factor: Factor, energy: bool, ends: Collection[Place
             bends = [(u, v), (u, v - RADIUS), (u, middle), (x, middle), (x, y)]
             codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
         else:
-            # edges leave both ends sideways and bend outside the plates, so that steep ones do not cross other nodes
+            # edges leave both ends sideways and bend outside the plates, so that steep ones do not cross
+            # other nodes
             start, bend = u + math.copysign(RADIUS, x - u), u + math.copysign(layout.lane, x - u)
             middle = (bend + x) / 2
             bends = [(start, v), (bend, v), (middle, v), (middle, y), (x, y)]
             codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
         stroke = "-" if energy else "--"
-        edge = PathPatch(Path(bends, codes), fill=False, edgecolor=theme.faint, ls=stroke, zorder=1, gid=f"edge {name} {factor.name}")
+        edge = PathPatch(
+            Path(bends, codes),
+            fill=False,
+            edgecolor=theme.faint,
+            ls=stroke,
+            zorder=1,
+            gid=f"edge {name} {factor.name}",
+        )
         axes.add_patch(edge)
 
 
@@ -125,15 +184,43 @@ def _draw_factor(axes: Axes, factor: Factor, energy: bool, place: Place, theme: 
     x, y = place
     colour = theme.foreground if energy else theme.background
     gid = f"factor {factor.name}"
-    axes.add_patch(Rectangle((x - SIDE / 2, y - SIDE / 2), SIDE, SIDE, facecolor=colour, edgecolor=theme.foreground, zorder=3, gid=gid))
+    axes.add_patch(
+        Rectangle(
+            (x - SIDE / 2, y - SIDE / 2),
+            SIDE,
+            SIDE,
+            facecolor=colour,
+            edgecolor=theme.foreground,
+            zorder=3,
+            gid=gid,
+        )
+    )
     label, _, height = factor_text(factor)
     if len(factor.variables) == 1:
         _text(axes, x + SIDE / 2 + 0.05, y, label, LABEL, theme.foreground, "left", theme.background)
     else:
-        _text(axes, x, y - SIDE / 2 - 0.03 - height / 2, label, LABEL, theme.foreground, "center", theme.background)
+        _text(
+            axes,
+            x,
+            y - SIDE / 2 - 0.03 - height / 2,
+            label,
+            LABEL,
+            theme.foreground,
+            "center",
+            theme.background,
+        )
 
 
-def _text(axes: Axes, x: float, y: float, text: str, size: float, colour: str, ha: str = "center", halo: str | None = None) -> None:
+def _text(
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    colour: str,
+    ha: str = "center",
+    halo: str | None = None,
+) -> None:
     """Centred text; a halo keeps it readable on top of edges."""
     from matplotlib.patheffects import withStroke
 

@@ -40,10 +40,13 @@ def draw_images(
     pixels = as_array(images)
     if pixels is None or pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or 0 in pixels.shape:
         raise ObservationError(
-            f"draw_images takes images of shape (n, 1, rows, columns) or (n, 3, rows, columns), nowhere 0, got {described(images)}."
+            f"draw_images takes images of shape (n, 1, rows, columns) or (n, 3, rows, columns), nowhere 0, "
+            f"got {described(images)}."
         )
     if titles is not None and len(titles) != len(pixels):
-        raise ObservationError(f"draw_images got {len(pixels)} images, but {len(titles)} titles; pass one for each.")
+        raise ObservationError(
+            f"draw_images got {len(pixels)} images, but {len(titles)} titles; pass one for each."
+        )
     if columns < 1:
         raise ObservationError(f"draw_images needs at least one column, got columns={columns}.")
     if not -math.inf < low < high < math.inf:
@@ -54,7 +57,9 @@ def draw_images(
     down = math.ceil(len(pixels) / across)
     room = 0.25 if titles is not None else 0.0
     figure = new_figure(theme, across * 1.05, down * (pixels.shape[2] / pixels.shape[3] + room + 0.05))
-    grid = figure.subplots(down, across, squeeze=False, subplot_kw={"frame_on": False, "xticks": [], "yticks": []}).flatten()
+    grid = figure.subplots(
+        down, across, squeeze=False, subplot_kw={"frame_on": False, "xticks": [], "yticks": []}
+    ).flatten()
     for axes, image in zip(grid, pixels, strict=False):
         if len(image) == 1:
             axes.imshow(image[0], cmap="gray", vmin=low, vmax=high, interpolation="nearest")

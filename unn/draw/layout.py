@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 Node: TypeAlias = "str | Factor"  # variables by name
 Place = tuple[float, float]
-Columns = list[list[Node]]  # alternating variables and factors: factors connect only to the two adjacent columns
-Extents = Mapping[Node, tuple[float, float, float]]  # extent of each node with its labels upwards, downwards and sideways
+Columns = list[
+    list[Node]
+]  # alternating variables and factors: factors connect only to the two adjacent columns
+Extents = Mapping[
+    Node, tuple[float, float, float]
+]  # extent of each node with its labels upwards, downwards and sideways
 Cells = dict[Node, tuple[int, float]]  # the column and the height of each node
 
 RADIUS, SIDE, GAP, UNARY, LINE = 0.28, 0.16, 0.16, 0.22, 0.15
@@ -63,10 +67,15 @@ def layout_of(graph: Declaration, observed: Collection[str]) -> Layout:
     unary = {name: [factor for factor in factors if factor.variables == (name,)] for name in graph.variables}
     plates = {name: plate for name in graph.variables if (plate := _plate(graph, name))}
     parts = _parts(graph, observed)
-    extents = {node: _extent(node, unary, plates) for columns in parts for column in columns for node in column}
+    extents = {
+        node: _extent(node, unary, plates) for columns in parts for column in columns for node in column
+    }
     heights = [_heights(columns, extents) for columns in parts]
     # each column has its own strip, so that labels of different columns cannot overlap
-    strips = [max((side for node, (_, _, side) in extents.items() if isinstance(node, str) == kind), default=0.0) for kind in (True, False)]
+    strips = [
+        max((side for node, (_, _, side) in extents.items() if isinstance(node, str) == kind), default=0.0)
+        for kind in (True, False)
+    ]
     tallest = max((max(y.values()) - min(y.values()) for y in heights), default=0.0)
     pitch = max(sum(strips) + 0.25, 0.8, 0.16 * tallest)
     cells = _shelve([_fold(columns, y, extents) for columns, y in zip(parts, heights, strict=True)], extents)
@@ -98,7 +107,11 @@ def text_width(text: str, size: float) -> float:
     """Width of a line of text; dollar signs are replaced, because they would start math mode."""
     from matplotlib.textpath import TextPath
 
-    return float(TextPath((0, 0), text.replace("$", "S"), size=size).get_extents().width) / 72 if text.strip() else 0.0
+    return (
+        float(TextPath((0, 0), text.replace("$", "S"), size=size).get_extents().width) / 72
+        if text.strip()
+        else 0.0
+    )
 
 
 def _plate(graph: Declaration, name: str) -> Plate | None:
@@ -110,7 +123,9 @@ def _plate(graph: Declaration, name: str) -> Plate | None:
     nodes = zip(variable.node_axes, sizes, strict=False)
     # no-break spaces keep an axis and its size on one line
     words = " ×\u00a0".join(axis if size is None else f"{axis}\u00a0{size}" for axis, size in nodes)
-    lines = [line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")]
+    lines = [
+        line.replace("\u00a0", " ") for line in textwrap.wrap(words, 18, max_lines=3, placeholder=" ...")
+    ]
     width = max(text_width(line, FINE) for line in lines)
     inside = 0.0 if fits(name) else text_width(name, NAME) / 2
     down = RADIUS + (0.0 if fits(name) else 0.04 + LINE) + 0.04 + FINE_LINE * len(lines) + PAD / 2
@@ -128,7 +143,9 @@ def _parts(graph: Declaration, observed: Collection[str]) -> list[Columns]:
         reached = set(start)
         while touching := [factor for factor in left if reached.intersection(factor.variables)]:
             left = [factor for factor in left if factor not in touching]
-            near = dict.fromkeys(name for factor in touching for name in factor.variables if name not in reached)
+            near = dict.fromkeys(
+                name for factor in touching for name in factor.variables if name not in reached
+            )
             columns += [list(touching), list(near)]
             reached.update(near)
         waiting = [name for name in waiting if name not in reached]
@@ -136,7 +153,9 @@ def _parts(graph: Declaration, observed: Collection[str]) -> list[Columns]:
     return parts
 
 
-def _extent(node: Node, unary: Mapping[str, Sequence[Factor]], plates: Mapping[str, Plate]) -> tuple[float, float, float]:
+def _extent(
+    node: Node, unary: Mapping[str, Sequence[Factor]], plates: Mapping[str, Plate]
+) -> tuple[float, float, float]:
     """Extent of a node with its labels above, below and beside its centre."""
     if not isinstance(node, str):
         _, width, height = factor_text(node)
@@ -152,24 +171,35 @@ def _above(centre: Place, factors: Sequence[Factor], plate: Plate | None) -> lis
     """Place unary factors in a row above their variable and its plate, with labels on the right."""
     starts = np.cumsum([0.0, *(2 * SIDE + factor_text(factor)[1] for factor in factors)])[:-1]
     y = centre[1] - UNARY - (plate.up if plate else RADIUS)
-    return [(factor, (centre[0] + float(x - starts.mean()), y)) for factor, x in zip(factors, starts, strict=True)]
+    return [
+        (factor, (centre[0] + float(x - starts.mean()), y)) for factor, x in zip(factors, starts, strict=True)
+    ]
 
 
 def _heights(columns: Columns, extents: Extents) -> dict[Node, float]:
     """Order each column by the mean height of its neighbours (Sugiyama et al., 1981), and return
     the best of 30 sweeps."""
     column_of = {node: k for k, column in enumerate(columns) for node in column}
-    edges = [(name, factor) for factor in column_of if not isinstance(factor, str) for name in factor.variables]
+    edges = [
+        (name, factor) for factor in column_of if not isinstance(factor, str) for name in factor.variables
+    ]
     neighbours: dict[Node, list[Node]] = {node: [] for node in column_of}
     for name, factor in edges:
         neighbours[name].append(factor)
         neighbours[factor].append(name)
-    y = {node: height for column in columns for node, height in _spaced(column, dict.fromkeys(column, 0.0), extents).items()}
+    y = {
+        node: height
+        for column in columns
+        for node, height in _spaced(column, dict.fromkeys(column, 0.0), extents).items()
+    }
     best, least = dict(y), math.inf
     for sweep in range(30):
         side = (-1, 1, 0)[sweep % 3]  # use the neighbours in the left column, the right column, both
         for column in columns[::-1] if side == 1 else columns:
-            adjacent = {node: [y[n] for n in neighbours[node] if column_of[n] - column_of[node] != -side] for node in column}
+            adjacent = {
+                node: [y[n] for n in neighbours[node] if column_of[n] - column_of[node] != -side]
+                for node in column
+            }
             target = {node: float(np.mean(heights or [y[node]])) for node, heights in adjacent.items()}
             y.update(_spaced(sorted(column, key=target.__getitem__), target, extents))
         cost = sum(abs(y[name] - y[factor]) for name, factor in edges)
@@ -212,7 +242,9 @@ def _fold(columns: Columns, y: Mapping[Node, float], extents: Extents) -> Cells:
         band_number, k = divmod(number, length)
         turns = k == length - 1 and band_number + 1 < len(shifts)
         shift = (shifts[band_number] + shifts[band_number + 1]) / 2 if turns else shifts[band_number]
-        cells.update({node: (k if band_number % 2 == 0 else length - 2 - k, y[node] + shift) for node in column})
+        cells.update(
+            {node: (k if band_number % 2 == 0 else length - 2 - k, y[node] + shift) for node in column}
+        )
     return cells
 
 

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from torch import Tensor
 
-MARGIN, LEADER, BAR, GAP = 0.15, 0.3, 0.14, 0.3  # inches: page margin, leader lines, width of the colour bar, gap between panels
+MARGIN, LEADER, BAR, GAP = (
+    0.15,
+    0.3,
+    0.14,
+    0.3,
+)  # inches: page margin, leader lines, width of the colour bar, gap between panels
 CELLS = 400  # maximum per side; in 5 inches each is at least a pixel at 80 dots per inch
 SIDE = 5.0  # inches per side of a large matrix
 HEADS = 4  # panels per row
 
 
-def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme = LIGHT, title: str = "") -> Figure:
+def draw_adjacency(
+    rows: object, columns: object, blocks: Blocks, theme: Theme = LIGHT, title: str = ""
+) -> Figure:
     """Draw the adjacency matrix as a heat map, with names of blocks and lines between them.
 
     Above 400 nodes, cells of several nodes per side show the number of edges per pair of nodes; the
@@ -51,22 +58,46 @@ def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme =
     starts = np.cumsum([0, *(size for _, size in blocks)]) * (side / nodes)
     middles = [float(middle) for middle in (starts[1:] + starts[:-1]) / 2]
     widths = [text_width(name, LABEL) for name in names]
-    upright = all(b - a > (v + w) / 2 + 0.1 for a, b, v, w in zip(middles, middles[1:], widths, widths[1:], strict=False))
+    upright = all(
+        b - a > (v + w) / 2 + 0.1
+        for a, b, v, w in zip(middles, middles[1:], widths, widths[1:], strict=False)
+    )
     upright = upright and widths[0] / 2 <= middles[0] + 0.1 and widths[-1] / 2 <= side - middles[-1] + 0.1
-    left, top = MARGIN + max(widths) + LEADER, MARGIN + (LINE if upright else max(widths)) + LEADER + (0.25 if title else 0.0)
+    left, top = (
+        MARGIN + max(widths) + LEADER,
+        MARGIN + (LINE if upright else max(widths)) + LEADER + (0.25 if title else 0.0),
+    )
     varied = shown.count() > 0 and shown.max() > shown.min()
-    across, tall = max(left + side + (0.95 if varied else LEADER), text_width(title, TITLE) + 2 * MARGIN), top + side + MARGIN
+    across, tall = (
+        max(left + side + (0.95 if varied else LEADER), text_width(title, TITLE) + 2 * MARGIN),
+        top + side + MARGIN,
+    )
     figure = new_figure(theme, across, tall, layout=None)
     paper = figure.add_axes((0, 0, 1, 1))
     paper.set(xlim=(0, across), ylim=(tall, 0))
     paper.set_axis_off()
-    paper.text(across / 2, MARGIN + 0.05, title, fontsize=TITLE, color=theme.foreground, ha="center", va="center", parse_math=False)
+    paper.text(
+        across / 2,
+        MARGIN + 0.05,
+        title,
+        fontsize=TITLE,
+        color=theme.foreground,
+        ha="center",
+        va="center",
+        parse_math=False,
+    )
     _name_blocks(paper, names, middles, side, left, top, upright, theme)
     axes = _axes_at(figure, left, top, side, side)
     style_axes(axes, theme, ("left", "right", "top", "bottom"))
     axes.set(xticks=[], yticks=[])
     length = len(counts) * width
-    image = axes.imshow(shown, extent=(0, length, length, 0), aspect="auto", interpolation="nearest", **_colours(shown, bool(varied), theme))
+    image = axes.imshow(
+        shown,
+        extent=(0, length, length, 0),
+        aspect="auto",
+        interpolation="nearest",
+        **_colours(shown, bool(varied), theme),
+    )
     axes.set(xlim=(0, nodes), ylim=(nodes, 0))
     for border in np.cumsum([size for _, size in blocks])[:-1].tolist():
         axes.axhline(border, color=theme.faint, linewidth=0.5, gid="border")
@@ -77,7 +108,10 @@ def draw_adjacency(rows: object, columns: object, blocks: Blocks, theme: Theme =
 
 
 def draw_attention(
-    weights: Tensor, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, theme: Theme = LIGHT
+    weights: Tensor,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    theme: Theme = LIGHT,
 ) -> Figure:
     """Draw attention weights as heat maps: one panel per head, one scale from 0 to the largest weight.
 
@@ -92,7 +126,10 @@ def draw_attention(
             names is wrong.
     """
     heads = _attention_heads(weights)
-    names = [_axis_names(word, given, size) for word, given, size in zip(("rows", "columns"), (rows, columns), heads.shape[1:], strict=True)]
+    names = [
+        _axis_names(word, given, size)
+        for word, given, size in zip(("rows", "columns"), (rows, columns), heads.shape[1:], strict=True)
+    ]
     across = min(HEADS, len(heads))
     down = math.ceil(len(heads) / across)
     longest, cell = (4.5, 0.22) if len(heads) == 1 else (2.2, 0.2)
@@ -105,7 +142,13 @@ def draw_attention(
     figure = new_figure(theme, wide, tall, layout=None)
     colours: dict[str, Any] = {"cmap": ramp(theme), "vmin": 0.0, "vmax": float(heads.max()) or 1.0}
     for number, weight in enumerate(heads):
-        axes = _axes_at(figure, left + number % across * (width + GAP), MARGIN + head + number // across * (height + gap), width, height)
+        axes = _axes_at(
+            figure,
+            left + number % across * (width + GAP),
+            MARGIN + head + number // across * (height + gap),
+            width,
+            height,
+        )
         style_axes(axes, theme, ("left", "right", "top", "bottom"))
         image = axes.imshow(weight, aspect="auto", interpolation="nearest", **colours)
         if len(heads) > 1:
@@ -118,7 +161,14 @@ def draw_attention(
 
 
 def _name_blocks(
-    paper: Axes, names: Sequence[str], middles: Sequence[float], side: float, left: float, top: float, upright: bool, theme: Theme
+    paper: Axes,
+    names: Sequence[str],
+    middles: Sequence[float],
+    side: float,
+    left: float,
+    top: float,
+    upright: bool,
+    theme: Theme,
 ) -> None:
     """Write non-overlapping names beside the rows and above the columns, each with a line to its block."""
     places = spread(middles, [LINE] * (len(names) - 1))
@@ -149,7 +199,9 @@ def _colours(shown: Any, varied: bool, theme: Theme) -> dict[str, Any]:
     return {"cmap": ramp(theme, 0.25), "norm": PowerNorm(0.5, vmin=0.0, vmax=float(shown.max()))}
 
 
-def _colour_bar(figure: Figure, image: AxesImage, x: float, y: float, height: float, label: str, theme: Theme) -> None:
+def _colour_bar(
+    figure: Figure, image: AxesImage, x: float, y: float, height: float, label: str, theme: Theme
+) -> None:
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     axes = _axes_at(figure, x, y, BAR, height)
@@ -174,9 +226,14 @@ def _axes_at(figure: Figure, x: float, y: float, width: float, height: float) ->
 def _attention_heads(weights: object) -> Any:
     values = as_array(weights)
     if values is None or values.ndim not in (2, 3) or 0 in values.shape:
-        raise ObservationError(f"draw_attention takes weights of shape (n, m) or (heads, n, m), nowhere 0, got {described(weights)}.")
+        raise ObservationError(
+            f"draw_attention takes weights of shape (n, m) or (heads, n, m), nowhere 0, got "
+            f"{described(weights)}."
+        )
     if not (values >= 0).all() or not np.isfinite(values).all():
-        raise ObservationError("draw_attention takes weights that are finite and >= 0; pass them after the softmax, not before.")
+        raise ObservationError(
+            "draw_attention takes weights that are finite and >= 0; pass them after the softmax, not before."
+        )
     return values[None] if values.ndim == 2 else values
 
 
@@ -189,10 +246,17 @@ def _axis_names(word: str, given: Sequence[str] | None, size: int) -> list[str]:
     return [shortened(str(name), 16) for name in given]
 
 
-def _name_ticks(axes: Axes, axis: str, names: Sequence[str], length: float, hidden: bool, theme: Theme) -> None:
+def _name_ticks(
+    axes: Axes, axis: str, names: Sequence[str], length: float, hidden: bool, theme: Theme
+) -> None:
     """Label as many rows or columns as fit, at equal distances."""
     step = math.ceil(len(names) * LINE / length)
     places = range(0, len(names), step)
     target = axes.xaxis if axis == "x" else axes.yaxis
-    look: dict[str, Any] = {"fontsize": LABEL, "color": theme.foreground, "parse_math": False, "rotation": 90 if axis == "x" else 0}
+    look: dict[str, Any] = {
+        "fontsize": LABEL,
+        "color": theme.foreground,
+        "parse_math": False,
+        "rotation": 90 if axis == "x" else 0,
+    }
     target.set_ticks(places, [] if hidden else [names[k] for k in places], **({} if hidden else look))

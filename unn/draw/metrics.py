@@ -50,7 +50,16 @@ def draw_metrics(histories: Mapping[str, History], x: str = "step", theme: Theme
         style_axes(axes, theme)
         add_title(axes, theme, shortened(name, 40))
         for run, history in enumerate(histories.values()):
-            _draw_line(axes, [(entry[x], entry[name]) for entry in history if _is_number(entry, x) and _is_number(entry, name)], theme, run)
+            _draw_line(
+                axes,
+                [
+                    (entry[x], entry[name])
+                    for entry in history
+                    if _is_number(entry, x) and _is_number(entry, name)
+                ],
+                theme,
+                run,
+            )
         axes.locator_params(axis="y", nbins=5)
         axes.locator_params(axis="x", nbins=5)
         if number + across >= len(names):
@@ -66,11 +75,19 @@ def _metric_names(histories: Mapping[str, History], x: str) -> list[str]:
     for run, history in histories.items():
         keys = dict.fromkeys(key for entry in history for key in entry if _is_number(entry, key))
         if keys and x not in keys:
-            raise ObservationError(f"draw_metrics: no entry of run {run!r} has a number for x={x!r}.{suggest(x, keys)} Pass another x.")
+            raise ObservationError(
+                f"draw_metrics: no entry of run {run!r} has a number for x={x!r}.{suggest(x, keys)} Pass "
+                "another x."
+            )
     entries = [entry for history in histories.values() for entry in history if _is_number(entry, x)]
-    names = dict.fromkeys(key for entry in entries for key in entry if _is_number(entry, key) and key != x and key not in CLOCKS)
+    names = dict.fromkeys(
+        key for entry in entries for key in entry if _is_number(entry, key) and key != x and key not in CLOCKS
+    )
     if not names:
-        raise ObservationError(f"draw_metrics found no metric: no entry of {', '.join(map(repr, histories))} has a number beside {x!r}.")
+        raise ObservationError(
+            f"draw_metrics found no metric: no entry of {', '.join(map(repr, histories))} has a number "
+            f"beside {x!r}."
+        )
     return list(names)
 
 
@@ -85,10 +102,15 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], theme: Theme, 
     gaps = [True, *map(math.isnan, values), True]
     # a value without neighbours makes no line and is invisible without a dot
     lone = [k for k in range(len(values)) if gaps[k] and gaps[k + 2] and not gaps[k + 1]]
-    axes.plot(places, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_look(theme, run))
+    axes.plot(
+        places, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_look(theme, run)
+    )
 
 
 def _handles(labels: Sequence[str], theme: Theme) -> list[Artist]:
     from matplotlib.lines import Line2D
 
-    return [Line2D([], [], linewidth=1.4, label=label, **line_look(theme, run)) for run, label in enumerate(labels)]
+    return [
+        Line2D([], [], linewidth=1.4, label=label, **line_look(theme, run))
+        for run, label in enumerate(labels)
+    ]

@@ -68,12 +68,16 @@ def draw_samples(
             value is not an array, or a mask has another shape than its variable.
     """
     if not rows or len(names) != len(rows) or len({tuple(row) for row in rows}) > 1 or not rows[0]:
-        raise ObservationError("a picture of samples needs at least one sample, a name for each, and the same variables in all.")
+        raise ObservationError(
+            "a picture of samples needs at least one sample, a name for each, and the same variables in all."
+        )
     if columns < 1:
         raise ObservationError(f"a picture of samples needs at least one column, got columns={columns}.")
     marking = marking or Marking()
     variables = list(rows[0])
-    matrices = [{name: _matrix(name, value, name in categories) for name, value in row.items()} for row in rows]
+    matrices = [
+        {name: _matrix(name, value, name in categories) for name, value in row.items()} for row in rows
+    ]
     given = {name: _given(name, marking, matrices[0][name].shape) for name in variables}
     written = {name: name in categories and max(matrices[0][name].shape) <= WRITTEN for name in variables}
     limits = {name: _limits([row[name] for row in matrices]) for name in variables}
@@ -181,6 +185,8 @@ def _given(name: str, marking: Marking, shape: tuple[int, ...]) -> Marks:
 def _matrix(name: str, value: object, category: bool) -> Matrix:
     array = as_array(value)
     if array is None or not array.size or not np.isfinite(array).all():
-        raise ObservationError(f"a picture of samples needs finite numbers, got {described(value)} for {name!r}.")
+        raise ObservationError(
+            f"a picture of samples needs finite numbers, got {described(value)} for {name!r}."
+        )
     x = np.asarray(array.argmax(-1) + 1 if category else array, dtype=np.float64)
     return x.reshape(1, -1) if x.ndim < 2 else x.reshape(x.shape[0], -1)

@@ -38,7 +38,10 @@ def picture_format(path: Path) -> str:
     ending = path.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         problem = f"has the ending .{ending}" if ending else "has no ending"
-        raise DataError(f"the picture {path} {problem}; end its name in {', '.join('.' + known for known in FORMATS[:-1])} or .{FORMATS[-1]}.")
+        raise DataError(
+            f"the picture {path} {problem}; end its name in "
+            f"{', '.join('.' + known for known in FORMATS[:-1])} or .{FORMATS[-1]}."
+        )
     return ending
 
 
@@ -56,7 +59,16 @@ def rendered(figure: Figure, kind: str, dpi: float, what: str = "") -> bytes:
     metadata: dict[str, str | None] | None = {"Date": None} if kind == "svg" else None
     try:
         with matplotlib.rc_context({"svg.hashsalt": "unn"}):
-            figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor(), metadata=metadata)
+            figure.savefig(
+                buffer,
+                format=kind,
+                dpi=dpi,
+                facecolor=figure.get_facecolor(),
+                edgecolor=figure.get_edgecolor(),
+                metadata=metadata,
+            )
     except (ValueError, OSError, MemoryError) as error:
-        raise DataError(f"the picture {what} cannot be drawn at {dpi} dots per inch: {str(error).rstrip('.')}.") from None
+        raise DataError(
+            f"the picture {what} cannot be drawn at {dpi} dots per inch: {str(error).rstrip('.')}."
+        ) from None
     return buffer.getvalue()

@@ -46,12 +46,20 @@ class Theme:
     sequential: str
 
 
-# The hues of Okabe and Ito (2008) with lightness and chroma moved, until each stands out from the background and the smallest
-# distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009), is as large as it gets.
+# The hues of Okabe and Ito (2008) with lightness and chroma moved, until each stands out from the background
+# and the smallest
+# distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision (Machado et al.,
+# 2009), is as large as it gets.
 LIGHT = Theme(
-    name="light", background="#FFFFFF", foreground="#222222", muted="#5F6368", faint="#868B92", fill="#BDBDBD",
-    cycle=("#075084", "#CD7D0C", "#1C9857", "#BA7C9D", "#8A3308", "#5894E1"), sequential="magma_r",
-)  # fmt: skip
+    name="light",
+    background="#FFFFFF",
+    foreground="#222222",
+    muted="#5F6368",
+    faint="#868B92",
+    fill="#BDBDBD",
+    cycle=("#075084", "#CD7D0C", "#1C9857", "#BA7C9D", "#8A3308", "#5894E1"),
+    sequential="magma_r",
+)
 DARK = Theme(
     name="dark", background="#14171C", foreground="#E8EAED", muted="#A9AFB8", faint="#767D88", fill="#4A515C",
     cycle=("#63D4FD", "#FDBF37", "#98DEAE", "#AB678C", "#BA682C", "#387BCE"), sequential="magma",
@@ -77,10 +85,14 @@ def check_theme(theme: object) -> None:
         ObservationError: if the argument is not a theme, for example only the name of one.
     """
     if not isinstance(theme, Theme):
-        raise ObservationError(f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}.")
+        raise ObservationError(
+            f"a theme is unn.draw.LIGHT, unn.draw.DARK or theme_named('dark'), got {theme!r}."
+        )
 
 
-def new_figure(theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
+def new_figure(
+    theme: Theme, width: float, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """Make an empty figure without a window, width and height in inches; notebooks display it.
 
     Raises:
@@ -89,15 +101,21 @@ def new_figure(theme: Theme, width: float, height: float, layout: Literal["const
     from .picture import Picture
 
     check_theme(theme)
-    return Picture(figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background)
+    return Picture(
+        figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background
+    )
 
 
-def style_axes(axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom"), size: float = LABEL) -> None:
+def style_axes(
+    axes: Axes, theme: Theme, frame: Sequence[str] = ("left", "bottom"), size: float = LABEL
+) -> None:
     """Colour the axes, their ticks and labels, and draw only the named sides of the frame."""
     axes.set_facecolor(theme.background)
     for side, spine in axes.spines.items():
         spine.set(visible=side in frame, color=theme.muted, linewidth=0.8)
-    axes.tick_params(which="both", color=theme.muted, labelcolor=theme.foreground, labelsize=size, width=0.8, length=3)
+    axes.tick_params(
+        which="both", color=theme.muted, labelcolor=theme.foreground, labelsize=size, width=0.8, length=3
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.label.set(color=theme.foreground, fontsize=NAME)
         axis.get_offset_text().set(color=theme.foreground, fontsize=size)
@@ -108,9 +126,17 @@ def add_title(axes: Axes, theme: Theme, text: str, size: float = NAME) -> None:
     axes.set_title(text, fontsize=size, color=theme.foreground, parse_math=False)
 
 
-def add_legend(target: Axes | Figure, theme: Theme, handles: Sequence[Artist], loc: str = "best", columns: int = 1) -> Legend:
+def add_legend(
+    target: Axes | Figure, theme: Theme, handles: Sequence[Artist], loc: str = "best", columns: int = 1
+) -> Legend:
     """Add a legend of the given artists by their labels, in order."""
-    options: dict[str, Any] = {"loc": loc, "ncols": columns, "frameon": False, "fontsize": LABEL, "labelcolor": theme.foreground}
+    options: dict[str, Any] = {
+        "loc": loc,
+        "ncols": columns,
+        "frameon": False,
+        "fontsize": LABEL,
+        "labelcolor": theme.foreground,
+    }
     legend = target.legend(handles, [str(handle.get_label()) for handle in handles], **options)
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -119,7 +145,10 @@ def add_legend(target: Axes | Figure, theme: Theme, handles: Sequence[Artist], l
 
 def line_look(theme: Theme, number: int) -> dict[str, Any]:
     """Colour and line style of a line; beyond the colours of the theme, line styles differ."""
-    return {"color": theme.cycle[number % len(theme.cycle)], "linestyle": STROKES[number // len(theme.cycle) % len(STROKES)]}
+    return {
+        "color": theme.cycle[number % len(theme.cycle)],
+        "linestyle": STROKES[number // len(theme.cycle) % len(STROKES)],
+    }
 
 
 def ramp(theme: Theme, start: float = 0.0) -> Colormap:

@@ -19,7 +19,8 @@ from .interactions import Relation, node_count, node_shape
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """A sparse boolean matrix over all nodes, in the order of the variables of the graph; it includes the diagonal.
+    """A sparse boolean matrix over all nodes, in the order of the variables of the graph; it includes the
+    diagonal.
 
     As an attention mask, the node of a row attends to the nodes of its columns.
 
@@ -27,8 +28,8 @@ class Adjacency:
         rows: rows of the entries, sorted, shape ``(entries,)``.
         columns: columns of the entries, sorted within each row, shape ``(entries,)``.
         shapes: sizes of the axes that index nodes, by variable; empty for a variable with a single node.
-        relations: declared relations; the entries are their pairs, the reversed pairs and the diagonal. Empty if
-            the entries do not come from a declaration.
+        relations: declared relations; the entries are their pairs, the reversed pairs and the diagonal. Empty
+            if the entries do not come from a declaration.
     """
 
     rows: Nodes
@@ -60,7 +61,9 @@ class Adjacency:
     def matrix(self) -> sparse.csr_array:
         """The matrix in scipy's CSR format, shape ``(nodes, nodes)``."""
         ends = np.searchsorted(self.rows, np.arange(self.count + 1))
-        return sparse.csr_array((np.ones(len(self.rows), dtype=bool), self.columns, ends), shape=(self.count, self.count))
+        return sparse.csr_array(
+            (np.ones(len(self.rows), dtype=bool), self.columns, ends), shape=(self.count, self.count)
+        )
 
     def nodes(self, name: str) -> Tensor:
         """The numbers of the nodes of a variable, in the shape of its node axes.
@@ -71,12 +74,16 @@ class Adjacency:
         if name not in self.shapes:
             raise UnknownNameError(unknown("variable", name, self.shapes))
         shape = self.shapes[name]
-        return torch.arange(self.starts[name], self.starts[name] + int(np.prod(shape, dtype=np.int64))).reshape(shape)
+        return torch.arange(
+            self.starts[name], self.starts[name] + int(np.prod(shape, dtype=np.int64))
+        ).reshape(shape)
 
     def names(self) -> list[str]:
         """Names of the nodes: ``"C[0,1,2]"``, or ``"K"`` for a variable with a single node."""
         return [
-            f"{name}[{','.join(map(str, position))}]" if shape else name for name, shape in self.shapes.items() for position in np.ndindex(*shape)
+            f"{name}[{','.join(map(str, position))}]" if shape else name
+            for name, shape in self.shapes.items()
+            for position in np.ndindex(*shape)
         ]
 
     def index(self) -> Tensor:
@@ -90,15 +97,19 @@ class Adjacency:
         return matrix
 
     def directed(self) -> Adjacency:
-        """Drop the entries by which a parent attends to its child; keep those by which a child attends to its parents.
+        """Drop the entries by which a parent attends to its child; keep those by which a child attends to its
+        parents.
 
-        An ablation (structured-diffusion paper, Figure 7): attention cannot carry information from children to parents.
+        An ablation (structured-diffusion paper, Figure 7): attention cannot carry information from children
+        to parents.
 
         Raises:
             DeclarationError: if the entries do not come from a declaration.
         """
         if not self.relations:
-            raise DeclarationError("adjacency: only an adjacency with the relations of a declaration has a direction.")
+            raise DeclarationError(
+                "adjacency: only an adjacency with the relations of a declaration has a direction."
+            )
         rows, columns = _ends(self.relations, self.starts, self.count, both=False)
         return self._with(rows, columns)
 
@@ -139,7 +150,10 @@ class Adjacency:
         return replace(self, rows=rows, columns=columns, relations=())
 
     def __repr__(self) -> str:
-        return f"Adjacency({self.count} nodes in {', '.join(f'{name} {size}' for name, size in self.blocks)}; {len(self.rows)} entries)"
+        return (
+            f"Adjacency({self.count} nodes in {', '.join(f'{name} {size}' for name, size in self.blocks)}; "
+            f"{len(self.rows)} entries)"
+        )
 
 
 def adjacency(graph: Declaration, sizes: Mapping[str, int]) -> Adjacency:
@@ -168,8 +182,11 @@ def adjacency(graph: Declaration, sizes: Mapping[str, int]) -> Adjacency:
     return replace(empty, rows=rows, columns=columns)
 
 
-def _ends(relations: Sequence[Relation], starts: Mapping[str, int], count: int, both: bool) -> tuple[Nodes, Nodes]:
-    """Rows and columns of the diagonal and all relations, with repeats; ``both`` adds reversed directed pairs."""
+def _ends(
+    relations: Sequence[Relation], starts: Mapping[str, int], count: int, both: bool
+) -> tuple[Nodes, Nodes]:
+    """Rows and columns of the diagonal and all relations, with repeats; ``both`` adds reversed directed
+    pairs."""
     rows, columns = [np.arange(count)], [np.arange(count)]
     for relation in relations:
         i, j = relation.pairs
@@ -200,7 +217,9 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
         whole_number(f"adjacency: axis {axis!r}: the size", size, 0)
         fixed = {**table.static, **known}.get(table.root(axis))
         if fixed not in (None, size):
-            raise DeclarationError(f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given.")
+            raise DeclarationError(
+                f"adjacency: axis {axis!r} has size {fixed} in graph {graph.name!r}, but {size} was given."
+            )
         known[table.root(axis)] = size
     solved = table.solve(known)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -208,7 +227,10 @@ def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int
         shape = table.shape(array, solved)
         if name in graph.variables and None in shape:
             axis = array.axes[shape.index(None)]
-            raise DeclarationError(f"adjacency: variable {name!r} has no size for axis {axis!r}; pass it, g.adjacency({axis}=...).")
+            raise DeclarationError(
+                f"adjacency: variable {name!r} has no size for axis {axis!r}; pass it, "
+                f"g.adjacency({axis}=...)."
+            )
         if None not in shape:
             shapes[name] = tuple(size for size in shape if size is not None)
     return shapes

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Array:
-    """A named array with named axes. Values of variables carry a leading batch axis, those of parameters do not."""
+    """A named array with named axes. Values of variables carry a leading batch axis, those of parameters do
+    not."""
 
     name: str
     axes: tuple[str, ...]
@@ -33,14 +34,15 @@ class Array:
         """
         if not isinstance(pattern, str):
             raise DeclarationError(
-                f"{self.kind} {self.name!r} is indexed by a pattern in quotes such as {self.name}[{self._example!r}], got {pattern!r}."
+                f"{self.kind} {self.name!r} is indexed by a pattern in quotes such as "
+                f"{self.name}[{self._example!r}], got {pattern!r}."
             )
         parsed = parse_pattern(pattern)
         if len(parsed.dimensions) != len(self.axes):
             raise DeclarationError(
-                f"pattern {pattern!r} has {len(parsed.dimensions)} dimensions, but {self.kind} {self.name!r} has "
-                f"{len(self.axes)} axes ({' '.join(self.axes) or 'none'}); write one letter for each axis, "
-                f"for example {self.name}[{self._example!r}]."
+                f"pattern {pattern!r} has {len(parsed.dimensions)} dimensions, but {self.kind} {self.name!r} "
+                f"has {len(self.axes)} axes ({' '.join(self.axes) or 'none'}); write one letter for each "
+                f"axis, for example {self.name}[{self._example!r}]."
             )
         return Reference(self, parsed)
 
@@ -175,14 +177,21 @@ def parse_axes(kind: str, name: str, text: str) -> tuple[tuple[str, ...], int]:
         raise DeclarationError(f"{kind} {name!r}: axes are text such as 'row col', got {text!r}.")
     parts = text.split("|")
     if len(parts) > 2:
-        raise DeclarationError(f"{kind} {name!r}: axes {text!r} have more than one bar; write 'nodes | features'.")
+        raise DeclarationError(
+            f"{kind} {name!r}: axes {text!r} have more than one bar; write 'nodes | features'."
+        )
     if len(parts) == 2 and kind != "variable":
-        raise DeclarationError(f"{kind} {name!r}: axes {text!r} have a bar, but only variables have node axes.")
+        raise DeclarationError(
+            f"{kind} {name!r}: axes {text!r} have a bar, but only variables have node axes."
+        )
     groups = [part.split() for part in parts]
     axes = tuple(axis for group in groups for axis in group)
     for axis in axes:
         if not axis.isidentifier():
-            raise DeclarationError(f"{kind} {name!r}: axis {axis!r} is not a name; axes are names separated by spaces, such as 'row col | digit'.")
+            raise DeclarationError(
+                f"{kind} {name!r}: axis {axis!r} is not a name; axes are names separated by spaces, such as "
+                "'row col | digit'."
+            )
     return axes, len(groups[0]) if len(groups) == 2 else 0
 
 
@@ -200,11 +209,18 @@ def check_batch(where: str, array: Array, x: Tensor, batch: int | None) -> int:
     """
     if x.ndim != len(array.axes) + 1:
         remedy = "; add a batch axis with x[None]" if x.ndim == len(array.axes) else ""
-        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected {batched_axes(array)}{remedy}.")
+        raise ObservationError(
+            f"{array.kind} {where}: shape {tuple(x.shape)} has {x.ndim} axes, expected "
+            f"{batched_axes(array)}{remedy}."
+        )
     if x.shape[0] == 0:
-        raise ObservationError(f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example.")
+        raise ObservationError(
+            f"{array.kind} {where}: shape {tuple(x.shape)} is an empty batch; pass at least one example."
+        )
     if batch is not None and x.shape[0] != batch:
-        raise ObservationError(f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it.")
+        raise ObservationError(
+            f"{array.kind} {where}: batch size {x.shape[0]} differs from {batch} of the values before it."
+        )
     return x.shape[0]
 
 

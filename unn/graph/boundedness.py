@@ -29,8 +29,9 @@ class Bound(Enum):
 class Boundedness:
     """The verdict on a graph for a set of observed arrays.
 
-    ``BOUNDED`` holds for all values of parameters and observed arrays, ``UNBOUNDED`` for the present values of the
-    parameters that ``ray`` names. ``DEPENDS`` means that both cases occur, ``UNKNOWN`` that neither could be proved.
+    ``BOUNDED`` holds for all values of parameters and observed arrays, ``UNBOUNDED`` for the present values
+    of the parameters that ``ray`` names. ``DEPENDS`` means that both cases occur, ``UNKNOWN`` that neither
+    could be proved.
 
     Attributes:
         bound: the verdict.
@@ -48,7 +49,8 @@ class Boundedness:
 
     @property
     def bounded(self) -> bool | None:
-        """True if the energy is bounded below, False if it is not, None if unknown or dependent on the weights."""
+        """True if the energy is bounded below, False if it is not, None if unknown or dependent on the
+        weights."""
         return {Bound.BOUNDED: True, Bound.UNBOUNDED: False}.get(self.bound)
 
     def __str__(self) -> str:
@@ -67,18 +69,19 @@ class Boundedness:
                 "or watch the energy of a run."
             )
         return (
-            f"unbounded below: {parts}. {self.ray} Bound one of {names} (Ball, Box, SignedEntropy), observe it, "
-            "or run few iterations."
+            f"unbounded below: {parts}. {self.ray} Bound one of {names} (Ball, Box, SignedEntropy), observe "
+            "it, or run few iterations."
         )
 
 
 def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     """Decide whether the energy of a graph is bounded below (docs/theory.md, Boundedness).
 
-    A regularizer outweighs factors of degree at most 1 in the unbounded variables. A factor that is bounded below together
-    with the regularizer of one variable (``EnergyFactor.completed_by``) uses up that regularizer. The rest, of degree 2 or
-    more, is bounded below if the energy of the factor is never negative, or if its coupling is small against quadratic
-    regularizers; it is unbounded if there is a ray along which the total energy decreases without limit.
+    A regularizer outweighs factors of degree at most 1 in the unbounded variables. A factor that is bounded
+    below together with the regularizer of one variable (``EnergyFactor.completed_by``) uses up that
+    regularizer. The rest, of degree 2 or more, is bounded below if the energy of the factor is never
+    negative, or if its coupling is small against quadratic regularizers; it is unbounded if there is a ray
+    along which the total energy decreases without limit.
     """
     free = [v for v in graph.variables.values() if v.name not in given]
     open_names = {v.name for v in free if not v.regularizer.bounded}
@@ -86,7 +89,9 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     degrees = {factor.name: factor.degree(sorted(open_names)) for factor in factors}
     fall = {f: 0 if never_negative(graph, f) else degrees[f.name] for f in factors}
     completed = _completed(factors, fall, open_names)
-    undecided = [f for f in factors if f not in completed and fall[f] not in (0, 1) and set(f.variables) & open_names]
+    undecided = [
+        f for f in factors if f not in completed and fall[f] not in (0, 1) and set(f.variables) & open_names
+    ]
     if not undecided:
         return Boundedness(Bound.BOUNDED, degrees, {}, (_reason_of_low_degrees(degrees, fall, completed),))
     small = dominated(graph, undecided, factors, fall, open_names)
@@ -95,21 +100,27 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
         names = ", ".join(f.name for f in undecided)
         reason = f"the regularizers outweigh {names}, by the size of the constants and domains in it"
         return Boundedness(Bound.BOUNDED, degrees, {}, (reason,))
-    weightless = [f for f in remaining if fall[f] != 2 or not any(isinstance(r.array, Parameter) for r in f.references)]
+    weightless = [
+        f for f in remaining if fall[f] != 2 or not any(isinstance(r.array, Parameter) for r in f.references)
+    ]
     ray = falling_ray(graph, [f for f in weightless if fall[f] is not None], factors, given)
     if ray is not None:
-        return _verdict(Bound.UNBOUNDED, [f for f in weightless if f.name in ray.factors], degrees, open_names, ray)
+        return _verdict(
+            Bound.UNBOUNDED, [f for f in weightless if f.name in ray.factors], degrees, open_names, ray
+        )
     unknown = [f for f in remaining if not _decided_by_weights(graph, f, factors, open_names, given)]
     if unknown:
         return _verdict(Bound.UNKNOWN, unknown, degrees, open_names)
     return _verdict(Bound.DEPENDS, remaining, degrees, open_names)
 
 
-def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]) -> dict[EnergyFactor, str]:
+def _completed(
+    factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]
+) -> dict[EnergyFactor, str]:
     """Factors that are bounded below together with the regularizer of one variable, with that variable.
 
-    Each regularizer serves one factor, and only if all other terms of its variable are bounded below, since it can no
-    longer outweigh them.
+    Each regularizer serves one factor, and only if all other terms of its variable are bounded below, since
+    it can no longer outweigh them.
     """
     completed: dict[EnergyFactor, str] = {}
     for factor in factors:
@@ -117,7 +128,9 @@ def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | N
         if fall[factor] != 0 and name in open_names and name not in completed.values():
             completed[factor] = name
     while True:
-        open_variables = {name for f in factors if f not in completed and fall[f] != 0 for name in f.variables}
+        open_variables = {
+            name for f in factors if f not in completed and fall[f] != 0 for name in f.variables
+        }
         remaining = {factor: name for factor, name in completed.items() if name not in open_variables}
         if len(remaining) == len(completed):
             return completed
@@ -125,11 +138,19 @@ def _completed(factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | N
 
 
 def _decided_by_weights(
-    graph: Declaration, factor: EnergyFactor, factors: Sequence[EnergyFactor], open_names: set[str], given: Collection[str]
+    graph: Declaration,
+    factor: EnergyFactor,
+    factors: Sequence[EnergyFactor],
+    open_names: set[str],
+    given: Collection[str],
 ) -> bool:
-    """Whether only the free weights or observed values of a factor of known degree can outweigh quadratic terms."""
+    """Whether only the free weights or observed values of a factor of known degree can outweigh quadratic
+    terms."""
     own = [name for name in factor.variables if name in open_names]
-    variable = any(isinstance(r.array, Parameter) or r.array.name in given or r.array.name not in _fixed(graph) for r in factor.references)
+    variable = any(
+        isinstance(r.array, Parameter) or r.array.name in given or r.array.name not in _fixed(graph)
+        for r in factor.references
+    )
     return (
         factor.multilinear
         and factor.degree(own) is not None
@@ -151,25 +172,42 @@ def is_polynomial(factor: EnergyFactor, open_names: Collection[str]) -> bool:
 
 
 def _verdict(
-    bound: Bound, factors: Sequence[EnergyFactor], degrees: dict[str, int | None], open_names: set[str], ray: Ray | None = None
+    bound: Bound,
+    factors: Sequence[EnergyFactor],
+    degrees: dict[str, int | None],
+    open_names: set[str],
+    ray: Ray | None = None,
 ) -> Boundedness:
     unbounded = {f.name: tuple(name for name in f.variables if name in open_names) for f in factors}
     reasons = []
     for factor in factors:
         degree = degrees[factor.name]
-        text = f"{factor.name} is of degree {'unknown' if degree is None else degree} in {', '.join(unbounded[factor.name])}"
+        text = (
+            f"{factor.name} is of degree {'unknown' if degree is None else degree} in "
+            f"{', '.join(unbounded[factor.name])}"
+        )
         if bound is Bound.UNKNOWN and factor.completed_by in open_names:
-            text += f", and the regularizer of {factor.completed_by}, which would bound it, is shared with other factors"
+            text += (
+                f", and the regularizer of {factor.completed_by}, which would bound it, is shared with other "
+                "factors"
+            )
         elif bound is Bound.UNKNOWN and degree is not None:
             text += ", and neither a bound nor a direction of unlimited decrease was found"
         reasons.append(text)
     return Boundedness(bound, degrees, unbounded, tuple(reasons), ray)
 
 
-def _reason_of_low_degrees(degrees: dict[str, int | None], fall: dict[EnergyFactor, int | None], completed: dict[EnergyFactor, str]) -> str:
-    signed = [f.name for f, degree in fall.items() if degree == 0 and f not in completed and degrees[f.name] != 0]
+def _reason_of_low_degrees(
+    degrees: dict[str, int | None], fall: dict[EnergyFactor, int | None], completed: dict[EnergyFactor, str]
+) -> str:
+    signed = [
+        f.name for f, degree in fall.items() if degree == 0 and f not in completed and degrees[f.name] != 0
+    ]
     if not signed and not completed:
         return "every factor is of degree at most 1 in the unbounded variables"
     parts = [f"the energy of {name} is never negative" for name in signed]
-    parts += [f"{factor.name} is bounded below together with the regularizer of {name}" for factor, name in completed.items()]
+    parts += [
+        f"{factor.name} is bounded below together with the regularizer of {name}"
+        for factor, name in completed.items()
+    ]
     return f"{', '.join(parts)}, and every other factor is of degree at most 1 in the unbounded variables"

@@ -17,14 +17,20 @@ def meets_itself(factor: Factor, variable: Variable) -> bool:
 
 
 def node_pairs(factor: Factor, variable: Variable, shapes: Shapes) -> np.ndarray:
-    """Pairs of nodes of a variable that occur in a common term of the factor, flat indices, shape ``(pairs, 2)``."""
+    """Pairs of nodes of a variable that occur in a common term of the factor, flat indices, shape ``(pairs,
+    2)``."""
     references = [r for r in factor.references if r.array.name == variable.name]
-    pairs = [np.stack(term_relation(factor, one, other, shapes).pairs, axis=1) for k, one in enumerate(references) for other in references[k + 1 :]]
+    pairs = [
+        np.stack(term_relation(factor, one, other, shapes).pairs, axis=1)
+        for k, one in enumerate(references)
+        for other in references[k + 1 :]
+    ]
     return np.unique(np.concatenate(pairs), axis=0)
 
 
 def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes) -> list[np.ndarray] | None:
-    """Split nodes into classes without inner interactions by greedy colouring in node order (two classes on a grid).
+    """Split nodes into classes without inner interactions by greedy colouring in node order (two classes on a
+    grid).
 
     Returns:
         Boolean arrays of the shape of the node axes; None if a node interacts with itself.

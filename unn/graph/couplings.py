@@ -20,7 +20,8 @@ _ROUNDING = 1e-12
 
 
 def grows_like_a_square(regularizer: Regularizer) -> bool:
-    """Whether Psi(x) >= ||x||^2 / 2 with the same growth; known for classes of this package, not their subclasses."""
+    """Whether Psi(x) >= ||x||^2 / 2 with the same growth; known for classes of this package, not their
+    subclasses."""
     return type(regularizer) in (SquaredNorm, NonNegative, L1)
 
 
@@ -41,13 +42,18 @@ def never_negative(graph: Declaration, factor: EnergyFactor) -> bool:
 
 
 def dominated(
-    graph: Declaration, undecided: Sequence[EnergyFactor], factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]
+    graph: Declaration,
+    undecided: Sequence[EnergyFactor],
+    factors: Sequence[EnergyFactor],
+    fall: dict[EnergyFactor, int | None],
+    open_names: set[str],
 ) -> set[EnergyFactor]:
     """Factors of degree 2 that quadratic regularizers outweigh jointly.
 
     With |E_f| <= c_f |u| |v| for the two unbounded variables of each factor, the energy is at least the form
-    1/2 sum |u|^2 - sum c_f |u| |v| in the norms of the variables, which is bounded below, together with all factors of
-    degree at most 1, if it is positive definite. A positive semidefinite form suffices only without such factors.
+    1/2 sum |u|^2 - sum c_f |u| |v| in the norms of the variables, which is bounded below, together with all
+    factors of degree at most 1, if it is positive definite. A positive semidefinite form suffices only
+    without such factors.
 
     Args:
         graph: graph of the factors.
@@ -56,7 +62,11 @@ def dominated(
         fall: degree of the fall of each factor in the unbounded variables.
         open_names: names of unobserved variables with unbounded domains.
     """
-    bounds = {f: bound for f in undecided if fall[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None}
+    bounds = {
+        f: bound
+        for f in undecided
+        if fall[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None
+    }
     pairs = {f: [r.array.name for r in f.references if r.array.name in open_names] for f in bounds}
     small: set[EnergyFactor] = set()
     for group in _components(pairs):
@@ -78,7 +88,10 @@ def _components(pairs: dict[EnergyFactor, list[str]]) -> list[list[EnergyFactor]
     groups: list[tuple[set[str], list[EnergyFactor]]] = []
     for factor, names in pairs.items():
         touching = [group for group in groups if group[0] & set(names)]
-        merged = {*names}.union(*(group[0] for group in touching)), [f for group in touching for f in group[1]] + [factor]
+        merged = (
+            {*names}.union(*(group[0] for group in touching)),
+            [f for group in touching for f in group[1]] + [factor],
+        )
         groups = [group for group in groups if group not in touching] + [merged]
     return [members for _, members in groups]
 
@@ -86,14 +99,16 @@ def _components(pairs: dict[EnergyFactor, list[str]]) -> list[list[EnergyFactor]
 def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[str]) -> float | None:
     """c with |E| <= c |u| |v| for the two occurrences u and v of unbounded variables; None if not known.
 
-    By the Cauchy-Schwarz inequality, a contraction is at most the product of the norms of its operands if each letter
-    occurs in at least two of them; a letter in only one contributes the square root of its size. For a matrix between
-    u and v, the spectral norm replaces the Frobenius norm.
+    By the Cauchy-Schwarz inequality, a contraction is at most the product of the norms of its operands if
+    each letter occurs in at least two of them; a letter in only one contributes the square root of its size.
+    For a matrix between u and v, the spectral norm replaces the Frobenius norm.
     """
     ends = [r for r in factor.references if r.array.name in open_names]
     others = [r for r in factor.references if r.array.name not in open_names]
     condition = factor.product()
-    if condition is None or not all(grows_like_a_square(graph.variables[r.array.name].regularizer) for r in ends):
+    if condition is None or not all(
+        grows_like_a_square(graph.variables[r.array.name].regularizer) for r in ends
+    ):
         return None
     bound = 1.0
     for reference in others:
@@ -114,9 +129,14 @@ def _coupling_bound(graph: Declaration, factor: EnergyFactor, open_names: set[st
 
 
 def _spectral_norm(graph: Declaration, weight: Reference, ends: Sequence[Reference]) -> float:
-    """The largest singular value of a constant between two variables; infinite if it is not a matrix between them."""
-    left = [letter for letter in weight.letters if letter in ends[0].letters and letter not in ends[1].letters]
-    right = [letter for letter in weight.letters if letter in ends[1].letters and letter not in ends[0].letters]
+    """The largest singular value of a constant between two variables; infinite if it is not a matrix between
+    them."""
+    left = [
+        letter for letter in weight.letters if letter in ends[0].letters and letter not in ends[1].letters
+    ]
+    right = [
+        letter for letter in weight.letters if letter in ends[1].letters and letter not in ends[0].letters
+    ]
     plain = all(r.pattern.plain and len(set(r.letters)) == len(r.letters) for r in (weight, *ends))
     if not plain or len(left) + len(right) != len(weight.letters):
         return math.inf
@@ -146,7 +166,8 @@ def _norm(graph: Declaration, reference: Reference) -> float | None:
 
 
 def _scaled_root(radius: float, sizes: Sequence[int | None]) -> float | None:
-    """The norm of an array whose rows or entries have norm ``radius``; None if a size is unknown or the radius infinite."""
+    """The norm of an array whose rows or entries have norm ``radius``; None if a size is unknown or the
+    radius infinite."""
     known = [size for size in sizes if size is not None]
     return radius * math.prod(known) ** 0.5 if len(known) == len(sizes) and math.isfinite(radius) else None
 
@@ -158,7 +179,8 @@ def _domain_is_nonnegative(regularizer: Regularizer) -> bool:
 
 
 def _sign_of_constant(graph: Declaration, reference: Reference) -> float:
-    """Common sign of all entries, 1, -1 or 0; NaN for mixed signs, parameters and constants without values."""
+    """Common sign of all entries, 1, -1 or 0; NaN for mixed signs, parameters and constants without
+    values."""
     value = graph.fixed_values().get(reference.array.name)
     if not isinstance(reference.array, Constant) or value is None or value.is_meta:
         return math.nan
@@ -170,7 +192,11 @@ def _letter_sizes(graph: Declaration, factor: EnergyFactor) -> dict[str, int]:
     """Sizes of letters, from arrays whose sizes are all static."""
     table = graph.size_table
     shapes = {r.array.name: table.shape(r.array, table.static) for r in factor.references}
-    static_shapes = {name: [size for size in shape if size is not None] for name, shape in shapes.items() if None not in shape}
+    static_shapes = {
+        name: [size for size in shape if size is not None]
+        for name, shape in shapes.items()
+        if None not in shape
+    }
     try:
         return factor.letter_sizes(static_shapes)
     except DeclarationError:

@@ -33,7 +33,8 @@ class Declaration(nn.Module):
 
     Args:
         name: used in messages and figures.
-        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of each call.
+        sizes: static sizes of axes by name; the sizes of other axes are dynamic, inferred from the values of
+            each call.
     """
 
     def __init__(self, name: str = "graph", /, **sizes: int) -> None:
@@ -55,7 +56,7 @@ class Declaration(nn.Module):
         self._fusions: list[Fusion] = []
         self._memo: dict[Hashable, object] = {}
 
-    # -- declarations ---------------------------------------------------------------------------------------------------
+    # -- declarations ----------------------------------------------------------------------------------------
 
     def variable(self, name: str, axes: str, regularizer: Regularizer = None) -> Variable:  # type: ignore[assignment]
         """Declare an array that can be observed or inferred.
@@ -66,17 +67,22 @@ class Declaration(nn.Module):
             regularizer: determines the domain and the activation.
 
         Raises:
-            DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit the axes.
+            DeclarationError: for a name in use, axes that are not names, or a regularizer that does not fit
+                the axes.
         """
         names, barred = parse_axes("variable", name, axes)
         if isinstance(regularizer, type) or not isinstance(regularizer, Regularizer):
-            raise DeclarationError(f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got {regularizer!r}.")
+            raise DeclarationError(
+                f"variable {name!r} needs a regularizer such as unn.SquaredNorm() or unn.Entropy(), got "
+                f"{regularizer!r}."
+            )
         bound = regularizer.bind(names, name)
         for axis in bound.over_axes(names):
             if axis in names[:barred] and axis not in names[barred:]:
                 raise DeclarationError(
-                    f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature axes, right of the "
-                    "bar, can depend on one another. Move the bar, or choose another axis with over=."
+                    f"variable {name!r}: {bound!r} normalises over the node axis {axis!r}; only feature "
+                    "axes, right of the bar, can depend on one another. Move the bar, or choose another axis "
+                    "with over=."
                 )
         every = not barred and isinstance(bound, Elementwise)
         variable = Variable(name, names, bound, names if every else names[:barred], has_bar=barred > 0)
@@ -96,9 +102,10 @@ class Declaration(nn.Module):
         Args:
             name: unique identifier in the graph; also its name in ``state_dict()``.
             axes: names separated by spaces.
-            init: ``"fan_in"`` (uniform in +-1/sqrt(product of all sizes but the first), as ``torch.nn.Linear``; the default from
-                two axes on), ``"zeros"`` (the default with one axis), ``"ones"``, ``"normal"`` (standard deviation 0.01), a number
-                (standard deviation), a tensor of values, or a function that fills a tensor in place.
+            init: ``"fan_in"`` (uniform in +-1/sqrt(product of all sizes but the first), as
+                ``torch.nn.Linear``; the default from two axes on), ``"zeros"`` (the default with one axis),
+                ``"ones"``, ``"normal"`` (standard deviation 0.01), a number (standard deviation), a tensor of
+                values, or a function that fills a tensor in place.
 
         Raises:
             DeclarationError: for a name in use, or values that do not fit the axes.
@@ -107,17 +114,29 @@ class Declaration(nn.Module):
         if init is None:
             init = "fan_in" if len(names) > 1 else "zeros"
         if isinstance(init, str) and init not in ("fan_in", "zeros", "ones", "normal"):
-            raise DeclarationError(f"parameter {name!r}: unknown init {init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}")
+            raise DeclarationError(
+                f"parameter {name!r}: unknown init "
+                f"{init!r}.{suggest(init, ('fan_in', 'zeros', 'ones', 'normal'))}"
+            )
         parameter = Parameter(name, names)
-        is_deviation = isinstance(init, (int, float)) and not isinstance(init, bool) and math.isfinite(init) and init >= 0
+        is_deviation = (
+            isinstance(init, (int, float))
+            and not isinstance(init, bool)
+            and math.isfinite(init)
+            and init >= 0
+        )
         if not (is_deviation or isinstance(init, (str, Tensor)) or callable(init)):
             raise DeclarationError(
-                f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that fills a tensor, got {init!r}."
+                f"parameter {name!r}: init is a word, a standard deviation >= 0, a tensor or a function that "
+                f"fills a tensor, got {init!r}."
             )
         if isinstance(init, Tensor) and init.is_floating_point() and not bool(init.isfinite().all()):
             raise DeclarationError(f"parameter {name!r}: its initial value has NaN or infinite entries.")
         if isinstance(init, Tensor) and not init.is_floating_point():
-            raise DeclarationError(f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call .float().")
+            raise DeclarationError(
+                f"parameter {name!r}: its value has dtype {init.dtype}, which cannot be learned; call "
+                ".float()."
+            )
         self._declare(parameter)
         self._pending[name] = init
         try:
@@ -135,7 +154,8 @@ class Declaration(nn.Module):
         Args:
             name: unique identifier in the graph.
             axes: names separated by spaces.
-            value: shape ``(*axes)``; saved and moved with the module. None: passed to each call, with or without a batch axis.
+            value: shape ``(*axes)``; saved and moved with the module. None: passed to each call, with or
+                without a batch axis.
 
         Raises:
             DeclarationError: for a name in use, or a value that does not fit the axes.
@@ -146,9 +166,13 @@ class Declaration(nn.Module):
             try:
                 value = torch.as_tensor(value).detach().clone()
             except (TypeError, ValueError, RuntimeError) as error:
-                raise DeclarationError(f"constant {name!r}: its value cannot be made a tensor ({error}).") from None
+                raise DeclarationError(
+                    f"constant {name!r}: its value cannot be made a tensor ({error})."
+                ) from None
             if not value.is_floating_point():
-                raise DeclarationError(f"constant {name!r}: its value has dtype {value.dtype}; call .float().")
+                raise DeclarationError(
+                    f"constant {name!r}: its value has dtype {value.dtype}; call .float()."
+                )
             if not bool(value.isfinite().all()):
                 raise DeclarationError(f"constant {name!r}: its value has NaN or infinite entries.")
         self._declare(constant)
@@ -252,26 +276,39 @@ class Declaration(nn.Module):
             DeclarationError: if it refers to arrays of another graph, or ties axes of different sizes.
         """
         if not isinstance(factor, Factor):
-            raise DeclarationError(f"factor() takes a factor such as Multilinear(H['h'], W['h x'], X['x']), got {factor!r}.")
+            raise DeclarationError(
+                f"factor() takes a factor such as Multilinear(H['h'], W['h x'], X['x']), got {factor!r}."
+            )
         for reference in factor.references:
             declared = self.arrays.get(reference.array.name)
             if declared is not reference.array:
                 name = reference.array.name
-                problem = "belongs to another graph" if declared is None else "is not the one declared in this graph"
+                problem = (
+                    "belongs to another graph"
+                    if declared is None
+                    else "is not the one declared in this graph"
+                )
                 remedy = suggest(name, self.arrays)
                 if declared is not None:
                     remedy = f" Use the array of this graph, g[{name!r}]."
                 raise DeclarationError(
-                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {problem} ({self.name!r}).{remedy}"
+                    f"factor {factor.name!r} refers to {reference.array.kind} {name!r}, which {problem} "
+                    f"({self.name!r}).{remedy}"
                 )
         factor.indices = self._indices_of(factor)
         if self.factors.get(factor.name) is factor:
             raise DeclarationError(f"factor {factor.name!r} was added already.")
         if factor.name in self.arrays:
-            raise DeclarationError(f"the name {factor.name!r} of a factor is in use by a {self.arrays[factor.name].kind}; choose another.")
+            raise DeclarationError(
+                f"the name {factor.name!r} of a factor is in use by a {self.arrays[factor.name].kind}; "
+                "choose another."
+            )
         module_name = factor.name.replace(".", "_")
         if factor.module is not None and hasattr(self, module_name):
-            raise DeclarationError(f"factor {factor.name!r}: its module cannot be stored under this name, which is in use; choose another.")
+            raise DeclarationError(
+                f"factor {factor.name!r}: its module cannot be stored under this name, which is in use; "
+                "choose another."
+            )
         base = factor.name
         while factor.name in self.factors:
             self._name_counts[base] = self._name_counts.get(base, 1) + 1
@@ -329,14 +366,14 @@ class Declaration(nn.Module):
             fusion: rule that computes them, with the names of variables and factors of this graph.
 
         Raises:
-            DeclarationError: for an object that is not a fusion, unknown names, factors that do not touch the variable
-                that they are listed for, or variables that an earlier fusion lists.
+            DeclarationError: for an object that is not a fusion, unknown names, factors that do not touch the
+                variable that they are listed for, or variables that an earlier fusion lists.
         """
         check_fusions(self.name, self.variables, self.factors, [*self._fusions, fusion])
         self._fusions.append(fusion)
         self._memo.clear()
 
-    # -- queries ------------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     @property
     def fusions(self) -> tuple[Fusion, ...]:
@@ -372,7 +409,9 @@ class Declaration(nn.Module):
         array = self.arrays.get(name) if isinstance(name, str) else None
         if not isinstance(array, Variable):
             if array is not None:
-                raise DeclarationError(f"{name!r} is a {array.kind}, not a variable.{suggest('', self.variables)}")
+                raise DeclarationError(
+                    f"{name!r} is a {array.kind}, not a variable.{suggest('', self.variables)}"
+                )
             raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return array
 
@@ -393,8 +432,9 @@ class Declaration(nn.Module):
         count = sum(p.numel() for p in nn.Module.parameters(self))
         waiting = f", {len(self._pending)} of unknown size" if self._pending else ""
         return (
-            f"{type(self).__name__} {self.name!r}: {len(self.variables)} {_plural('variable', len(self.variables))} ({names}), "
-            f"{len(self.factors)} {_plural('factor', len(self.factors))}, {count} {_plural('parameter', count)}{waiting}"
+            f"{type(self).__name__} {self.name!r}: {len(self.variables)} "
+            f"{_plural('variable', len(self.variables))} ({names}), {len(self.factors)} "
+            f"{_plural('factor', len(self.factors))}, {count} {_plural('parameter', count)}{waiting}"
         )
 
     def memo(self, key: Hashable, make: Callable[[], M]) -> M:
@@ -408,7 +448,7 @@ class Declaration(nn.Module):
             self._memo[key] = make()
         return cast(M, self._memo[key])
 
-    # -- internals -------------------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------
 
     def require_parameters(self) -> None:
         """Check that every parameter has its sizes and values.
@@ -422,8 +462,9 @@ class Declaration(nn.Module):
             missing = [axis for axis, size in zip(array.axes, shape, strict=True) if size is None]
             axis = missing[0]
             raise DeclarationError(
-                f"parameter {name!r} has no size for axis {', '.join(map(repr, missing))}; give it with the graph, "
-                f"FactorGraph({self.name!r}, {axis}=...), or tie it in a factor to an axis that has one."
+                f"parameter {name!r} has no size for axis {', '.join(map(repr, missing))}; give it with the "
+                f"graph, FactorGraph({self.name!r}, {axis}=...), or tie it in a factor to an axis that has "
+                "one."
             )
 
     def _declare(self, array: Array) -> None:
@@ -431,9 +472,14 @@ class Declaration(nn.Module):
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise DeclarationError(f"{array.kind} needs a name that is a Python identifier, got {name!r}.")
         if name in self.arrays:
-            raise DeclarationError(f"the name {name!r} is in use by a {self.arrays[name].kind} of graph {self.name!r}; choose another.")
+            raise DeclarationError(
+                f"the name {name!r} is in use by a {self.arrays[name].kind} of graph {self.name!r}; choose "
+                "another."
+            )
         if not isinstance(array, Variable) and hasattr(self, name):
-            raise DeclarationError(f"{array.kind} {name!r}: this name is an attribute of torch modules; choose another.")
+            raise DeclarationError(
+                f"{array.kind} {name!r}: this name is an attribute of torch modules; choose another."
+            )
         self.arrays[name] = array
         if isinstance(array, Variable):
             self._variables[name] = array
@@ -474,13 +520,18 @@ class Declaration(nn.Module):
         """Set static sizes from the value given in a declaration."""
         problem = ""
         if value.ndim != len(array.axes):
-            problem = f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape {tuple(value.shape)}"
+            problem = (
+                f"has {len(array.axes)} axes ({' '.join(array.axes)}), but its value has shape "
+                f"{tuple(value.shape)}"
+            )
         seen: dict[str, int] = {}
         for axis, size in zip(array.axes, value.shape, strict=False):
             root = self._table.root(axis)
             known = seen.setdefault(root, self._table.static.get(root, size))
             if known is not None and known != size and not problem:
-                problem = f"has size {known} along axis {axis!r}, but its value has shape {tuple(value.shape)}"
+                problem = (
+                    f"has size {known} along axis {axis!r}, but its value has shape {tuple(value.shape)}"
+                )
         if problem:
             raise DeclarationError(f"{array.kind} {array.name!r} {problem}.")
         before = dict(self.sizes)
@@ -510,25 +561,45 @@ class Declaration(nn.Module):
         for name, init in list(self._pending.items()):
             shape = table.shape(self.arrays[name], table.static)
             if None not in shape:
-                self.register_parameter(name, nn.Parameter(_initial(name, init, [size or 0 for size in shape])))
+                self.register_parameter(
+                    name, nn.Parameter(_initial(name, init, [size or 0 for size in shape]))
+                )
                 del self._pending[name]
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
-        unexpected_keys: list[str], error_msgs: list[str],
-    ) -> None:  # fmt: skip
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         for name in self._pending:
             if prefix + name in state_dict:
-                axes = [axis for axis in self.arrays[name].axes if self._table.static.get(self._table.root(axis)) is None]
+                axes = [
+                    axis
+                    for axis in self.arrays[name].axes
+                    if self._table.static.get(self._table.root(axis)) is None
+                ]
                 error_msgs.append(
-                    f"parameter {name!r} of graph {self.name!r} has no size yet; give the sizes of its axes in the declaration before "
-                    f"loading: FactorGraph({self.name!r}, {', '.join(f'{axis}=...' for axis in axes)})."
+                    f"parameter {name!r} of graph {self.name!r} has no size yet; give the sizes of its axes "
+                    f"in the declaration before loading: FactorGraph({self.name!r}, "
+                    f"{', '.join(f'{axis}=...' for axis in axes)})."
                 )
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def fixed_values(self) -> dict[str, Tensor]:
         """The parameters and the constants with declared values, by name."""
-        return {name: x for group in (self._parameters, self._buffers) for name, x in group.items() if x is not None}
+        return {
+            name: x
+            for group in (self._parameters, self._buffers)
+            for name, x in group.items()
+            if x is not None
+        }
 
     @overload
     def __getitem__(self, name: str) -> Array: ...
@@ -557,8 +628,7 @@ def _index_numbers(name: str, numbers: object) -> Tensor:
         tensor = tensor.long()
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise DeclarationError(
-            f"index {name!r}: its numbers have dtype {tensor.dtype}, but must be integers; call "
-            ".long()."
+            f"index {name!r}: its numbers have dtype {tensor.dtype}, but must be integers; call .long()."
         )
     with torch.inference_mode(False):
         integers = tensor.detach().to("cpu", torch.int64, copy=True)
@@ -579,7 +649,8 @@ def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
     except (RuntimeError, TypeError) as error:
         # torch raises TypeError for sizes above 2 ** 63
         raise DeclarationError(
-            f"parameter {name!r}: its shape {tuple(shape)} takes {4 * math.prod(shape):,} bytes, which cannot be allocated."
+            f"parameter {name!r}: its shape {tuple(shape)} takes {4 * math.prod(shape):,} bytes, which "
+            "cannot be allocated."
         ) from error
     if isinstance(init, str):
         if init == "ones":
@@ -595,8 +666,8 @@ def _initial(name: str, init: Initializer, shape: list[int]) -> Tensor:
                 init(values)
             except Exception as error:
                 raise DeclarationError(
-                    f"parameter {name!r}: the function that fills it failed on a tensor of shape {tuple(shape)} "
-                    f"({type(error).__name__}: {error})."
+                    f"parameter {name!r}: the function that fills it failed on a tensor of shape "
+                    f"{tuple(shape)} ({type(error).__name__}: {error})."
                 ) from error
     else:
         values.normal_(0, float(init))

@@ -36,7 +36,11 @@ def explain(graph: Declaration) -> str:
         Plain text in lines of about 100 columns.
     """
     count = sum(p.numel() for p in graph.parameters())
-    counts = [_count(len(graph.variables), "variable"), _count(len(graph.factors), "factor"), _count(count, "parameter entry")]
+    counts = [
+        _count(len(graph.variables), "variable"),
+        _count(len(graph.factors), "factor"),
+        _count(count, "parameter entry"),
+    ]
     sections = [
         _wrap(f"Factor graph {graph.name!r}: ", ", ".join(counts) + ".", 2),
         _variable_lines(graph),
@@ -52,7 +56,8 @@ def explain(graph: Declaration) -> str:
 
 
 def to_mermaid(graph: Declaration) -> str:
-    """The graph as a Mermaid flowchart: variables as circles, factors as squares; dotted edges where a factor has no energy."""
+    """The graph as a Mermaid flowchart: variables as circles, factors as squares; dotted edges where a factor
+    has no energy."""
     lines = ["graph LR"]
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
     lines += [f'    {ids[name]}(("{_mermaid_text(name)}"))' for name in graph.variables]
@@ -65,7 +70,8 @@ def to_mermaid(graph: Declaration) -> str:
 
 
 def to_dot(graph: Declaration) -> str:
-    """The graph in the language of Graphviz: variables as circles, factors as boxes; dashed edges where a factor has no energy."""
+    """The graph in the language of Graphviz: variables as circles, factors as boxes; dashed edges where a
+    factor has no energy."""
     lines = [f"graph {_dot_text(graph.name)} {{", "    rankdir=LR;"]
     ids = {name: f"v{k}" for k, name in enumerate(graph.variables)}
     lines += [f"    {ids[name]} [label={_dot_text(name)}, shape=circle];" for name in graph.variables]
@@ -78,15 +84,24 @@ def to_dot(graph: Declaration) -> str:
 
 
 def factor_label(factor: Factor) -> str:
-    """A short label for figures: the given name, else the class unless it is a plain product; then the other arrays.
+    """A short label for figures: the given name, else the class unless it is a plain product; then the other
+    arrays.
 
     Variables are omitted, since edges show them; the label of a plain product of variables is empty.
     """
     kind = type(factor).__name__
     default_name = f"{kind}({', '.join(reference.array.name for reference in factor.references)})"
-    arrays = ", ".join(dict.fromkeys(r.array.name for r in factor.references if not isinstance(r.array, Variable)))
+    arrays = ", ".join(
+        dict.fromkeys(r.array.name for r in factor.references if not isinstance(r.array, Variable))
+    )
     is_named = factor.name.partition("#")[0] != default_name
-    head = factor.name if is_named else "" if isinstance(factor, EnergyFactor) and factor.product() is not None else kind
+    head = (
+        factor.name
+        if is_named
+        else ""
+        if isinstance(factor, EnergyFactor) and factor.product() is not None
+        else kind
+    )
     return " ".join(part for part in (head + ":" if head and arrays else head, arrays) if part)
 
 
@@ -95,7 +110,10 @@ def _variable_lines(graph: Declaration) -> list[str]:
     for variable in graph.variables.values():
         regularizer = variable.regularizer
         nodes, over = ", ".join(variable.node_axes), ", ".join(regularizer.over_axes(variable.axes))
-        axes = f"axes {_axes(graph, variable)}; {f'one node for each {nodes}' if nodes else 'all of it is one node'}"
+        axes = (
+            f"axes {_axes(graph, variable)}; "
+            f"{f'one node for each {nodes}' if nodes else 'all of it is one node'}"
+        )
         lines += _wrap(f"  {variable.name}: ", axes, 6)
         lines += _wrap("      ", f"Psi(x) = {regularizer.formula}, by {regularizer!r}", 10)
         lines += _wrap("      ", f"activation: {regularizer.activation}{' over ' if over else ''}{over}", 10)
@@ -117,14 +135,24 @@ def _fixed_array_lines(graph: Declaration) -> list[str]:
             )
             continue
         text = f"{array.kind}, axes {_axes(graph, array)}; "
-        text += _count(math.prod(size or 0 for size in shape), "entry") if None not in shape else "number of entries dynamic"
+        text += (
+            _count(math.prod(size or 0 for size in shape), "entry")
+            if None not in shape
+            else "number of entries dynamic"
+        )
         if array.name not in values:
-            text += ", without values until its sizes are known" if isinstance(array, Parameter) else ", passed to each call"
+            text += (
+                ", without values until its sizes are known"
+                if isinstance(array, Parameter)
+                else ", passed to each call"
+            )
         lines += _wrap(f"  {array.name}: ", text, 6)
     for factor in graph.factors.values():
         if factor.module is not None:
             count = sum(p.numel() for p in factor.module.parameters())
-            lines += _wrap("  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6)
+            lines += _wrap(
+                "  ", f"inside factor {factor.name}: a module with {_count(count, 'parameter entry')}", 6
+            )
     head = (
         "Parameters, constants and indices"
         if any(isinstance(a, Index) for a in graph.arrays.values())
@@ -157,7 +185,10 @@ def _axis_lines(graph: Declaration) -> list[str]:
 
 def _axes(graph: Declaration, array: Array) -> str:
     sizes = _shape(graph, array)
-    parts = [f"{axis} = {'dynamic' if size is None else size}" for axis, size in zip(array.axes, sizes, strict=True)]
+    parts = [
+        f"{axis} = {'dynamic' if size is None else size}"
+        for axis, size in zip(array.axes, sizes, strict=True)
+    ]
     return ", ".join(parts) or "none (a scalar)"
 
 
@@ -180,12 +211,16 @@ def _structure_lines(graph: Declaration) -> list[str]:
     for factor in graph.factors.values():
         if not isinstance(factor, EnergyFactor):
             lines += _wrap("  ", f"{factor.formula()}  (factor {factor.name})", 6)
-    head = "Factors without energy (who interacts, and what samples must meet; coordinate descent refuses them)"
+    head = (
+        "Factors without energy (who interacts, and what samples must meet; coordinate descent refuses them)"
+    )
     return [head, *lines] if lines else []
 
 
 def _update_lines(graph: Declaration) -> list[str]:
-    lines = ["Exact block updates (all letters that are not on the left are summed)"] if graph.variables else []
+    lines = (
+        ["Exact block updates (all letters that are not on the left are summed)"] if graph.variables else []
+    )
     has_scatter = False
     for variable in graph.variables.values():
         factors = [f for f in graph.energy_factors if variable.name in f.variables]
@@ -197,7 +232,9 @@ def _update_lines(graph: Declaration) -> list[str]:
         lines += _sum(f"  {left} <- {name}(", terms or ["0"], 6, f"{options})")
         lines += _wrap("      ", _update_remark(variable, factors), 8)
     if has_scatter:
-        lines.append("  A term 'at [pattern]' is added to the entries of the variable that the pattern names.")
+        lines.append(
+            "  A term 'at [pattern]' is added to the entries of the variable that the pattern names."
+        )
     return lines
 
 
@@ -209,10 +246,13 @@ def _update_remark(variable: Variable, factors: Sequence[EnergyFactor]) -> str:
     names = ", ".join(factor.name for factor in curved)
     if variable.node_axes and all(factor.multilinear and meets_itself(factor, variable) for factor in curved):
         return (
-            f"{variable.name} meets itself in {names}: it is updated in colour classes, sets of nodes without interaction "
-            "(by a monotone inner solver, if a node meets itself)."
+            f"{variable.name} meets itself in {names}: it is updated in colour classes, sets of nodes "
+            "without interaction (by a monotone inner solver, if a node meets itself)."
         )
-    return f"{variable.name} has no closed form in {names}: a monotone inner solver moves towards this value while the energy falls."
+    return (
+        f"{variable.name} has no closed form in {names}: a monotone inner solver moves towards this value "
+        "while the energy falls."
+    )
 
 
 def _activation(variable: Variable) -> tuple[str, str]:
@@ -226,7 +266,11 @@ def _message_terms(factor: EnergyFactor, variable: Variable, letters: Sequence[s
     condition = factor.product()
     if condition is None:
         return [f"message of {factor.name}"]
-    positions = [position for position, reference in enumerate(factor.references) if reference.array.name == variable.name]
+    positions = [
+        position
+        for position, reference in enumerate(factor.references)
+        if reference.array.name == variable.name
+    ]
     return [_product_term(factor, position, letters, condition) for position in positions]
 
 
@@ -238,37 +282,53 @@ def _product_term(factor: EnergyFactor, place: int, letters: Sequence[str], cond
     renaming = _renaming(target, letters, [reference.pattern for reference in others])
     product = " ".join(_reference_text(reference, renaming or {}) for reference in others) or "1"
     if condition:
-        product += " where " + re.sub(r"[A-Za-z_]\w*", lambda m: _shift_letter(m.group(), 0, renaming or {}), condition)
+        product += " where " + re.sub(
+            r"[A-Za-z_]\w*", lambda m: _shift_letter(m.group(), 0, renaming or {}), condition
+        )
     if renaming is None:
         product += f" at [{target}]"
     return f"({product})" if condition or renaming is None else product
 
 
 def _target_letters(variable: Variable, factors: Sequence[EnergyFactor]) -> tuple[str, ...]:
-    """Letters for the axes of an updated variable, taken from its factors; empty if no factor is a product."""
-    patterns = [r.pattern for f in factors if f.product() is not None for r in f.references if r.array.name == variable.name]
+    """Letters for the axes of an updated variable, taken from its factors; empty if no factor is a
+    product."""
+    patterns = [
+        r.pattern
+        for f in factors
+        if f.product() is not None
+        for r in f.references
+        if r.array.name == variable.name
+    ]
     if not patterns:
         return ()
     simple = [p for p in patterns if p.plain] + [p for p in patterns if _one_letter_each(p)]
     if simple:
         return simple[0].letters
-    return tuple(axis if axis not in variable.axes[:k] else f"{axis}{k + 1}" for k, axis in enumerate(variable.axes))
+    return tuple(
+        axis if axis not in variable.axes[:k] else f"{axis}{k + 1}" for k, axis in enumerate(variable.axes)
+    )
 
 
 def _renaming(target: Pattern, letters: Sequence[str], others: Sequence[Pattern]) -> Renaming | None:
     """Rename the letters of a factor so that ``letters`` index its target; None if that is impossible."""
     if not _one_letter_each(target):
         return None
-    renaming = {dim.letters[0]: (letter, -dim.shift) for letter, dim in zip(letters, target.dimensions, strict=True)}
+    renaming = {
+        dim.letters[0]: (letter, -dim.shift) for letter, dim in zip(letters, target.dimensions, strict=True)
+    }
     all_dims = [dim for pattern in (target, *others) for dim in pattern.dimensions]
     for dim in target.dimensions:
         # letters start at 0, so a letter with only positive shifts omits the first entries
         skips_first = min(other.shift for other in all_dims if other.letters == dim.letters) > 0
-        if skips_first or (dim.shift and any(dim.letters[0] in other.letters for other in all_dims if len(other.letters) > 1)):
+        if skips_first or (
+            dim.shift and any(dim.letters[0] in other.letters for other in all_dims if len(other.letters) > 1)
+        ):
             return None
     old_of = {letter: old for old, (letter, _) in renaming.items()}
     for letter in [letter for letter in letters if letter not in renaming]:
-        # a summed letter of the same name would clash with the target's; rename it to the letter freed in exchange
+        # a summed letter of the same name would clash with the target's; rename it to the letter freed in
+        # exchange
         free = old_of[letter]
         while free in old_of:
             free = old_of[free]

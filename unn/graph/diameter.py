@@ -11,9 +11,9 @@ from .adjacency import Adjacency
 def longest_shortest_path(adjacency: Adjacency) -> int:
     """The largest distance between two connected nodes, in steps.
 
-    Attention over the graph carries information one step per layer, so a denoiser needs at least as many layers for every
-    value to depend on every other (structured-diffusion paper, Appendix E). Exact: nodes whose distance bounds cannot
-    exceed the current maximum are skipped (Takes and Kosters, 2011).
+    Attention over the graph carries information one step per layer, so a denoiser needs at least as many
+    layers for every value to depend on every other (structured-diffusion paper, Appendix E). Exact: nodes
+    whose distance bounds cannot exceed the current maximum are skipped (Takes and Kosters, 2011).
     """
     if not adjacency.count:
         return 0

@@ -66,7 +66,9 @@ class Factor:
         parents = [parent.__name__ for parent in cls.__mro__]
         for member, base in _BASES.items():
             if member in cls.__dict__ and base not in parents:
-                raise DeclarationError(f"class {cls.__name__} has {member}, so it derives from {base} of unn.extending.")
+                raise DeclarationError(
+                    f"class {cls.__name__} has {member}, so it derives from {base} of unn.extending."
+                )
 
     def __init__(self, *references: Reference, name: str | None = None) -> None:
         for reference in references:
@@ -80,7 +82,9 @@ class Factor:
         if not references:
             raise DeclarationError(f"{type(self).__name__} needs at least one reference such as X['i d'].")
         self.references = references
-        self.variables = tuple(dict.fromkeys(r.array.name for r in references if isinstance(r.array, Variable)))
+        self.variables = tuple(
+            dict.fromkeys(r.array.name for r in references if isinstance(r.array, Variable))
+        )
         self.operands = tuple(dict.fromkeys(r.array.name for r in references))
         self.name = name or f"{type(self).__name__}({', '.join(r.array.name for r in references)})"
 
@@ -116,7 +120,9 @@ class Factor:
         Returns:
             Relations between nodes of two variables, or within one.
         """
-        return complete_relations(list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes)
+        return complete_relations(
+            list(dict.fromkeys(r.array for r in self.references if isinstance(r.array, Variable))), shapes
+        )
 
     def ordered_letters(self) -> set[str]:
         """Letters whose values are not exchangeable in the factor; all of them by default."""
@@ -125,16 +131,17 @@ class Factor:
     def assumed_exchangeable(self) -> list[tuple[str, str]]:
         """Pairs of fully related letters that are assumed, not declared, to be exchangeable.
 
-        A denoiser that shares embeddings along both letters warns. Empty by default: the energy of a factor determines
-        its exchangeable letters.
+        A denoiser that shares embeddings along both letters warns. Empty by default: the energy of a factor
+        determines its exchangeable letters.
         """
         return []
 
     def refusal(self) -> str:
         """Message on why coordinate descent cannot use this factor, with a remedy."""
         return (
-            f"factor {self.name!r} ({type(self).__name__}) declares interactions or a condition on samples but has no energy, so "
-            "coordinate descent cannot use it; leave it to denoisers, or add a factor with an energy (Multilinear, Implicit)."
+            f"factor {self.name!r} ({type(self).__name__}) declares interactions or a condition on samples "
+            "but has no energy, so coordinate descent cannot use it; leave it to denoisers, or add a factor "
+            "with an energy (Multilinear, Implicit)."
         )
 
     def formula(self) -> str:
@@ -148,8 +155,8 @@ class Factor:
 class EnergyFactor(Factor):
     """A term of the energy.
 
-    A subclass needs only ``energy``: messages come from autograd, and blocks are minimised by the monotone inner
-    solver. Where ``affine_in`` declares the energy affine in a variable, its update has a closed form.
+    A subclass needs only ``energy``: messages come from autograd, and blocks are minimised by the monotone
+    inner solver. Where ``affine_in`` declares the energy affine in a variable, its update has a closed form.
     """
 
     handles_padding: bool = False
@@ -176,7 +183,11 @@ class EnergyFactor(Factor):
         outer = torch.is_grad_enabled()
         # inference mode records no graph, so every message would be zero
         with torch.inference_mode(False), torch.enable_grad():
-            values = {name: x.clone() if x.is_inference() else x for name, x in values.items() if name in self.operands}
+            values = {
+                name: x.clone() if x.is_inference() else x
+                for name, x in values.items()
+                if name in self.operands
+            }
             x = values[target]
             # a separate autograd node, so that values computed from x elsewhere do not contribute
             leaf = x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_()
@@ -191,11 +202,12 @@ class EnergyFactor(Factor):
         return False
 
     def degree(self, names: Collection[str]) -> int | None:
-        """Growth order of the energy in the variables jointly: the least known d with ``energy >= -C (1 + |x|^d)``.
+        """Growth order of the energy in the variables jointly: the least known d with ``energy >= -C (1 +
+        |x|^d)``.
 
-        Here x holds the values of these variables, and C is uniform over the other values in a bounded set. It is the
-        degree of a polynomial, 0 for an energy that is bounded below in these variables, and None if unknown. Energies
-        are assumed finite and continuous on the closed domain.
+        Here x holds the values of these variables, and C is uniform over the other values in a bounded set.
+        It is the degree of a polynomial, 0 for an energy that is bounded below in these variables, and None
+        if unknown. Energies are assumed finite and continuous on the closed domain.
         """
         return None
 
@@ -215,12 +227,15 @@ class SharedMessages(EnergyFactor):
     """
 
     fresh_messages: ClassVar[bool] = False
-    """True if every message is a new tensor, never an operand or a view of one, and may be modified in place."""
+    """True if every message is a new tensor, never an operand or a view of one, and may be modified in
+    place."""
 
     shares_products: bool = False
     """True if messages have common partial contractions, so that ``message_sharing`` saves time."""
 
-    def message_sharing(self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products) -> Tensor:
+    def message_sharing(
+        self, target: str, values: Values, shape: tuple[int, ...] | None, products: Products
+    ) -> Tensor:
         """Compute ``message``, reusing the contractions that several messages have in common.
 
         Args:
@@ -237,7 +252,8 @@ class SharedMessages(EnergyFactor):
         Args:
             target: name of a variable in which the energy is affine.
             values: values of all other arrays by name.
-            rows: indices of the rows along the batch axis and the first axes of the target, shape ``(rows,)`` each.
+            rows: indices of the rows along the batch axis and the first axes of the target, shape ``(rows,)``
+                each.
 
         Returns:
             Shape ``(rows, *other axes)``.

@@ -1,4 +1,5 @@
-"""Interacting nodes: groups of nodes that occur in the same terms of a factor, from the letters of its references."""
+"""Interacting nodes: groups of nodes that occur in the same terms of a factor, from the letters of its
+references."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Kept = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Regular layout of groups of nodes in the node axes of a variable: split axes into letters, slice, transpose.
+    """Regular layout of groups of nodes in the node axes of a variable: split axes into letters, slice,
+    transpose.
 
     Attributes:
         sizes: sizes of the letters in the order of the axes, before slicing.
@@ -122,8 +124,11 @@ def told_apart(references: Sequence[Reference]) -> set[str]:
     return shifted | {letter for r in references if not isinstance(r.array, Variable) for letter in r.letters}
 
 
-def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shapes, apart: Collection[str] = ()) -> Relation:
-    """Pairs of nodes of two references that occur in the same term of the factor; shared letters index the groups.
+def term_relation(
+    factor: Factor, one: Reference, other: Reference, shapes: Shapes, apart: Collection[str] = ()
+) -> Relation:
+    """Pairs of nodes of two references that occur in the same term of the factor; shared letters index the
+    groups.
 
     Args:
         factor: factor with both references.
@@ -140,7 +145,10 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
     source_letters = list(dict.fromkeys(x for dim in node_dimensions(one) for x in dim.letters))
     target_letters = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
     shared = [x for x in source_letters if x in target_letters and x not in apart]
-    own, others = [x for x in source_letters if x not in shared], [x for x in target_letters if x not in shared]
+    own, others = (
+        [x for x in source_letters if x not in shared],
+        [x for x in target_letters if x not in shared],
+    )
     sides = [
         _side(r, shared, members, sizes, low, shapes, factor.indices)
         for r, members in ((one, own), (other, others))
@@ -154,7 +162,9 @@ def term_relation(factor: Factor, one: Reference, other: Reference, shapes: Shap
         term_mask = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(all_letters)})
         if term_mask is not None:
             exists = np.any(term_mask, axis=tuple(range(len(letters), len(all_letters))), keepdims=False)
-            kept = np.broadcast_to(exists, [sizes[x] for x in letters]).reshape(*sides[0].nodes.shape, sides[1].nodes.shape[1])
+            kept = np.broadcast_to(exists, [sizes[x] for x in letters]).reshape(
+                *sides[0].nodes.shape, sides[1].nodes.shape[1]
+            )
     if any(dim.index is not None for reference in (one, other) for dim in node_dimensions(reference)):
         kept = _first_of_each_pair(sides[0].nodes, sides[1].nodes, kept)
     return Relation(sides[0], sides[1], kept)
@@ -173,7 +183,9 @@ def _first_of_each_pair(one: Nodes, other: Nodes, kept: Kept | None) -> Kept:
 def product_relations(factor: Factor, shapes: Shapes) -> list[Relation]:
     """Relations between all pairs of references to variables in a product."""
     references = [r for r in factor.references if isinstance(r.array, Variable)]
-    return [term_relation(factor, a, b, shapes) for k, a in enumerate(references) for b in references[k + 1 :]]
+    return [
+        term_relation(factor, a, b, shapes) for k, a in enumerate(references) for b in references[k + 1 :]
+    ]
 
 
 def clique_relations(factor: Factor, each: Sequence[str], shapes: Shapes) -> list[Relation]:
@@ -200,7 +212,8 @@ def listed_relation(one: str, i: Nodes, other: str, j: Nodes) -> Relation:
 
 
 def node_of(reference: Reference, index: Sequence[Nodes], shapes: Shapes) -> Nodes:
-    """Flat index of the node of an entry of a variable, from its index along each axis; shape of the indices."""
+    """Flat index of the node of an entry of a variable, from its index along each axis; shape of the
+    indices."""
     assert isinstance(reference.array, Variable)
     node = np.zeros_like(index[0])
     for along, size in zip(index, node_shape(reference.array, shapes), strict=False):
@@ -217,7 +230,8 @@ def _side(
     shapes: Shapes,
     indices: Indices,
 ) -> Side:
-    """The nodes that a reference addresses, by values of the shared letters (groups) and of its own (members)."""
+    """The nodes that a reference addresses, by values of the shared letters (groups) and of its own
+    (members)."""
     letters = [*shared, *own]
     grid = np.indices([sizes[x] for x in letters], sparse=True)
     index = {x: grid[k] + low[x] for k, x in enumerate(letters)}
@@ -236,7 +250,12 @@ def _side(
 
 
 def _layout(
-    reference: Reference, letters: Sequence[str], groups: int, sizes: Mapping[str, int], low: Mapping[str, int], shapes: Shapes
+    reference: Reference,
+    letters: Sequence[str],
+    groups: int,
+    sizes: Mapping[str, int],
+    low: Mapping[str, int],
+    shapes: Shapes,
 ) -> Layout | None:
     """Layout of the nodes of a reference; None for diagonals and indices."""
     dimensions = node_dimensions(reference)
@@ -247,4 +266,10 @@ def _layout(
     for dim, size in zip(dimensions, shapes[reference.array.name], strict=False):
         full_sizes += [size] if len(dim.letters) == 1 else [sizes[x] for x in dim.letters]
     starts = [low[x] + (dim.shift if len(dim.letters) == 1 else 0) for dim in dimensions for x in dim.letters]
-    return Layout(tuple(full_sizes), tuple(starts), tuple(sizes[x] for x in axes), tuple(axes.index(x) for x in letters), groups)
+    return Layout(
+        tuple(full_sizes),
+        tuple(starts),
+        tuple(sizes[x] for x in axes),
+        tuple(axes.index(x) for x in letters),
+        groups,
+    )

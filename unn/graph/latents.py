@@ -16,11 +16,16 @@ from .interactions import Nodes
 from .structure import Pairs
 
 
-def contract_latents(graph: Declaration, observable: Collection[str], sizes: Mapping[str, int] | None = None) -> Declaration:
-    """Declare the observable variables of a graph alone; the neighbours of a latent variable become neighbours.
+def contract_latents(
+    graph: Declaration, observable: Collection[str], sizes: Mapping[str, int] | None = None
+) -> Declaration:
+    """Declare the observable variables of a graph alone; the neighbours of a latent variable become
+    neighbours.
 
-    Two observable nodes interact if they do in the graph, or if a path between them has latent nodes only in its
-    interior: these are the edges that remain when latent variables are eliminated, as in summing them out. The
+    Two observable nodes interact if they do in the graph, or if a path between them has latent nodes only in
+    its
+    interior: these are the edges that remain when latent variables are eliminated, as in summing them out.
+        The
     result has no energy, and no constraint of the graph.
 
     Args:
@@ -37,7 +42,9 @@ def contract_latents(graph: Declaration, observable: Collection[str], sizes: Map
                 f"graph {graph.name!r} has no variable {name!r}.{suggest(name, graph.variables)}"
             )
     if not observable:
-        raise DeclarationError(f"graph {graph.name!r}: no variable is observable, so nothing is left to model.")
+        raise DeclarationError(
+            f"graph {graph.name!r}: no variable is observable, so nothing is left to model."
+        )
     if len(set(observable)) == len(graph.variables):
         return graph
     whole = adjacency(graph, sizes or {})

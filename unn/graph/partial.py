@@ -15,7 +15,8 @@ class Partial:
 
     Args:
         value: shape ``(batch, *axes)``; unobserved entries are ignored but must not be NaN.
-        mask: boolean, true where observed; shape of ``value`` or of its leading axes (whole rows, batch elements).
+        mask: boolean, true where observed; shape of ``value`` or of its leading axes (whole rows, batch
+            elements).
 
     Raises:
         ObservationError: without a mask.
@@ -26,4 +27,6 @@ class Partial:
 
     def __post_init__(self) -> None:
         if self.mask is None:
-            raise ObservationError("Partial needs a mask, boolean and true where value is observed: unn.Partial(value, mask).")
+            raise ObservationError(
+                "Partial needs a mask, boolean and true where value is observed: unn.Partial(value, mask)."
+            )

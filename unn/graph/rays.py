@@ -48,7 +48,10 @@ class Ray:
 
     def at(self, t: float) -> dict[str, Tensor]:
         """The values of all unobserved variables at one point of the ray."""
-        return {name: x + t * self.direction[name] if name in self.direction else x for name, x in self.start.items()}
+        return {
+            name: x + t * self.direction[name] if name in self.direction else x
+            for name, x in self.start.items()
+        }
 
     def __str__(self) -> str:
         settings = [f"size {size} of {axis}" for axis, size in self.sizes.items()]
@@ -59,12 +62,16 @@ class Ray:
 
 
 def falling_ray(
-    graph: Declaration, candidates: Sequence[EnergyFactor], factors: Sequence[EnergyFactor], given: Collection[str]
+    graph: Declaration,
+    candidates: Sequence[EnergyFactor],
+    factors: Sequence[EnergyFactor],
+    given: Collection[str],
 ) -> Ray | None:
-    """Search for a ray by aligning the variables of a candidate with its messages, and verify it on the whole energy.
+    """Search for a ray by aligning the variables of a candidate with its messages, and verify it on the whole
+    energy.
 
-    Only polynomial energies with regularizers of quadratic growth are searched, since finitely many values prove nothing
-    about others.
+    Only polynomial energies with regularizers of quadratic growth are searched, since finitely many values
+    prove nothing about others.
 
     Args:
         graph: graph of the factors.
@@ -103,7 +110,9 @@ class _Search:
             if table.root(axis) not in known:
                 self.sizes[axis] = 2
                 known = table.solve({**known, table.root(axis): 2})
-        self.fixed = {name: x.detach().double().cpu() for name, x in graph.fixed_values().items() if not x.is_meta}
+        self.fixed = {
+            name: x.detach().double().cpu() for name, x in graph.fixed_values().items() if not x.is_meta
+        }
         free = [v for v in graph.variables.values() if v.name not in given]
         self.shapes = {v.name: tuple(size or 0 for size in table.shape(v, known)) for v in free}
         self.open_names = [v.name for v in free if not v.regularizer.bounded]
@@ -125,15 +134,19 @@ class _Search:
         )
 
     def ray(self, group: Sequence[EnergyFactor]) -> Ray | None:
-        """A ray along which these factors fall; None without success, or if a factor cannot be computed in float64."""
+        """A ray along which these factors fall; None without success, or if a factor cannot be computed in
+        float64."""
         try:
             rays = (self.verified(group, *self.aligned(group, seed)) for seed in range(_STARTS))
             return next((ray for ray in rays if ray is not None), None)
         except RuntimeError:
             return None
 
-    def aligned(self, group: Sequence[EnergyFactor], seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Align values of bounded variables and directions of unbounded ones with the messages of the factors."""
+    def aligned(
+        self, group: Sequence[EnergyFactor], seed: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Align values of bounded variables and directions of unbounded ones with the messages of the
+        factors."""
         generator = torch.Generator().manual_seed(seed)
         start, direction = dict(self.start), {}
         names = list(dict.fromkeys(name for f in group for name in f.variables))
@@ -162,7 +175,9 @@ class _Search:
                 direction = {name: x / max(length, 1e-300) for name, x in direction.items()}
         return start, direction
 
-    def verified(self, group: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor]) -> Ray | None:
+    def verified(
+        self, group: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor]
+    ) -> Ray | None:
         """The ray, if the total energy falls along it like a power of t that no unknown term can outweigh."""
         parameters: dict[str, None] = {}
         counted: list[EnergyFactor] = []
@@ -180,7 +195,9 @@ class _Search:
             degree = factor.degree(moved)
             outside.append(math.inf if degree is None else max(degree, len(moved)))
         for factor in counted:
-            parameters.update(dict.fromkeys(r.array.name for r in factor.references if isinstance(r.array, Parameter)))
+            parameters.update(
+                dict.fromkeys(r.array.name for r in factor.references if isinstance(r.array, Parameter))
+            )
         near, far = (self._shares(counted, start, direction, t) for t in (_FAR, 2 * _FAR))
         low, lower = math.fsum(near), math.fsum(far)
         if not (math.isfinite(lower) and low < 0 and lower < 0 and -lower > 1e-9 * math.fsum(map(abs, far))):
@@ -189,15 +206,27 @@ class _Search:
         power = round(exponent)
         if abs(exponent - power) > 1e-3 or max([1.0, *outside]) >= power:
             return None
-        return Ray(start, direction, power, tuple(f.name for f in group), self.sizes_of(group), tuple(parameters))
+        return Ray(
+            start, direction, power, tuple(f.name for f in group), self.sizes_of(group), tuple(parameters)
+        )
 
     def sizes_of(self, group: Sequence[EnergyFactor]) -> dict[str, int]:
         """Assumed sizes of the axes of these factors."""
-        axes = {axis for f in group for r in f.references if isinstance(r.array, Variable) for axis in r.array.axes}
+        axes = {
+            axis
+            for f in group
+            for r in f.references
+            if isinstance(r.array, Variable)
+            for axis in r.array.axes
+        }
         return {axis: size for axis, size in self.sizes.items() if axis in axes}
 
     def _shares(
-        self, factors: Sequence[EnergyFactor], start: dict[str, Tensor], direction: dict[str, Tensor], t: float
+        self,
+        factors: Sequence[EnergyFactor],
+        start: dict[str, Tensor],
+        direction: dict[str, Tensor],
+        t: float,
     ) -> list[float]:
         values = {**self.fixed, **start, **{name: start[name] + t * x for name, x in direction.items()}}
         shares = [float(self.graph.variables[name].regularizer.value(values[name])) for name in direction]
@@ -207,7 +236,8 @@ class _Search:
         return all(name in self.fixed or name in self.shapes for name in factor.operands)
 
     def _vanishes(self, factor: EnergyFactor, start: dict[str, Tensor], direction: dict[str, Tensor]) -> bool:
-        """Whether a constant variable of a multilinear factor is zero, so that its energy vanishes on the ray."""
+        """Whether a constant variable of a multilinear factor is zero, so that its energy vanishes on the
+        ray."""
         resting = [name for name in factor.variables if name in start and name not in direction]
         return factor.multilinear and any(not bool(start[name].any()) for name in resting)
 

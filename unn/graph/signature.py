@@ -22,5 +22,8 @@ def graph_signature(graph: Declaration) -> tuple[str, ...]:
         lines.append(
             " ".join(f"{array.kind} {array.name}: [{' '.join(array.axes)}] {regularizer}{numbers}".split())
         )
-    lines += [f"factor {name}: {factor.formula()} {factor_label(factor)}".rstrip() for name, factor in graph.factors.items()]
+    lines += [
+        f"factor {name}: {factor.formula()} {factor_label(factor)}".rstrip()
+        for name, factor in graph.factors.items()
+    ]
     return tuple(lines)

@@ -1,8 +1,8 @@
 """Unification of axis sizes.
 
-Axes of the same name are one axis. A factor ties axes that share a letter at the same shift. Splits, and factors
-such as convolutions, add rules that derive one size from others. Sizes known at declaration are static; the others
-are dynamic, inferred from the values of each call.
+Axes of the same name are one axis. A factor ties axes that share a letter at the same shift. Splits, and
+factors such as convolutions, add rules that derive one size from others. Sizes known at declaration are
+static; the others are dynamic, inferred from the values of each call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class SizeRule:
 
     Attributes:
         letters: the letters that the rule relates.
-        derive: maps known sizes of these letters to derived ones; raises ``DeclarationError`` on a contradiction.
+        derive: maps known sizes of these letters to derived ones; raises ``DeclarationError`` on a
+            contradiction.
     """
 
     letters: tuple[str, ...]
@@ -144,7 +145,9 @@ def _derive_offset(larger: str, smaller: str, by: int, known: LetterSizes) -> Le
     if smaller in known:
         return {larger: known[smaller] + by}
     if larger in known and known[larger] < by:
-        raise DeclarationError(f"axis {larger!r} of size {known[larger]} must be {by} longer than axis {smaller!r}")
+        raise DeclarationError(
+            f"axis {larger!r} of size {known[larger]} must be {by} longer than axis {smaller!r}"
+        )
     return {smaller: known[larger] - by} if larger in known else {}
 
 
@@ -154,11 +157,16 @@ def _derive_split(axis: str, letters: tuple[str, ...], known: LetterSizes) -> Le
     if not missing:
         if axis in known and known[axis] != product:
             parts = " x ".join(f"{letter}={known[letter]}" for letter in letters)
-            raise DeclarationError(f"an axis of size {known[axis]} is split as ({' '.join(letters)}), but {parts} = {product}")
+            raise DeclarationError(
+                f"an axis of size {known[axis]} is split as ({' '.join(letters)}), but {parts} = {product}"
+            )
         return {axis: product}
     if len(missing) == 1 and axis in known:
         if product == 0 or known[axis] % product:
-            raise DeclarationError(f"an axis of size {known[axis]} cannot be split as ({' '.join(letters)}) with the others {product}")
+            raise DeclarationError(
+                f"an axis of size {known[axis]} cannot be split as ({' '.join(letters)}) with the others "
+                f"{product}"
+            )
         return {missing[0]: known[axis] // product}
     return {}
 
@@ -233,7 +241,9 @@ class SizeTable:
             self._rules.append((f"index {array.name!r}", {array.into: array.into}, index_rule(array)))
         if isinstance(array, Variable):
             own = {axis: axis for axis in array.axes}
-            self._rules.extend((f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes))
+            self._rules.extend(
+                (f"variable {array.name!r}", own, rule) for rule in array.regularizer.size_rules(array.axes)
+            )
 
     def add_relation(self, relation: SizeRelation) -> None:
         """Add a declared relation between the sizes of two axes.
@@ -248,8 +258,9 @@ class SizeTable:
             self._tie(where, where, relation.axis, relation.other)
         elif self.root(relation.axis) == self.root(relation.other):
             raise DeclarationError(
-                f"{where}: the two axes have the same size, by {self.reasons(relation.axis, relation.other)}; "
-                "give them different letters or shifts there, or drop the relation."
+                f"{where}: the two axes have the same size, by "
+                f"{self.reasons(relation.axis, relation.other)}; give them different letters or shifts "
+                "there, or drop the relation."
             )
         else:
             classes = {axis: axis for axis in (relation.axis, relation.other)}
@@ -275,7 +286,8 @@ class SizeTable:
         return [names for names in groups if len(names) > 1]
 
     def loose_pairs(self) -> list[ShiftedPair]:
-        """Pairs of axes that a factor indexes at different shifts, without a declared relation of their sizes."""
+        """Pairs of axes that a factor indexes at different shifts, without a declared relation of their
+        sizes."""
         related = {frozenset((self.root(r.axis), self.root(r.other))) for r in self.relations}
         pairs = {pair.relation: pair for pair in self._pairs}.values()
         roots = [frozenset((self.root(pair.relation.axis), self.root(pair.relation.other))) for pair in pairs]
@@ -305,7 +317,8 @@ class SizeTable:
         )
 
     def missing_size_hint(self, axis: str, known: Mapping[str, int]) -> str:
-        """Suggest a relation that gives the size of an axis; empty if no factor pairs it with an axis of known size."""
+        """Suggest a relation that gives the size of an axis; empty if no factor pairs it with an axis of
+        known size."""
         for pair in self.loose_pairs():
             relation = pair.relation
             if relation.other == axis:
@@ -356,7 +369,10 @@ class SizeTable:
                         changed = True
                     elif sizes[root] != size:
                         names = ", ".join(repr(name) for name in self.tied(root)) or f"'{letter}'"
-                        raise DeclarationError(f"{where}: axis {names} has size {sizes[root]}, but {size} follows from the others {local}.")
+                        raise DeclarationError(
+                            f"{where}: axis {names} has size {sizes[root]}, but {size} follows from the "
+                            f"others {local}."
+                        )
         return sizes
 
     def shape(self, array: Array, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -404,7 +420,13 @@ class SizeTable:
 
     def split_letters(self, factor: Factor) -> LetterSizes:
         """Static sizes of the letters that split axes in a factor."""
-        letters = {x for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for x in dim.letters}
+        letters = {
+            x
+            for r in factor.references
+            for dim in r.pattern.dimensions
+            if len(dim.letters) > 1
+            for x in dim.letters
+        }
         roots = {letter: self.root(f"{factor.name}/{letter}") for letter in letters}
         return {letter: self.static[root] for letter, root in roots.items() if root in self.static}
 
@@ -473,13 +495,15 @@ def letter_sizes(
             high[letter] = min(high[letter], size - dim.shift) if letter in high else size - dim.shift
     sizes = {**(known or {}), **{letter: max(0, high[letter] - low[letter]) for letter in low}}
     while splits:
-        solvable = [k for k, (_, letters) in enumerate(splits) if sum(letter not in sizes for letter in letters) <= 1]
+        solvable = [
+            k for k, (_, letters) in enumerate(splits) if sum(letter not in sizes for letter in letters) <= 1
+        ]
         if not solvable:
             _, letters = splits[0]
             unknown = [letter for letter in letters if letter not in sizes]
             raise DeclarationError(
-                f"in the split ({' '.join(letters)}) the sizes of {', '.join(map(repr, unknown))} are not known; "
-                f"declare one with the graph, FactorGraph(..., {unknown[0]}=...)."
+                f"in the split ({' '.join(letters)}) the sizes of {', '.join(map(repr, unknown))} are not "
+                f"known; declare one with the graph, FactorGraph(..., {unknown[0]}=...)."
             )
         size, letters = splits.pop(solvable[0])
         for letter in letters:

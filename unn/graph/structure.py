@@ -8,7 +8,16 @@ from dataclasses import replace
 from ..errors import DeclarationError, suggest
 from .arrays import Reference, Variable
 from .factor import Factor
-from .interactions import Nodes, Relation, Shapes, clique_relations, listed_relation, node_dimensions, term_relation, told_apart
+from .interactions import (
+    Nodes,
+    Relation,
+    Shapes,
+    clique_relations,
+    listed_relation,
+    node_dimensions,
+    term_relation,
+    told_apart,
+)
 from .views import refuse_shifted_splits
 
 
@@ -19,11 +28,12 @@ class Depends(Factor):
         child: a reference to a variable.
         parents: references to variables.
         name: unique name in the graph.
-        ordered: letters whose values are not exchangeable (ranks, times, rows of a weight matrix), so that embeddings
-            must not be shared along them; ``""`` declares that there are none. If left out, a denoiser assumes the
-            values of each letter to be exchangeable, and warns (``unn.errors.ExchangeabilityWarning``) where a letter
-            only of the child is combined with a letter only of a parent, as in ``Depends(y["j"], x["i"])``: with
-            shared embeddings all y have the same law given x, which is false for y = W x.
+        ordered: letters whose values are not exchangeable (ranks, times, rows of a weight matrix), so that
+            embeddings must not be shared along them; ``""`` declares that there are none. If left out, a
+            denoiser assumes the values of each letter to be exchangeable, and warns
+            (``unn.errors.ExchangeabilityWarning``) where a letter only of the child is combined with a letter
+            only of a parent, as in ``Depends(y["j"], x["i"])``: with shared embeddings all y have the same
+            law given x, which is false for y = W x.
 
     Example:
         ``Depends(C["i j k"], A["i k"], R["k j"])``: each C[i,j,k] was computed from A[i,k] and R[k,j].
@@ -31,7 +41,9 @@ class Depends(Factor):
 
     handles_indices = True
 
-    def __init__(self, child: Reference, *parents: Reference, name: str | None = None, ordered: str | None = None) -> None:
+    def __init__(
+        self, child: Reference, *parents: Reference, name: str | None = None, ordered: str | None = None
+    ) -> None:
         super().__init__(child, *parents, name=name)
         variables_only(self)
         self.states_order = ordered is not None
@@ -40,7 +52,9 @@ class Depends(Factor):
         self.parents = parents
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
-        return [replace(term_relation(self, self.child, parent, shapes), directed=True) for parent in self.parents]
+        return [
+            replace(term_relation(self, self.child, parent, shapes), directed=True) for parent in self.parents
+        ]
 
     def ordered_letters(self) -> set[str]:
         return told_apart(self.references) | set(self.ordered)
@@ -53,7 +67,10 @@ class Depends(Factor):
         return [(one, other) for one in sorted(child - parents) for other in sorted(parents - child)]
 
     def formula(self) -> str:
-        return f"{self.child} depends on {', '.join(map(str, self.parents)) or 'nothing'}{_ordered_suffix(self.ordered)}"
+        return (
+            f"{self.child} depends on "
+            f"{', '.join(map(str, self.parents)) or 'nothing'}{_ordered_suffix(self.ordered)}"
+        )
 
 
 class Clique(Factor):
@@ -63,8 +80,8 @@ class Clique(Factor):
         references: references to variables.
         each: letters that index the cliques, separated by spaces; if empty, all nodes form one clique.
         name: unique name in the graph.
-        ordered: letters whose values are not exchangeable (ranks, times), so that embeddings must not be shared
-            along them.
+        ordered: letters whose values are not exchangeable (ranks, times), so that embeddings must not be
+            shared along them.
 
     Example:
         ``Clique(X["r c"], each="r")``: the entries of each row interact.
@@ -72,7 +89,9 @@ class Clique(Factor):
 
     handles_indices = True
 
-    def __init__(self, *references: Reference, each: str = "", name: str | None = None, ordered: str = "") -> None:
+    def __init__(
+        self, *references: Reference, each: str = "", name: str | None = None, ordered: str = ""
+    ) -> None:
         super().__init__(*references, name=name)
         variables_only(self)
         self.each = parse_letters(self, "each", each)
@@ -105,11 +124,16 @@ def parse_letters(factor: Factor, option: str, text: str) -> tuple[str, ...]:
         DeclarationError: if a name is not a letter of the factor.
     """
     if not isinstance(text, str):
-        raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} must be a string of letters such as 'r v'.")
+        raise DeclarationError(
+            f"factor {factor.name!r}: {option}={text!r} must be a string of letters such as 'r v'."
+        )
     letters = {letter for reference in factor.references for letter in reference.letters}
     for letter in text.split():
         if letter not in letters:
-            raise DeclarationError(f"factor {factor.name!r}: {option}={text!r} names no letter of the factor.{suggest(letter, letters)}")
+            raise DeclarationError(
+                f"factor {factor.name!r}: {option}={text!r} names no letter of the "
+                f"factor.{suggest(letter, letters)}"
+            )
     return tuple(text.split())
 
 
@@ -121,7 +145,10 @@ def variables_only(factor: Factor) -> None:
     """
     for reference in factor.references:
         if not isinstance(reference.array, Variable):
-            raise DeclarationError(f"factor {factor.name!r} relates variables, but {reference.array.name!r} is a {reference.array.kind}.")
+            raise DeclarationError(
+                f"factor {factor.name!r} relates variables, but {reference.array.name!r} is a "
+                f"{reference.array.kind}."
+            )
     refuse_shifted_splits(factor)
 
 
@@ -138,16 +165,32 @@ class Pairs(Factor):
         name: unique name in the graph.
     """
 
-    def __init__(self, one: Reference, other: Reference, pairs: tuple[Nodes, Nodes], directed: bool = True, name: str | None = None) -> None:
+    def __init__(
+        self,
+        one: Reference,
+        other: Reference,
+        pairs: tuple[Nodes, Nodes],
+        directed: bool = True,
+        name: str | None = None,
+    ) -> None:
         super().__init__(one, other, name=name)
         self.pairs = pairs
         self.directed = directed
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         one, other = self.references
-        return [replace(listed_relation(one.array.name, self.pairs[0], other.array.name, self.pairs[1]), directed=self.directed)]
+        return [
+            replace(
+                listed_relation(one.array.name, self.pairs[0], other.array.name, self.pairs[1]),
+                directed=self.directed,
+            )
+        ]
 
     def formula(self) -> str:
         one, other = self.references
         pairs = f"{len(self.pairs[0])} listed {'pair' if len(self.pairs[0]) == 1 else 'pairs'}"
-        return f"{one} depends on {other} in {pairs}" if self.directed else f"{one} and {other} interact in {pairs}"
+        return (
+            f"{one} depends on {other} in {pairs}"
+            if self.directed
+            else f"{one} and {other} interact in {pairs}"
+        )

@@ -1,4 +1,5 @@
-"""Symmetries of a declaration: permutations of axes that leave it invariant, so that embeddings may be shared."""
+"""Symmetries of a declaration: permutations of axes that leave it invariant, so that embeddings may be
+shared."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from .factor import Factor
 from .interactions import node_dimensions
 
 Place = tuple[str, int, int]
-"""A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not split."""
+"""A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not
+split."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,8 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """An exchangeable index: permuting its values everywhere at once leaves the adjacency invariant, M = pi M.
+    """An exchangeable index: permuting its values everywhere at once leaves the adjacency invariant, M = pi
+    M.
 
     Attributes:
         name: axes that it indexes, such as ``"A.i C.i"``; ``"X.row[1]"`` is the second part of a split axis.
@@ -63,7 +66,9 @@ class Symmetry:
         """
         values = np.asarray(order, dtype=np.int64)
         if values.shape != (self.size,) or not np.array_equal(np.sort(values), np.arange(self.size)):
-            raise ObservationError(f"symmetry {self.name!r}: expected a permutation of {self.size} values, got {list(order)}.")
+            raise ObservationError(
+                f"symmetry {self.name!r}: expected a permutation of {self.size} values, got {list(order)}."
+            )
         return torch.from_numpy(_permute_nodes(self.parts, self.shapes, values))
 
     def values(self) -> Nodes:
@@ -84,9 +89,9 @@ class Symmetry:
 def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
     """Exchangeable indices of nodes, derived from the patterns and verified on the adjacency.
 
-    A letter is a candidate unless it is shifted or indexes a parameter or a constant. Letters of the same axis are
-    permuted together, as are the axes that a letter indexes. A candidate is reported if two permutations that generate
-    the symmetric group leave the adjacency invariant.
+    A letter is a candidate unless it is shifted or indexes a parameter or a constant. Letters of the same
+    axis are permuted together, as are the axes that a letter indexes. A candidate is reported if two
+    permutations that generate the symmetric group leave the adjacency invariant.
 
     Args:
         graph: the declaration.
@@ -96,7 +101,11 @@ def symmetries(graph: Declaration, sizes: Mapping[str, int]) -> list[Symmetry]:
         DeclarationError: for a size that is missing, unknown or contradicts the declaration.
     """
     matrix = adjacency(graph, sizes)
-    return [symmetry for symmetry in candidates(graph, matrix.shapes) if symmetry.size > 1 and _is_invariant(symmetry, matrix)]
+    return [
+        symmetry
+        for symmetry in candidates(graph, matrix.shapes)
+        if symmetry.size > 1 and _is_invariant(symmetry, matrix)
+    ]
 
 
 def embedding_indices(adjacency: Adjacency, shared: Sequence[Symmetry]) -> Tensor:
@@ -184,10 +193,19 @@ def assumptions(graph: Declaration, shared: Sequence[Symmetry]) -> list[Assumpti
     assumed = []
     for factor in graph.factors.values():
         pairs = factor.assumed_exchangeable()
-        letters_by_index = [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
+        letters_by_index = (
+            [(symmetry, letters_along(symmetry, factor, graph)) for symmetry in shared] if pairs else []
+        )
         for letters in pairs:
-            left, right = ([symmetry for symmetry, along in letters_by_index if letter in along] for letter in letters)
-            assumed += [Assumption(factor, letters, (one, other)) for one in left for other in right if one is not other]
+            left, right = (
+                [symmetry for symmetry, along in letters_by_index if letter in along] for letter in letters
+            )
+            assumed += [
+                Assumption(factor, letters, (one, other))
+                for one in left
+                for other in right
+                if one is not other
+            ]
     return assumed
 
 
@@ -231,7 +249,9 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
                         barred |= {(name, axis, k) for k in range(count)}
                 if len(dim.letters) > 1:
                     for k, letter in enumerate(dim.letters):
-                        uses.setdefault(letter, []).append(((name, axis, k),) if len(dim.letters) == count else ())
+                        uses.setdefault(letter, []).append(
+                            ((name, axis, k),) if len(dim.letters) == count else ()
+                        )
                 else:
                     uses.setdefault(dim.letters[0], []).append(tuple((name, axis, k) for k in range(count)))
         for letter, places in uses.items():
@@ -247,13 +267,19 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         parts = tuple(_part(place, splits, shapes) for place in members)
         sizes = {_size(place, splits, shapes) for place in members}
         if len(sizes) == 1:
-            names = [f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "") for name, axis, k in members]
+            names = [
+                f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "")
+                for name, axis, k in members
+            ]
             result.append((Symmetry(" ".join(names), sizes.pop(), parts, shapes), root in barred_roots))
     return result
 
 
-def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Sizes of the parts of split axes, by variable and node axis; an axis tied to a split one is split as well."""
+def _splits(
+    graph: Declaration, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Sizes of the parts of split axes, by variable and node axis; an axis tied to a split one is split as
+    well."""
     splits: dict[tuple[str, int], tuple[int, ...]] = {}
     uses = [
         (factor, (reference.array.name, axis), dim.letters)
@@ -271,37 +297,57 @@ def _splits(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[t
         changed = False
         for factor, axis_key, letters in uses:
             for other, other_axis, other_letters in uses:
-                if other is factor and len(letters) == 1 and other_letters == letters and other_axis in splits and axis_key not in splits:
+                if (
+                    other is factor
+                    and len(letters) == 1
+                    and other_letters == letters
+                    and other_axis in splits
+                    and axis_key not in splits
+                ):
                     splits[axis_key] = splits[other_axis]
                     changed = True
     return splits
 
 
-def _letter_sizes(factor: Factor, graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _letter_sizes(
+    factor: Factor, graph: Declaration, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
     """Extents of the letters of a factor, with feature axes as declared."""
     static = graph.size_table.static
     known = {
-        r.array.name: (*shapes[r.array.name], *(size or 0 for size in graph.size_table.shape(r.array, static)[len(shapes[r.array.name]) :]))
+        r.array.name: (
+            *shapes[r.array.name],
+            *(size or 0 for size in graph.size_table.shape(r.array, static)[len(shapes[r.array.name]) :]),
+        )
         for r in factor.references
         if r.array.name in shapes
     }
     return factor.letter_sizes(known)
 
 
-def _size(place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _size(
+    place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
+) -> int:
     name, axis, k = place
     return splits[name, axis][k] if (name, axis) in splits else shapes[name][axis]
 
 
-def _part(place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> Part:
+def _part(
+    place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
+) -> Part:
     name, axis, k = place
     sizes = splits.get((name, axis), (shapes[name][axis],))
-    return Part(name, axis, int(np.prod(sizes[:k], dtype=np.int64)), int(np.prod(sizes[k + 1 :], dtype=np.int64)))
+    return Part(
+        name, axis, int(np.prod(sizes[:k], dtype=np.int64)), int(np.prod(sizes[k + 1 :], dtype=np.int64))
+    )
 
 
 def _is_invariant(symmetry: Symmetry, adjacency: Adjacency) -> bool:
     """Whether the matrix is invariant under the generators of the symmetric group."""
-    return all(adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency) for order in generators(symmetry.size))
+    return all(
+        adjacency.permuted(symmetry.permutation(order)).same_entries(adjacency)
+        for order in generators(symmetry.size)
+    )
 
 
 def _permute_nodes(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:

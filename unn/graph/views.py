@@ -172,7 +172,8 @@ def _entries(
 def _gather(
     x: Tensor, pattern: Pattern, sizes: LetterSizes, starts: dict[str, int], indices: Indices
 ) -> Tensor:
-    """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the others."""
+    """``view`` for a pattern with indices: gather their axes into leading dimensions, then view the
+    others."""
     lookups, rest, others = _lookups(pattern)
     lead = x.ndim - len(pattern.dimensions)
     shape = x.shape[lead:]
@@ -231,7 +232,8 @@ def starts_of(references: tuple[Reference, ...]) -> dict[str, int]:
 
 
 def checked_views(factor: Factor, values: Values) -> list[Tensor]:
-    """Check the values of the variables of a factor and view them by its patterns, shape ``(batch, *letters)``.
+    """Check the values of the variables of a factor and view them by its patterns, shape ``(batch,
+    *letters)``.
 
     Args:
         factor: factor whose references are viewed.
@@ -245,7 +247,9 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
     for name, array in {r.array.name: r.array for r in factor.references}.items():
         where = f"{name!r} of factor {factor.name!r}"
         if name not in values:
-            raise ObservationError(f"variable {where} has no value; pass all of {', '.join(factor.variables)}.")
+            raise ObservationError(
+                f"variable {where} has no value; pass all of {', '.join(factor.variables)}."
+            )
         x = values[name]
         if not isinstance(x, Tensor) or x.is_complex():
             kind = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
@@ -254,15 +258,17 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
         shapes[name] = tuple(x.shape[1:])
     sizes = factor.letter_sizes(shapes)
     for reference in factor.references:
-        for axis, size, dim in zip(reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True):
+        for axis, size, dim in zip(
+            reference.array.axes, shapes[reference.array.name], reference.pattern.dimensions, strict=True
+        ):
             if dim.index is not None:
                 _check_numbers(factor, reference, factor.indices[dim.index], size)
                 continue
             expected = math.prod(sizes[letter] for letter in dim.letters)
             if size != expected and not _shifted(factor, dim.letters):
                 raise ObservationError(
-                    f"variable {reference.array.name!r} of factor {factor.name!r}: axis {axis!r} has size {size}, "
-                    f"but {' '.join(dim.letters)!r} runs over {expected} in the other values."
+                    f"variable {reference.array.name!r} of factor {factor.name!r}: axis {axis!r} has size "
+                    f"{size}, but {' '.join(dim.letters)!r} runs over {expected} in the other values."
                 )
     starts = starts_of(factor.references)
     return [view(values[r.array.name], r.pattern, sizes, starts, factor.indices) for r in factor.references]
@@ -278,7 +284,9 @@ def _check_numbers(factor: Factor, reference: Reference, index: Index, size: int
 
 
 def _shifted(factor: Factor, letters: tuple[str, ...]) -> bool:
-    return any(dim.shift and dim.letters[0] in letters for r in factor.references for dim in r.pattern.dimensions)
+    return any(
+        dim.shift and dim.letters[0] in letters for r in factor.references for dim in r.pattern.dimensions
+    )
 
 
 def _expand(m: Tensor, axis: int, size: int) -> Tensor:
@@ -295,5 +303,6 @@ def refuse_shifted_splits(factor: Factor) -> None:
     split = {letter for dim in dims if len(dim.letters) > 1 for letter in dim.letters}
     for letter in sorted({dim.letters[0] for dim in dims if dim.shift} & split):
         raise DeclarationError(
-            f"factor {factor.name!r}: letter {letter!r} is shifted in one place and part of a split in another; use two letters."
+            f"factor {factor.name!r}: letter {letter!r} is shifted in one place and part of a split in "
+            "another; use two letters."
         )

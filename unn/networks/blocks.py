@@ -27,10 +27,21 @@ class TransformerBlock(nn.Module):
         conditioned: give the block weights for a conditioning tensor.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, global_token: bool = False, conditioned: bool = True) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        global_token: bool = False,
+        conditioned: bool = True,
+    ) -> None:
         super().__init__()
         self.heads = heads
-        self.first_norm, self.second_norm, self.attention_norm = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first_norm, self.second_norm, self.attention_norm = (
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+        )
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         self.conditioning = nn.Linear(width, width) if conditioned else None
         self.dropout = nn.Dropout(dropout)
@@ -42,7 +53,11 @@ class TransformerBlock(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(
-        self, tokens: Tensor, conditioning: Tensor | None = None, mask: AttentionMask | None = None, kernel: str = "auto"
+        self,
+        tokens: Tensor,
+        conditioning: Tensor | None = None,
+        mask: AttentionMask | None = None,
+        kernel: str = "auto",
     ) -> Tensor:
         """Apply the block; returns tokens, shape ``(batch, nodes, width)``.
 
@@ -59,13 +74,24 @@ class TransformerBlock(nn.Module):
         h = self.first(silu(self.first_norm(tokens)))
         if conditioning is not None:
             if self.conditioning is None:
-                raise DeclarationError("this TransformerBlock has no weights for a conditioning tensor; make it with conditioned=True.")
+                raise DeclarationError(
+                    "this TransformerBlock has no weights for a conditioning tensor; make it with "
+                    "conditioned=True."
+                )
             h = h + self.conditioning(conditioning)
         if self.global_token is not None:
             h = h + self.global_token(tokens.mean(1, keepdim=True))
         tokens = tokens + self.second(self.dropout(silu(self.second_norm(h))))
-        query, key = self.query_key(self.attention_norm(tokens)).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key = (
+            self.query_key(self.attention_norm(tokens))
+            .unflatten(2, (2, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
         value = self.value(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2)
-        mixed = scaled_dot_product_attention(query, key, value) if mask is None else attention(query, key, value, mask, kernel)
+        mixed = (
+            scaled_dot_product_attention(query, key, value)
+            if mask is None
+            else attention(query, key, value, mask, kernel)
+        )
         result: Tensor = tokens + self.out(mixed.transpose(1, 2).flatten(2))
         return result

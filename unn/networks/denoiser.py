@@ -86,7 +86,13 @@ class Denoiser(nn.Module):
         super().__init__()
         _check_options(width, depth, heads, embedding, structure, self_conditioning, dropout)
         self.graph = graph
-        self.width, self.heads, self.embedding, self.structure, self.kernel = width, heads, embedding, structure, kernel
+        self.width, self.heads, self.embedding, self.structure, self.kernel = (
+            width,
+            heads,
+            embedding,
+            structure,
+            kernel,
+        )
         self.shared = None if shared is None else tuple(shared)
         self.frames = Frames(graph)
         self._positions: BoundedCache[tuple[object, ...], Tensor] = BoundedCache(MOST_SIZES)
@@ -94,7 +100,9 @@ class Denoiser(nn.Module):
         channels = self.frames.channels
         self.read = nn.ModuleDict({name: nn.Linear(count, width) for name, count in channels.items()})
         self.write = nn.ModuleDict({name: nn.Linear(width, count) for name, count in channels.items()})
-        self.independent = nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
+        self.independent = (
+            nn.Embedding(self.frame(**(sizes or {})).nodes, width) if embedding == "independent" else None
+        )
         self.arrays = None if self.independent is not None else ArrayEmbedding(graph, width)
         self.observed = nn.Parameter(torch.randn(width) / math.sqrt(width))
         self.self_conditioning = self_conditioning
@@ -102,14 +110,18 @@ class Denoiser(nn.Module):
         if self_conditioning == "tokens":
             self.previous = nn.Linear(width, width, bias=False)
         elif self_conditioning == "estimate":
-            self.previous = nn.ModuleDict({name: nn.Linear(count, width, bias=False) for name, count in channels.items()})
+            self.previous = nn.ModuleDict(
+                {name: nn.Linear(count, width, bias=False) for name, count in channels.items()}
+            )
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
         self.body = body
         if body is not None:
             depth = 0
         elif depth is None:
             depth = max(2, longest_shortest_path(adjacency(graph, sizes or {})))
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout, global_token) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            TransformerBlock(width, heads, dropout, global_token) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width)
         self.register_load_state_dict_pre_hook(_rename_earlier_keys)
         if self.previous is not None:
@@ -124,14 +136,18 @@ class Denoiser(nn.Module):
         """
         return self.frames.at(**sizes)
 
-    def forward(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+    def forward(
+        self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None
+    ) -> Tensor:
         """Estimate of the clean sample, shape ``(batch, numbers)``; undefined at observed nodes.
 
         Arguments as for ``tokens``.
         """
         return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
 
-    def tokens(self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None) -> Tensor:
+    def tokens(
+        self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None
+    ) -> Tensor:
         """Final token of each node, shape ``(batch, nodes, width)``.
 
         Args:
@@ -163,18 +179,26 @@ class Denoiser(nn.Module):
             tokens: final tokens, shape ``(batch, nodes, width)``.
             frame: frame of the graph at their sizes.
         """
-        return torch.cat([self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()], 1)
+        return torch.cat(
+            [self.write[name](tokens[:, slot.nodes]).flatten(1) for name, slot in frame.slots.items()], 1
+        )
 
     def _embed_memory(self, memory: Tensor, frame: Frame) -> Tensor:
         if isinstance(self.previous, nn.ModuleDict):
             return self._tokens(self.previous, memory, frame)
         if self.previous is None:
-            raise DeclarationError('the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" or "estimate".')
+            raise DeclarationError(
+                'the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" '
+                'or "estimate".'
+            )
         tokens: Tensor = self.previous(memory)
         return tokens
 
     def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
-        parts = [linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels))) for name, slot in frame.slots.items()]
+        parts = [
+            linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels)))
+            for name, slot in frame.slots.items()
+        ]
         return torch.cat(parts, 1)
 
     def _embeddings(self, frame: Frame) -> Tensor:
@@ -182,14 +206,17 @@ class Denoiser(nn.Module):
         if self.independent is not None:
             if self.independent.num_embeddings != frame.nodes:
                 raise DeclarationError(
-                    f"the denoiser has {self.independent.num_embeddings} independent embeddings, but the graph at {frame.sizes} has "
+                    f"the denoiser has {self.independent.num_embeddings} independent embeddings, but the "
+                    f"graph at {frame.sizes} has "
                     f'{frame.nodes} nodes; train with embedding="array" or "exchangeable" to change sizes.'
                 )
             return self.independent.weight
         assert self.arrays is not None
         device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
-        positions = self._positions.get_or_make(key, lambda: node_positions(self.graph, frame, self._shared(frame)).to(device))
+        positions = self._positions.get_or_make(
+            key, lambda: node_positions(self.graph, frame, self._shared(frame)).to(device)
+        )
         embeddings: Tensor = self.arrays(positions, frame)
         return embeddings
 
@@ -202,10 +229,14 @@ class Denoiser(nn.Module):
         known = [symmetry.name for symmetry in frame.candidates]
         for name in self.shared or ():
             if name not in known:
-                raise DeclarationError(f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}")
+                raise DeclarationError(
+                    f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}"
+                )
         if self.embedding == "array":
             return []
-        shared = [symmetry for symmetry in frame.symmetries if self.shared is None or symmetry.name in self.shared]
+        shared = [
+            symmetry for symmetry in frame.symmetries if self.shared is None or symmetry.name in self.shared
+        ]
         if self.shared is None and not self._warned:
             for assumption in assumptions(self.graph, shared):
                 self._warned = True
@@ -227,7 +258,8 @@ def _warn(assumption: Assumption) -> None:
         f"({factor.formula()}) relates each value of one to each value of the other and does not state that "
         "they are exchangeable. A relation that treats them unequally, such as a matrix product with fixed "
         "weights, cannot be learned with shared embeddings. State in the factor "
-        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do not; or '
+        f'ordered="{" ".join(sorted(assumption.letters))}" if the values differ, or ordered="" if they do '
+        "not; or "
         'pass the denoiser shared=[...] or embedding="array".',
         ExchangeabilityWarning,
         stacklevel=2,
@@ -235,9 +267,19 @@ def _warn(assumption: Assumption) -> None:
 
 
 def _check_options(
-    width: int, depth: int | None, heads: int, embedding: str, structure: str, self_conditioning: str, dropout: float
+    width: int,
+    depth: int | None,
+    heads: int,
+    embedding: str,
+    structure: str,
+    self_conditioning: str,
+    dropout: float,
 ) -> None:
-    named = (("embedding", embedding, EMBEDDINGS), ("structure", structure, STRUCTURES), ("self_conditioning", self_conditioning, SELF_CONDITIONINGS))
+    named = (
+        ("embedding", embedding, EMBEDDINGS),
+        ("structure", structure, STRUCTURES),
+        ("self_conditioning", self_conditioning, SELF_CONDITIONINGS),
+    )
     for option, chosen, known in named:
         if chosen not in known:
             raise DeclarationError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
@@ -245,6 +287,9 @@ def _check_options(
         if value is not None:
             whole_number(f"denoiser: {name}", value, 1)
     if width % heads or width % 2:
-        raise DeclarationError(f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} heads.")
+        raise DeclarationError(
+            f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} "
+            "heads."
+        )
     if not 0 <= dropout < 1:
         raise DeclarationError(f"denoiser: dropout must be in [0, 1), got {dropout!r}.")

@@ -80,6 +80,10 @@ class ArrayEmbedding(nn.Module):
             positions: result of ``node_positions``.
             frame: frame of the graph at the same sizes.
         """
-        counts = torch.tensor([slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device)
-        embeddings: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(positions.to(self.variable.weight.dtype))
+        counts = torch.tensor(
+            [slot.nodes.stop - slot.nodes.start for slot in frame.slots.values()], device=positions.device
+        )
+        embeddings: Tensor = self.variable.weight.repeat_interleave(counts, 0) + self.position(
+            positions.to(self.variable.weight.dtype)
+        )
         return embeddings

@@ -35,7 +35,8 @@ class Slot:
 
     Attributes:
         name: name of the variable.
-        kind: "real", "binary" (0 or 1, diffused as two options) or "category" (one-hot along the feature axis).
+        kind: "real", "binary" (0 or 1, diffused as two options) or "category" (one-hot along the feature
+            axis).
         shape: shape of its values without the batch axis.
         node_shape: sizes of the node axes, the first axes of ``shape``.
         channels: numbers per node.
@@ -75,7 +76,10 @@ class Frame:
         self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
         self.slots = _slots(graph, self.sizes)
         if not self.nodes:
-            raise DeclarationError(f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing to sample.")
+            raise DeclarationError(
+                f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing "
+                "to sample."
+            )
         isolated = [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
         if isolated and self.nodes > 1:
             warnings.warn(
@@ -116,7 +120,10 @@ class Frame:
     @cached_property
     def node_of_number(self) -> Tensor:
         """Node of each number, shape ``(numbers,)``."""
-        parts = [torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels) for s in self.slots.values()]
+        parts = [
+            torch.arange(s.nodes.start, s.nodes.stop).repeat_interleave(s.channels)
+            for s in self.slots.values()
+        ]
         return torch.cat(parts)
 
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -133,12 +140,17 @@ class Frame:
         self._check_names(values)
         missing = [name for name in self.slots if name not in values]
         if missing:
-            raise ObservationError(f"samples of graph {self.graph.name!r} need values of all variables; missing: {', '.join(missing)}.")
+            raise ObservationError(
+                f"samples of graph {self.graph.name!r} need values of all variables; missing: "
+                f"{', '.join(missing)}."
+            )
         for name, value in values.items():
             self._check_shape(self.slots[name], value)
         batches = {len(x) for x in values.values()}
         if len(batches) > 1:
-            raise ObservationError(f"values of graph {self.graph.name!r} differ in their batch sizes: {sorted(batches)}.")
+            raise ObservationError(
+                f"values of graph {self.graph.name!r} differ in their batch sizes: {sorted(batches)}."
+            )
         return torch.cat([self._row(slot, values[name]) for name, slot in self.slots.items()], 1)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
@@ -193,7 +205,10 @@ class Frame:
             numbers = self._row(slot, value, nodes)
             for x in (numbers, nodes):
                 if len(x) not in (1, batch):
-                    raise ObservationError(f"variable {name!r}: {len(x)} batch elements are given, but {batch} are to be sampled.")
+                    raise ObservationError(
+                        f"variable {name!r}: {len(x)} batch elements are given, but {batch} are to be "
+                        "sampled."
+                    )
             expanded = nodes.reshape(len(nodes), -1).expand(batch, -1)
             observed[:, slot.nodes] = expanded
             if not numbers.is_floating_point() or rows.dtype != numbers.dtype:
@@ -208,7 +223,9 @@ class Frame:
     def _check_names(self, values: Mapping[str, object]) -> None:
         for name in values:
             if name not in self.slots:
-                raise ObservationError(f"graph {self.graph.name!r} has no variable {name!r}.{suggest(name, self.slots)}")
+                raise ObservationError(
+                    f"graph {self.graph.name!r} has no variable {name!r}.{suggest(name, self.slots)}"
+                )
 
     def _row(self, slot: Slot, value: Tensor, observed: Tensor | None = None) -> Tensor:
         """Numbers of one variable, shape ``(batch, nodes * channels)``; checks observed nodes."""
@@ -227,11 +244,18 @@ class Frame:
             if observed is not None:
                 ones = ones | ~observed.reshape(len(observed), -1)
             if not bool(((x == 0) | (x == 1)).all() and ones.all()):
-                raise ObservationError(f"variable {name!r} has {slot.channels} options; its values must be one-hot along the last axis.")
+                raise ObservationError(
+                    f"variable {name!r} has {slot.channels} options; its values must be one-hot along the "
+                    "last axis."
+                )
         return x.flatten(1)
 
     def _check_shape(self, slot: Slot, value: object) -> None:
-        if not isinstance(value, Tensor) or value.ndim != len(slot.shape) + 1 or tuple(value.shape[1:]) != slot.shape:
+        if (
+            not isinstance(value, Tensor)
+            or value.ndim != len(slot.shape) + 1
+            or tuple(value.shape[1:]) != slot.shape
+        ):
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             expected = ", ".join(map(str, ("batch", *slot.shape)))
             raise ObservationError(f"variable {slot.name!r} needs a tensor of shape ({expected}), got {got}.")
@@ -239,7 +263,12 @@ class Frame:
     def _node_mask(self, slot: Slot, mask: Tensor, value: Tensor) -> Tensor:
         """Mask of the observed nodes, shape ``(batch or 1, *node axes)``."""
         full = tuple(value.shape)
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != full[: mask.ndim] or not mask.ndim:
+        if (
+            not isinstance(mask, Tensor)
+            or mask.dtype != torch.bool
+            or tuple(mask.shape) != full[: mask.ndim]
+            or not mask.ndim
+        ):
             raise ObservationError(
                 f"variable {slot.name!r}: the mask of a partial observation must be boolean and have the "
                 f"shape of the value, {full}, or of its first axes."
@@ -255,7 +284,9 @@ class Frame:
         return flat.all(-1)
 
     def __repr__(self) -> str:
-        return f"Frame of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers" + (f", {self.sizes}" if self.sizes else "")
+        return f"Frame of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers" + (
+            f", {self.sizes}" if self.sizes else ""
+        )
 
 
 class Frames:
@@ -309,7 +340,9 @@ def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
         features = graph.size_table.shape(variable, graph.size_table.static)[len(variable.node_axes) :]
         if None in features:
             axis = variable.feature_axes[features.index(None)]
-            raise DeclarationError(f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...).")
+            raise DeclarationError(
+                f"variable {name!r}: feature axis {axis!r} needs a static size, FactorGraph(..., {axis}=...)."
+            )
         channels[name] = 2 if kind == "binary" else math.prod(size for size in features if size is not None)
     if not channels:
         raise DeclarationError(f"graph {graph.name!r} has no variables, so there is nothing to sample.")
@@ -327,7 +360,14 @@ def _slots(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, Slot]:
         node_shape = shape[: len(variable.node_axes)]
         count = torch.Size(node_shape).numel()
         channels = 2 if kind == "binary" else torch.Size(shape[len(node_shape) :]).numel()
-        slots[name] = Slot(name, kind, shape, node_shape, channels, slice(node, node + count), slice(number, number + count * channels))
+        slots[name] = Slot(
+            name,
+            kind,
+            shape,
+            node_shape,
+            channels,
+            slice(node, node + count),
+            slice(number, number + count * channels),
+        )
         node, number = node + count, number + count * channels
     return slots
-

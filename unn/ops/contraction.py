@@ -1,8 +1,8 @@
 """Contractions of named dimensions, compiled once per pattern to few tensor operations.
 
-A contraction is given by the letters of each operand and of its result; the order of pairwise products comes from
-opt_einsum. Each pair becomes ``linear``, ``matmul`` or a broadcast product where the letters allow, and an einsum of two
-operands otherwise. Operands without a batch letter are not expanded.
+A contraction is given by the letters of each operand and of its result; the order of pairwise products comes
+from opt_einsum. Each pair becomes ``linear``, ``matmul`` or a broadcast product where the letters allow, and
+an einsum of two operands otherwise. Operands without a batch letter are not expanded.
 """
 
 from __future__ import annotations
@@ -57,13 +57,17 @@ class Contraction:
         return out
 
 
-def contraction(operands: tuple[Letters, ...], result: Letters, sizes: dict[str, int] | None = None) -> Contraction:
+def contraction(
+    operands: tuple[Letters, ...], result: Letters, sizes: dict[str, int] | None = None
+) -> Contraction:
     """Return the contraction for a pattern, cached."""
     return _contraction(operands, result, tuple(sorted((sizes or {}).items())))
 
 
 @lru_cache(maxsize=4096)
-def _contraction(operands: tuple[Letters, ...], result: Letters, sizes: tuple[tuple[str, int], ...]) -> Contraction:
+def _contraction(
+    operands: tuple[Letters, ...], result: Letters, sizes: tuple[tuple[str, int], ...]
+) -> Contraction:
     return Contraction(operands, result, dict(sizes))
 
 
@@ -74,12 +78,17 @@ def _path(operands: tuple[Letters, ...], result: Letters, sizes: dict[str, int])
     equation = ",".join("".join(symbols[x] for x in operand) for operand in operands)
     equation += "->" + "".join(symbols[x] for x in result)
     shapes = [tuple(sizes.get(x, 64 if x == BATCH else 24) for x in operand) for operand in operands]
-    path, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="optimal" if len(operands) <= 5 else "auto")
+    path, _ = opt_einsum.contract_path(
+        equation, *shapes, shapes=True, optimize="optimal" if len(operands) <= 5 else "auto"
+    )
     return [tuple(step) for step in path]
 
 
 def _symbols(operands: Sequence[Letters]) -> dict[str, str]:
-    return {x: opt_einsum.get_symbol(k) for k, x in enumerate(dict.fromkeys(x for operand in operands for x in operand))}
+    return {
+        x: opt_einsum.get_symbol(k)
+        for k, x in enumerate(dict.fromkeys(x for operand in operands for x in operand))
+    }
 
 
 def _single(letters: Letters, result: Letters) -> tuple[Letters, Callable[..., Tensor]]:
@@ -95,7 +104,9 @@ def _single(letters: Letters, result: Letters) -> tuple[Letters, Callable[..., T
     return result, run
 
 
-def _pair(a: Letters, b: Letters, needed: set[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]]:
+def _pair(
+    a: Letters, b: Letters, needed: set[str], result: Letters | None
+) -> tuple[Letters, Callable[..., Tensor]]:
     only_a = [x for x in a if x not in b and x not in needed]
     only_b = [x for x in b if x not in a and x not in needed]
     if only_a or only_b:
@@ -136,14 +147,21 @@ def _aligner(letters: Letters, result: Letters) -> Callable[[Tensor], Tensor]:
     return align
 
 
-def _linear(a: Letters, b: Letters, summed: list[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]] | None:
+def _linear(
+    a: Letters, b: Letters, summed: list[str], result: Letters | None
+) -> tuple[Letters, Callable[..., Tensor]] | None:
     """Lower to ``linear``: the summed letters end ``a``, start or end ``b``, and are the only shared ones."""
     count = len(summed)
     tail = a[len(a) - count :]
     free_b = tuple(x for x in b if x not in summed)
     free_a = a[: len(a) - count]
     letters = free_a + free_b
-    if set(tail) != set(summed) or set(free_a) & set(free_b) or not free_b or (result is not None and result != letters):
+    if (
+        set(tail) != set(summed)
+        or set(free_a) & set(free_b)
+        or not free_b
+        or (result is not None and result != letters)
+    ):
         return None
     if b[len(b) - count :] == tail:
         transposed = False
@@ -166,7 +184,9 @@ def _linear(a: Letters, b: Letters, summed: list[str], result: Letters | None) -
     return letters, run
 
 
-def _matmul(a: Letters, b: Letters, summed: list[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]] | None:
+def _matmul(
+    a: Letters, b: Letters, summed: list[str], result: Letters | None
+) -> tuple[Letters, Callable[..., Tensor]] | None:
     """Lower to ``matmul``: stacks of matrices over the same leading letters, with one summed letter."""
     if len(summed) != 1 or len(a) != len(b) or len(a) < 3 or a[:-2] != b[:-2]:
         return None
@@ -179,7 +199,9 @@ def _matmul(a: Letters, b: Letters, summed: list[str], result: Letters | None) -
     return letters, lambda s, t: torch.matmul(s.mT if flip_a else s, t.mT if flip_b else t)
 
 
-def _einsum(a: Letters, b: Letters, summed: list[str], result: Letters | None) -> tuple[Letters, Callable[..., Tensor]]:
+def _einsum(
+    a: Letters, b: Letters, summed: list[str], result: Letters | None
+) -> tuple[Letters, Callable[..., Tensor]]:
     letters = result or tuple(x for x in a if x not in summed) + tuple(x for x in b if x not in a)
     symbols = _symbols((a, b))
     names = ["".join(symbols[x] for x in operand) for operand in (a, b, letters)]

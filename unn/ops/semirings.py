@@ -24,7 +24,8 @@ Total = Callable[[Tensor, int], Tensor]
 
 def log_sum(x: Tensor, dim: int = -1) -> Tensor:
     """Logarithm of the sum of exponentials; its gradient gives marginals."""
-    # the gradient of logsumexp is exp(x - result), whose terms do not sum to one where the result is rounded to a coarse grid
+    # the gradient of logsumexp is exp(x - result), whose terms do not sum to one where the result is rounded
+    # to a coarse grid
     peak = x.detach().amax(dim, keepdim=True)
     return torch.logsumexp(x - peak, dim) + peak.squeeze(dim)
 

@@ -1,4 +1,5 @@
-"""Graphs of generative programs: a Python program runs once, and the dependences of its values are recorded."""
+"""Graphs of generative programs: a Python program runs once, and the dependences of its values are
+recorded."""
 
 from . import operations as operations
 from .distributions import Bernoulli as Bernoulli

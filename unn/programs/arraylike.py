@@ -1,4 +1,5 @@
-"""Base class of numbers and arrays in a program: they support numpy arithmetic and refuse conversion to plain numbers."""
+"""Base class of numbers and arrays in a program: they support numpy arithmetic and refuse conversion to plain
+numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Parents = NDArray[np.object_]
 """Set of parent nodes of each entry of a value: the most recent node on every path to it."""
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Recording rules by function; filled by ``recording`` and ``operations``, which cannot be imported here (cycle)."""
+"""Recording rules by function; filled by ``recording`` and ``operations``, which cannot be imported here
+(cycle)."""
 
 
 class Arraylike(NDArrayOperatorsMixin):
@@ -104,18 +106,25 @@ class Arraylike(NDArrayOperatorsMixin):
         result: Value = RULES[np.ufunc](self.tape, self, ufunc, method, inputs, options)
         return result
 
-    def __array_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
         if function not in RULES:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np")
             raise DeclarationError(
-                f"program: {name} of a value computed from {self.origin()} is not recorded; write it with operators, indexing, ufuncs such as "
-                "np.exp, reductions such as np.sum, np.where, np.sort, np.einsum, or functions that move entries such as np.stack."
+                f"program: {name} of a value computed from {self.origin()} is not recorded; write it with "
+                "operators, indexing, ufuncs such as np.exp, reductions such as np.sum, np.where, np.sort, "
+                "np.einsum, or functions that move entries such as np.stack."
             )
         return RULES[function](self.tape, function, *args, **options)
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
     ) -> Any:
         return torch_functions.call(function, args, options or {})
 
@@ -130,7 +139,7 @@ class Arraylike(NDArrayOperatorsMixin):
         """The set of parent nodes of each entry."""
         raise NotImplementedError
 
-    # -- uses that would make the graph depend on the drawn values ------------------------------------------------------------
+    # -- uses that would make the graph depend on the drawn values -------------------------------------------
 
     def refuse(self, what: str, remedy: str) -> Never:
         """Refuse an operation on a random value.
@@ -139,8 +148,8 @@ class Arraylike(NDArrayOperatorsMixin):
             DeclarationError: always.
         """
         raise DeclarationError(
-            f"program: {what} a value computed from {self.origin()}, which is random: the program runs once for all draws, and what it does "
-            f"next, and so the graph, would depend on that value. {remedy}"
+            f"program: {what} a value computed from {self.origin()}, which is random: the program runs once "
+            f"for all draws, and what it does next, and so the graph, would depend on that value. {remedy}"
         )
 
     def __bool__(self) -> bool:
@@ -155,7 +164,8 @@ class Arraylike(NDArrayOperatorsMixin):
     def __float__(self) -> float:
         self.refuse(
             "a plain number is made (by float(), a function of math, or an entry of a numpy array) of",
-            "Use functions of numpy such as np.exp, np.stack to collect values, and t.empty for arrays of statements.",
+            "Use functions of numpy such as np.exp, np.stack to collect values, and t.empty for arrays of "
+            "statements.",
         )
 
     def __complex__(self) -> complex:
@@ -164,13 +174,15 @@ class Arraylike(NDArrayOperatorsMixin):
     def __index__(self) -> int:
         self.refuse(
             "a count, a range or an index of a plain array is made of",
-            "Let loops run over all cases and select by np.where; to select from a plain array by a random index write t.constant(array)[index].",
+            "Let loops run over all cases and select by np.where; to select from a plain array by a random "
+            "index write t.constant(array)[index].",
         )
 
     def __array__(self, *args: Any, **options: Any) -> Never:
         self.refuse(
             "a numpy array is made of",
-            "Collect values by np.stack([...]); to select from a plain array by a random index write t.constant(array)[index].",
+            "Collect values by np.stack([...]); to select from a plain array by a random index write "
+            "t.constant(array)[index].",
         )
 
     def __len__(self) -> int:

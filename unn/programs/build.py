@@ -1,4 +1,5 @@
-"""Build the factor graph of a program: patterns for regular relations between nodes and parents, lists for others."""
+"""Build the factor graph of a program: patterns for regular relations between nodes and parents, lists for
+others."""
 
 from __future__ import annotations
 
@@ -19,15 +20,22 @@ def build(name: str, tape: Tape) -> FactorGraph:
     """Build the graph of a complete run.
 
     Raises:
-        DeclarationError: for a program that samples nothing, or leaves statements without a name or entries without a value.
+        DeclarationError: for a program that samples nothing, or leaves statements without a name or entries
+            without a value.
     """
     _check_complete(tape)
     links = [*_dependences(tape), *_cliques(tape)]
     names = Names.of(tape, links)
-    written = [factor for child in tape.variables for factor in names.factors([link for link in links if link.one == child])]
+    written = [
+        factor
+        for child in tape.variables
+        for factor in names.factors([link for link in links if link.one == child])
+    ]
     graph = _declare_graph(name, tape, names, written)
     unequal = unequal_indices(tape, graph)
-    return _declare_graph(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
+    return (
+        _declare_graph(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
+    )
 
 
 def _declare_graph(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
@@ -52,16 +60,23 @@ def _check_complete(tape: Tape) -> None:
     for statement in tape.statements:
         if statement.name is None:
             raise DeclarationError(
-                f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, or assign it to entries of an array from "
-                "t.empty; for an intermediate value that is not a variable, leave out t.deterministic."
+                f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, "
+                "or assign it to entries of an array from t.empty; for an intermediate value that is not a "
+                "variable, leave out t.deterministic."
             )
     for recorded in tape.variables.values():
         missing = np.flatnonzero(recorded.nodes.ravel() < 0)
         if len(missing):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise DeclarationError(f"program: {recorded.entry(int(missing[0]))!r}{more} of t.empty({recorded.name!r}) never got a value.")
+            raise DeclarationError(
+                f"program: {recorded.entry(int(missing[0]))!r}{more} of t.empty({recorded.name!r}) never got "
+                "a value."
+            )
     if not any(statement.what == "sample" for statement in tape.statements):
-        raise DeclarationError("program: it samples nothing, so there is no random variable; draw one with t.sample(name, distribution).")
+        raise DeclarationError(
+            "program: it samples nothing, so there is no random variable; draw one with t.sample(name, "
+            "distribution)."
+        )
 
 
 def _dependences(tape: Tape) -> list[Link]:
@@ -74,7 +89,11 @@ def _dependences(tape: Tape) -> list[Link]:
                 place = tape.places[parent]
                 assert place is not None
                 pairs_of.setdefault(place[0], []).append((flat, place[1]))
-        links += [_link(child, tape.variables[name], np.array(sorted(pairs_of[name]))) for name in tape.variables if name in pairs_of]
+        links += [
+            _link(child, tape.variables[name], np.array(sorted(pairs_of[name])))
+            for name in tape.variables
+            if name in pairs_of
+        ]
     return links
 
 
@@ -105,5 +124,8 @@ def _link(one: Recorded, other: Recorded, pairs: Nodes, directed: bool = True) -
 
 def _is_clique(template: Template) -> bool:
     """Whether a template pairs all entries that agree along some axes."""
-    matching = all(b.letters == a.letters or b.letters[0] not in template.tied for a, b in zip(template.child, template.parent))
+    matching = all(
+        b.letters == a.letters or b.letters[0] not in template.tied
+        for a, b in zip(template.child, template.parent)
+    )
     return template.plain and matching and all(len(place.letters) == 1 for place in template.parent)

@@ -37,11 +37,12 @@ class Rule:
 
 
 class Distribution(ABC):
-    """A distribution for ``t.sample``; the entries of an array are independent unless the distribution has event axes.
+    """A distribution for ``t.sample``; the entries of an array are independent unless the distribution has
+    event axes.
 
-    The law of an entry depends only on its parameters, not on its position in the array. Further attributes that
-    determine the law must be numbers or strings; with other attributes, no two entries are considered equal in law,
-    so that a graph shares nothing between them.
+    The law of an entry depends only on its parameters, not on its position in the array. Further attributes
+    that determine the law must be numbers or strings; with other attributes, no two entries are considered
+    equal in law, so that a graph shares nothing between them.
 
     Args:
         parameters: numbers, arrays, or values of the program, by name; broadcast against one another.
@@ -55,8 +56,8 @@ class Distribution(ABC):
         exchangeable: axes of one draw along which permutations preserve the law.
 
     Raises:
-        DeclarationError: for a parameter that is not a number, not finite or out of range. Computed parameters are
-            checked in every draw.
+        DeclarationError: for a parameter that is not a number, not finite or out of range. Computed
+            parameters are checked in every draw.
     """
 
     kind: Kind = REAL
@@ -86,17 +87,24 @@ class Distribution(ABC):
         """
         title = type(self).__name__
         try:
-            np.broadcast_shapes(*(x.shape[: x.ndim - self.parameter_axes.get(name, 0)] for name, x in parameters.items()))
+            np.broadcast_shapes(
+                *(x.shape[: x.ndim - self.parameter_axes.get(name, 0)] for name, x in parameters.items())
+            )
         except ValueError:
             shapes = ", ".join(f"{name} {x.shape}" for name, x in parameters.items())
-            raise DeclarationError(f"{where}: parameters of {title} have shapes that do not fit one another: {shapes}.") from None
+            raise DeclarationError(
+                f"{where}: parameters of {title} have shapes that do not fit one another: {shapes}."
+            ) from None
         finite = [Rule((name,), name, "finite", lambda x: x, np.isfinite) for name in parameters]
         for rule in (*finite, *self.rules):
             if all(name in parameters for name in rule.names):
                 values = rule.measure(*(parameters[name] for name in rule.names))
                 holds = rule.holds(values)
                 if not holds.all():
-                    raise DeclarationError(f"{where}: {rule.subject} of {title} must be {rule.bounds}, got {values[~holds].ravel()[0]}.")
+                    raise DeclarationError(
+                        f"{where}: {rule.subject} of {title} must be {rule.bounds}, got "
+                        f"{values[~holds].ravel()[0]}."
+                    )
 
     @abstractmethod
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
@@ -137,7 +145,9 @@ class Uniform(Distribution):
         high: upper bound, >= ``low``.
     """
 
-    rules = (Rule(("low", "high"), "high - low", ">= 0", lambda low, high: high - low, lambda width: width >= 0),)
+    rules = (
+        Rule(("low", "high"), "high - low", ">= 0", lambda low, high: high - low, lambda width: width >= 0),
+    )
 
     def __init__(self, low: Recordable = 0.0, high: Recordable = 1.0) -> None:
         super().__init__(low=low, high=high)
@@ -155,7 +165,9 @@ class Bernoulli(Distribution):
     """
 
     kind = BINARY
-    rules = (Rule(("probability",), "probability", "from 0 to 1", lambda p: p, lambda p: (p >= 0) & (p <= 1)),)
+    rules = (
+        Rule(("probability",), "probability", "from 0 to 1", lambda p: p, lambda p: (p >= 0) & (p <= 1)),
+    )
 
     def __init__(self, probability: Recordable = 0.5) -> None:
         super().__init__(probability=probability)
@@ -165,7 +177,8 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """A categorical distribution over options 0, 1, ...; entries are one-hot along a last axis in graphs and draws.
+    """A categorical distribution over options 0, 1, ...; entries are one-hot along a last axis in graphs and
+    draws.
 
     Args:
         options: number of options, at least 2.
@@ -176,7 +189,13 @@ class Categorical(Distribution):
     rules = (
         Rule(("probabilities",), "probabilities", ">= 0", lambda p: p, lambda p: p >= 0),
         # allows the rounding of single precision
-        Rule(("probabilities",), "the sum of probabilities", "one", lambda p: p.sum(-1), lambda total: np.abs(total - 1) < 1e-4),
+        Rule(
+            ("probabilities",),
+            "the sum of probabilities",
+            "one",
+            lambda p: p.sum(-1),
+            lambda total: np.abs(total - 1) < 1e-4,
+        ),
     )
 
     def __init__(self, options: int, probabilities: Recordable | None = None) -> None:
@@ -185,7 +204,9 @@ class Categorical(Distribution):
         given = [1 / options] * options if probabilities is None else probabilities
         size = np.shape(plain_array(given, "Categorical: probabilities")) if not holds_values(given) else None
         if size is not None and (not size or size[-1] != options):
-            raise DeclarationError(f"Categorical needs {options} probabilities along the last axis, got shape {size}.")
+            raise DeclarationError(
+                f"Categorical needs {options} probabilities along the last axis, got shape {size}."
+            )
         super().__init__(probabilities=given)
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
@@ -196,7 +217,8 @@ class Categorical(Distribution):
 
 
 class Permutation(Distribution):
-    """A uniformly random permutation matrix. Entries are drawn jointly: those of a row interact, as do those of a column.
+    """A uniformly random permutation matrix. Entries are drawn jointly: those of a row interact, as do those
+    of a column.
 
     Args:
         size: number of rows and columns, at least 1.

@@ -174,7 +174,8 @@ class _Layout:
         return {self.variable_of[node] for node in np.flatnonzero(moved != np.arange(len(moved))).tolist()}
 
     def structurally_altered(self, moved: Nodes) -> set[str]:
-        """Variables with nodes that are mapped to another distribution, or to inconsistent entries of an event."""
+        """Variables with nodes that are mapped to another distribution, or to inconsistent entries of an
+        event."""
         nodes: list[int] = np.flatnonzero(self.law[moved] != self.law).tolist()
         block = np.full(len(self.law), -1, dtype=np.int64)
         coordinates = np.zeros(
@@ -201,7 +202,8 @@ class _Layout:
         return {self.variable_of[node] for node in nodes}
 
     def moved_slots(self, moved: Nodes) -> Nodes:
-        """Slots of the parameters of pi(n) in the order of those of n, which has as many, shape ``(slots,)``."""
+        """Slots of the parameters of pi(n) in the order of those of n, which has as many, shape
+        ``(slots,)``."""
         offsets = np.arange(self.slots) - np.repeat(self.start, self.width)
         return np.repeat(self.start[moved], self.width) + offsets
 

@@ -68,7 +68,8 @@ class Names:
 
     @classmethod
     def of(cls, tape: Tape, links: Sequence[Link]) -> Names:
-        """Name axes; those that a factor ties without a shift are one, unless they belong to the same variable."""
+        """Name axes; those that a factor ties without a shift are one, unless they belong to the same
+        variable."""
         names = cls(tape)
         classes = _tied_axes(links)
         named: dict[Axis, str] = {}
@@ -94,9 +95,15 @@ class Names:
         return f"{axes} | {self._options[count]}" if count else axes
 
     def factors(self, links: Sequence[Link]) -> list[Written]:
-        """The factors of the links of one child: one for all plain patterns, one per other pattern, and lists."""
+        """The factors of the links of one child: one for all plain patterns, one per other pattern, and
+        lists."""
         written = []
-        plain = [(link.other, template) for link in links for template in link.templates if link.directed and template.plain]
+        plain = [
+            (link.other, template)
+            for link in links
+            for template in link.templates
+            if link.directed and template.plain
+        ]
         if plain:
             written.append(self._depends(links[0].one, plain))
         for link in links:
@@ -123,7 +130,11 @@ class Names:
         references = [(child, first[0])]
         for parent, template in parents:
             # plain templates differ in the numbering of letters, not in their places
-            shared = {letter: first[1][x] for a, b in zip(template.child, places) for letter, x in zip(a.letters, b.letters)}
+            shared = {
+                letter: first[1][x]
+                for a, b in zip(template.child, places)
+                for letter, x in zip(a.letters, b.letters)
+            }
             references.append((parent, self._pattern(parent, template.parent, shared, template, used)[0]))
         return Written(references)
 
@@ -141,7 +152,12 @@ class Names:
         return Written(references, pairs=link.rest, directed=link.directed)
 
     def _pattern(
-        self, name: str, places: Sequence[Place], shared: Mapping[int, str], template: Template | None, used: set[str]
+        self,
+        name: str,
+        places: Sequence[Place],
+        shared: Mapping[int, str],
+        template: Template | None,
+        used: set[str],
     ) -> tuple[str, dict[int, str]]:
         """The pattern of a variable, and the names of its letters.
 
@@ -165,7 +181,9 @@ class Names:
                     self.sizes[letters[x]] = template.sizes[x]
                 used.add(letters[x])
             text = " ".join(letters[x] for x in place.letters)
-            dimensions.append(f"({text})" if len(place.letters) > 1 else text + (f"+{place.shift}" if place.shift else ""))
+            dimensions.append(
+                f"({text})" if len(place.letters) > 1 else text + (f"+{place.shift}" if place.shift else "")
+            )
         if self.tape.variables[name].values.options:
             # features of different nodes are unrelated
             dimensions.append(self._unused_name("vw", used))

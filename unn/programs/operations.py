@@ -1,8 +1,9 @@
-"""Recording rules of numpy functions: each runs on batches, batch axis first, and on the parent sets of its arguments.
+"""Recording rules of numpy functions: each runs on batches, batch axis first, and on the parent sets of its
+arguments.
 
-Three kinds cover most of numpy. Functions that move entries (``reshape``, ``stack``) run once on the numbers of the
-entries, and the result is used to gather. Functions along axes (``sum``, ``sort``) have their axes shifted by one.
-Elementwise functions (ufuncs, ``where``) broadcast.
+Three kinds cover most of numpy. Functions that move entries (``reshape``, ``stack``) run once on the numbers
+of the entries, and the result is used to gather. Functions along axes (``sum``, ``sort``) have their axes
+shifted by one. Elementwise functions (ufuncs, ``where``) broadcast.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ import numpy as np
 from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
 from .kinds import Array
-from .recording import UNION, Recordable, as_counts, as_objects, as_value, elementwise, gather, holds_values, record, select, union_along
+from .recording import (
+    UNION,
+    Recordable,
+    as_counts,
+    as_objects,
+    as_value,
+    elementwise,
+    gather,
+    holds_values,
+    record,
+    select,
+    union_along,
+)
 from .tape import Tape, aligned
 from .values import Value
 
@@ -24,14 +37,58 @@ Function = Callable[..., Any]
 R = TypeVar("R", bound=Function)
 
 _MOVING_ONE: Sequence[Function] = (
-    np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.rollaxis, np.expand_dims, np.squeeze, np.broadcast_to, np.flip, np.fliplr,
-    np.flipud, np.roll, np.rot90, np.repeat, np.tile, np.diagonal, np.diag, np.diagflat, np.tril, np.triu, np.copy, np.resize, np.delete,
-)  # fmt: skip
-_MOVING_MANY: Sequence[Function] = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack, np.block)
+    np.reshape,
+    np.ravel,
+    np.transpose,
+    np.swapaxes,
+    np.moveaxis,
+    np.rollaxis,
+    np.expand_dims,
+    np.squeeze,
+    np.broadcast_to,
+    np.flip,
+    np.fliplr,
+    np.flipud,
+    np.roll,
+    np.rot90,
+    np.repeat,
+    np.tile,
+    np.diagonal,
+    np.diag,
+    np.diagflat,
+    np.tril,
+    np.triu,
+    np.copy,
+    np.resize,
+    np.delete,
+)
+_MOVING_MANY: Sequence[Function] = (
+    np.concatenate,
+    np.stack,
+    np.vstack,
+    np.hstack,
+    np.dstack,
+    np.column_stack,
+    np.block,
+)
 _ALONG_AXES: Sequence[Function] = (
-    np.sum, np.prod, np.mean, np.max, np.min, np.amax, np.amin, np.any, np.all, np.std, np.var, np.median, np.argmax, np.argmin, np.ptp,
+    np.sum,
+    np.prod,
+    np.mean,
+    np.max,
+    np.min,
+    np.amax,
+    np.amin,
+    np.any,
+    np.all,
+    np.std,
+    np.var,
+    np.median,
+    np.argmax,
+    np.argmin,
+    np.ptp,
     np.count_nonzero,
-)  # fmt: skip
+)
 _SCANS: Sequence[Function] = (np.cumsum, np.cumprod)
 _ORDERINGS: Sequence[Function] = (np.sort, np.argsort)
 # of truth values, these compute truth values
@@ -50,14 +107,23 @@ def _rule(*functions: Function) -> Callable[[R], R]:
 
 
 @_rule(np.ufunc)
-def _ufunc(tape: Tape, value: Arraylike, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Value:
+def _ufunc(
+    tape: Tape,
+    value: Arraylike,
+    ufunc: np.ufunc,
+    method: str,
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Value:
     """An elementwise ufunc, or one of its methods."""
     out = options.pop("out", None)
     # x += 1 on a value binds x to a new one
-    if out is not None and (method != "__call__" or out[0] is not inputs[0] or not isinstance(out[0], Arraylike)):
+    if out is not None and (
+        method != "__call__" or out[0] is not inputs[0] or not isinstance(out[0], Arraylike)
+    ):
         raise DeclarationError(
-            f"program: np.{ufunc.__name__} cannot write a value computed from {value.origin()} into a numpy array; "
-            "bind the result to a name, x = x + y, or use t.empty."
+            f"program: np.{ufunc.__name__} cannot write a value computed from {value.origin()} into a numpy "
+            "array; bind the result to a name, x = x + y, or use t.empty."
         )
     options = {name: x for name, x in options.items() if x is not None}
     if method == "__call__" and ufunc.signature is None and ufunc.nout == 1 and not options:
@@ -71,8 +137,8 @@ def _ufunc(tape: Tape, value: Arraylike, ufunc: np.ufunc, method: str, inputs: t
         return _product(tape, np.matmul, *inputs)
     how = "" if method == "__call__" else f".{method}"
     raise DeclarationError(
-        f"program: np.{ufunc.__name__}{how} with options {sorted(options)} or several results is not recorded "
-        f"(of a value computed from {value.origin()}); write it with plain operators."
+        f"program: np.{ufunc.__name__}{how} with options {sorted(options)} or several results is not "
+        f"recorded (of a value computed from {value.origin()}); write it with plain operators."
     )
 
 
@@ -130,7 +196,9 @@ def _reduce_axes(tape: Tape, function: Function, source: Value, options: dict[st
         options["keepdims"] = True
 
     def run(x: Array) -> Array:
-        result: Array = function(as_counts(x) if counted else x, axis=moved[0] if len(moved) == 1 else moved, **options)
+        result: Array = function(
+            as_counts(x) if counted else x, axis=moved[0] if len(moved) == 1 else moved, **options
+        )
         return result
 
     return record(tape, run, [source], parents)
@@ -147,7 +215,9 @@ def _scan(tape: Tape, function: Function, array: Recordable, *args: Any, **optio
 @_rule(*_ORDERINGS)
 def _order(tape: Tape, function: Function, array: Recordable, *args: Any, **options: Any) -> Value:
     """A function whose entries depend on all entries along an axis."""
-    source, axis, options = _one_axis(tape, function, array, args, {"axis": -1, **options} if not args else options)
+    source, axis, options = _one_axis(
+        tape, function, array, args, {"axis": -1, **options} if not args else options
+    )
     parents = as_objects(union_along(source.parents, axis, keepdims=True), source.shape)
     return record(tape, lambda x: function(x, axis=axis + 1, **options), [source], parents)
 
@@ -155,12 +225,16 @@ def _order(tape: Tape, function: Function, array: Recordable, *args: Any, **opti
 @_rule(np.where)
 def _where(tape: Tape, function: Function, condition: Recordable, *cases: Recordable) -> Value:
     if len(cases) != 2:
-        raise DeclarationError("program: np.where takes a condition and two cases; the positions of true entries are random.")
+        raise DeclarationError(
+            "program: np.where takes a condition and two cases; the positions of true entries are random."
+        )
     return elementwise(tape, function, (condition, *cases))
 
 
 @_rule(np.clip)
-def _clip(tape: Tape, function: Function, array: Recordable, low: Recordable = None, high: Recordable = None) -> Value:
+def _clip(
+    tape: Tape, function: Function, array: Recordable, low: Recordable = None, high: Recordable = None
+) -> Value:
     value = as_value(tape, array)
     value = value if low is None else elementwise(tape, np.maximum, (value, low))
     return value if high is None else elementwise(tape, np.minimum, (value, high))
@@ -177,12 +251,16 @@ def _diff(tape: Tape, function: Function, array: Recordable, n: int = 1, axis: i
     (k,) = _axes(value, axis, function)
     for _ in range(n):
         before = (slice(None),) * k
-        value = elementwise(tape, np.subtract, (value[(*before, slice(1, None))], value[(*before, slice(None, -1))]))
+        value = elementwise(
+            tape, np.subtract, (value[(*before, slice(1, None))], value[(*before, slice(None, -1))])
+        )
     return value
 
 
 @_rule(np.take)
-def _take(tape: Tape, function: Function, array: Recordable, indices: Recordable, axis: int | None = None) -> Value:
+def _take(
+    tape: Tape, function: Function, array: Recordable, indices: Recordable, axis: int | None = None
+) -> Value:
     """The entries at some indices, which may be random."""
     source = as_value(tape, array)
     if not holds_values(indices):
@@ -194,7 +272,9 @@ def _take(tape: Tape, function: Function, array: Recordable, indices: Recordable
 
 @_rule(np.outer)
 def _outer(tape: Tape, function: Function, one: Recordable, other: Recordable) -> Value:
-    return elementwise(tape, np.multiply, (as_value(tape, one).ravel()[:, None], as_value(tape, other).ravel()))
+    return elementwise(
+        tape, np.multiply, (as_value(tape, one).ravel()[:, None], as_value(tape, other).ravel())
+    )
 
 
 @_rule(np.dot, np.matmul, np.inner, np.vdot)
@@ -206,10 +286,14 @@ def _product(tape: Tape, function: Function, one: Recordable, other: Recordable)
         if function is not np.vdot and not (a.ndim and b.ndim):
             return elementwise(tape, np.multiply, (a, b))
         if max(a.ndim, b.ndim) > max_ndim:
-            raise DeclarationError(f"program: np.{function.__name__} of shapes {a.shape} and {b.shape} is not recorded; write it with np.einsum.")
+            raise DeclarationError(
+                f"program: np.{function.__name__} of shapes {a.shape} and {b.shape} is not recorded; write "
+                "it with np.einsum."
+            )
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise DeclarationError(
-            f"program: a product of shapes {a.shape} (from {a.origin()}) and {b.shape} (from {b.origin()}) needs as many columns as rows."
+            f"program: a product of shapes {a.shape} (from {a.origin()}) and {b.shape} (from {b.origin()}) "
+            "needs as many columns as rows."
         )
     matrix_a = a.parents[None] if a.ndim == 1 else a.parents
     matrix_b = b.parents[:, None] if b.ndim == 1 else b.parents
@@ -224,14 +308,18 @@ def _product(tape: Tape, function: Function, one: Recordable, other: Recordable)
         y = y[:, :, None] if b.ndim == 1 else y
         return np.asarray(np.matmul(aligned(x, axes), aligned(y, axes)).squeeze(drop))
 
-    return record(tape, run, [a, b], as_objects(np.squeeze(parents, drop), tuple(np.squeeze(parents, drop).shape)))
+    return record(
+        tape, run, [a, b], as_objects(np.squeeze(parents, drop), tuple(np.squeeze(parents, drop).shape))
+    )
 
 
 @_rule(np.einsum)
 def _einsum(tape: Tape, function: Function, formula: str, *arrays: Recordable) -> Value:
     """Sums of products by a formula such as ``"ik,kj->ij"``."""
     if not isinstance(formula, str) or "." in formula:
-        raise DeclarationError(f"program: np.einsum takes a formula of letters such as 'ik,kj->ij', got {formula!r}.")
+        raise DeclarationError(
+            f"program: np.einsum takes a formula of letters such as 'ik,kj->ij', got {formula!r}."
+        )
     sources = [as_value(tape, x) for x in arrays]
     left, arrow, right = formula.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -240,9 +328,13 @@ def _einsum(tape: Tape, function: Function, formula: str, *arrays: Recordable) -
     sizes: dict[str, int] = {}
     fits = len(terms) == len(sources) and set(right) <= set(left) and len(set(right)) == len(right)
     for term, source in zip(terms, sources):
-        fits &= len(term) == source.ndim and all(sizes.setdefault(x, size) == size for x, size in zip(term, source.shape))
+        fits &= len(term) == source.ndim and all(
+            sizes.setdefault(x, size) == size for x, size in zip(term, source.shape)
+        )
     if not fits:
-        raise DeclarationError(f"program: np.einsum({formula!r}) does not fit shapes {', '.join(str(x.shape) for x in sources)}.")
+        raise DeclarationError(
+            f"program: np.einsum({formula!r}) does not fit shapes {', '.join(str(x.shape) for x in sources)}."
+        )
     parents: Any = as_objects(frozenset(), tuple(sizes[x] for x in right))
     for term, source in zip(terms, sources):
         parents = UNION(parents, _spread(source.parents, term, right))
@@ -252,14 +344,20 @@ def _einsum(tape: Tape, function: Function, formula: str, *arrays: Recordable) -
 
     def run(*batches: Array) -> Array:
         count = max(len(x) for x in batches)
-        return np.asarray(np.einsum(batched, *(np.broadcast_to(as_counts(x), (count, *x.shape[1:])) for x in batches)))
+        return np.asarray(
+            np.einsum(batched, *(np.broadcast_to(as_counts(x), (count, *x.shape[1:])) for x in batches))
+        )
 
     return record(tape, run, sources, as_objects(parents, tuple(sizes[x] for x in right)))
 
 
 @_rule(np.zeros_like, np.ones_like)
 def _filled(tape: Tape, function: Function, array: Recordable) -> Array:
-    return np.zeros(as_value(tape, array).shape) if function is np.zeros_like else np.ones(as_value(tape, array).shape)
+    return (
+        np.zeros(as_value(tape, array).shape)
+        if function is np.zeros_like
+        else np.ones(as_value(tape, array).shape)
+    )
 
 
 @_rule(np.shape, np.ndim, np.size)
@@ -285,8 +383,11 @@ def _spread(parents: Parents, term: str, right: str) -> Parents:
     return parents[tuple(slice(None) if x in letters else None for x in right)]
 
 
-def _one_axis(tape: Tape, function: Function, array: Recordable, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Value, int, dict[str, Any]]:
-    """The array, the axis of the function, and the other options; the array is flattened if no axis is given."""
+def _one_axis(
+    tape: Tape, function: Function, array: Recordable, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Value, int, dict[str, Any]]:
+    """The array, the axis of the function, and the other options; the array is flattened if no axis is
+    given."""
     source = as_value(tape, array)
     named = _options(function, args, options)
     axis = named.pop("axis", None)
@@ -321,7 +422,9 @@ def _axes(source: Value, axis: Any, function: Function) -> tuple[int, ...]:
     axes = tuple(range(source.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     for k in axes:
         if not isinstance(k, (int, np.integer)) or not -source.ndim <= k < source.ndim:
-            raise DeclarationError(f"program: {function.__name__}: axis {k!r} is out of bounds for shape {source.shape}.")
+            raise DeclarationError(
+                f"program: {function.__name__}: axis {k!r} is out of bounds for shape {source.shape}."
+            )
     return tuple(int(k) % source.ndim for k in axes)
 
 

@@ -1,9 +1,9 @@
 """Recognition of regular relations: patterns of a child and a parent that describe pairs of their entries.
 
-A template has a letter for each axis of the child and of the parent. Equal letters tie axes, possibly at a shift
-(``i+1``); a letter that occurs once runs over all values; an axis may be split into two letters (``(i c)``). Each
-template is verified by counting: all its pairs must be among the given ones, so that templates and remaining pairs
-together are exact.
+A template has a letter for each axis of the child and of the parent. Equal letters tie axes, possibly at a
+shift (``i+1``); a letter that occurs once runs over all values; an axis may be split into two letters (``(i
+c)``). Each template is verified by counting: all its pairs must be among the given ones, so that templates
+and remaining pairs together are exact.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Template:
     @property
     def tied(self) -> set[int]:
         """The letters that child and parent share."""
-        child, parent = ({letter for place in places for letter in place.letters} for places in (self.child, self.parent))
+        child, parent = (
+            {letter for place in places for letter in place.letters} for places in (self.child, self.parent)
+        )
         return child & parent
 
 
@@ -90,7 +92,12 @@ def recognise(child: Shape, parent: Shape, pairs: tuple[Nodes, Nodes]) -> tuple[
     nothing = np.zeros(0, dtype=np.int64)
     if not count:
         return [], nothing
-    index = [np.asarray(x) for shape, flat in ((child, pairs[0]), (parent, pairs[1])) if shape for x in np.unravel_index(flat, shape)]
+    index = [
+        np.asarray(x)
+        for shape, flat in ((child, pairs[0]), (parent, pairs[1]))
+        if shape
+        for x in np.unravel_index(flat, shape)
+    ]
     sizes = (*child, *parent)
     # a fixed seed, since any sample serves
     sample = np.random.default_rng(0).permutation(count)[:_TRIED]
@@ -106,23 +113,35 @@ def recognise(child: Shape, parent: Shape, pairs: tuple[Nodes, Nodes]) -> tuple[
     whole = not len(rest) and len(covers) <= MOST_TEMPLATES and (len(covers) < count or len(covers) == 1)
     # a few regular pairs among many others are not informative, nor is a pattern of a single pair
     repeated = [cover for cover in covers if len(cover[3]) > 1]
-    partial = len(repeated) <= MOST_TEMPLATES and 2 * len(np.unique(np.concatenate([nothing, *(cover[3] for cover in repeated)]))) > count
+    partial = (
+        len(repeated) <= MOST_TEMPLATES
+        and 2 * len(np.unique(np.concatenate([nothing, *(cover[3] for cover in repeated)]))) > count
+    )
     chosen = covers if whole else repeated if partial else []
     remaining = np.setdiff1d(np.arange(count), np.concatenate([nothing, *(cover[3] for cover in chosen)]))
-    return [_template(ties, shifts, letters, {}, len(child)) for ties, shifts, letters, _ in chosen], remaining
+    return [
+        _template(ties, shifts, letters, {}, len(child)) for ties, shifts, letters, _ in chosen
+    ], remaining
 
 
 def _splits(sizes: Sequence[int]) -> Iterator[dict[int, int]]:
-    """Sizes of the slower parts of split axes, by axis: no split, then one axis, then two, each in all ways."""
+    """Sizes of the slower parts of split axes, by axis: no split, then one axis, then two, each in all
+    ways."""
     yield {}
     ways = {axis: [part for part in range(2, size) if size % part == 0] for axis, size in enumerate(sizes)}
     for many in (1, 2):
         for axes in combinations(range(len(sizes)), many):
             for parts in product(*(ways[axis] for axis in axes)):
                 splits = dict(zip(axes, parts, strict=True))
-                whole = [(splits[axis], size // splits[axis]) if axis in splits else (size,) for axis, size in enumerate(sizes)]
+                whole = [
+                    (splits[axis], size // splits[axis]) if axis in splits else (size,)
+                    for axis, size in enumerate(sizes)
+                ]
                 # a part can be tied only to a part of equal size
-                if all(any(part in other for k, other in enumerate(whole) if k != axis for part in whole[axis]) for axis in splits):
+                if all(
+                    any(part in other for k, other in enumerate(whole) if k != axis for part in whole[axis])
+                    for axis in splits
+                ):
                     yield splits
 
 
@@ -160,11 +179,18 @@ def _single(parts: Sequence[_Part], count: int) -> tuple[Ties, tuple[int, ...], 
         ties.append(letter)
         shifts.append(int(part.index[0] - parts[first[letter]].index[0]))
     sizes = _letter_sizes(parts, ties, shifts)
-    return (tuple(ties), tuple(shifts), sizes) if sizes is not None and int(np.prod(sizes, dtype=np.int64)) == count else None
+    return (
+        (tuple(ties), tuple(shifts), sizes)
+        if sizes is not None and int(np.prod(sizes, dtype=np.int64)) == count
+        else None
+    )
 
 
-def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]], Nodes]:
-    """Greedy cover of the pairs by templates: ties, shifts, sizes of letters and pairs of each, and the uncovered pairs."""
+def _several(
+    parts: Sequence[_Part], count: int
+) -> tuple[list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]], Nodes]:
+    """Greedy cover of the pairs by templates: ties, shifts, sizes of letters and pairs of each, and the
+    uncovered pairs."""
     candidates: list[tuple[Ties, tuple[int, ...], tuple[int, ...], Nodes]] = []
     for spent, ties in enumerate(_partitions(len(parts)), start=1):
         if spent * count > _BUDGET:
@@ -177,7 +203,9 @@ def _several(parts: Sequence[_Part], count: int) -> tuple[list[tuple[Ties, tuple
                 key = key * (part.size + first.size) + part.index - first.index + first.size
         _, start, which = np.unique(key, return_index=True, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
-        shifts = np.stack([part.index[start] - first.index[start] for part, first in zip(parts, firsts)], axis=1)
+        shifts = np.stack(
+            [part.index[start] - first.index[start] for part, first in zip(parts, firsts)], axis=1
+        )
         groups = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
         for by, members in zip(shifts.tolist(), groups):
             sizes = _letter_sizes(parts, ties, by)
@@ -208,7 +236,9 @@ def _partitions(count: int) -> Iterator[Ties]:
     yield from sorted(ways, key=lambda way: (-len(set(way)), way))
 
 
-def _letter_sizes(parts: Sequence[_Part], ties: Sequence[int], shifts: Sequence[int]) -> tuple[int, ...] | None:
+def _letter_sizes(
+    parts: Sequence[_Part], ties: Sequence[int], shifts: Sequence[int]
+) -> tuple[int, ...] | None:
     """Number of values of each letter, from the shifts of its parts; None if no pattern describes them."""
     sizes = []
     for letter in range(max(ties, default=-1) + 1):
@@ -227,7 +257,13 @@ def _letter_sizes(parts: Sequence[_Part], ties: Sequence[int], shifts: Sequence[
     return tuple(sizes)
 
 
-def _template(ties: Sequence[int], shifts: Sequence[int], sizes: tuple[int, ...], splits: dict[int, int], child_axes: int) -> Template:
+def _template(
+    ties: Sequence[int],
+    shifts: Sequence[int],
+    sizes: tuple[int, ...],
+    splits: dict[int, int],
+    child_axes: int,
+) -> Template:
     low = [min(shift for shift, own in zip(shifts, ties) if own == letter) for letter in range(len(sizes))]
     places: list[Place] = []
     k = 0

@@ -21,9 +21,25 @@ NOTHING: frozenset[int] = frozenset()
 
 # numpy adds truth values by "or"; Python and programs add them as numbers. These functions keep truth values
 _LOGICAL = {
-    np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert, np.logical_and, np.logical_or, np.logical_xor, np.logical_not, np.maximum,
-    np.minimum, np.multiply, np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.where,
-}  # fmt: skip
+    np.bitwise_and,
+    np.bitwise_or,
+    np.bitwise_xor,
+    np.invert,
+    np.logical_and,
+    np.logical_or,
+    np.logical_xor,
+    np.logical_not,
+    np.maximum,
+    np.minimum,
+    np.multiply,
+    np.equal,
+    np.not_equal,
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+    np.where,
+}
 
 
 def _union(one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
@@ -81,7 +97,13 @@ def as_objects(parents: Any, shape: Shape) -> Parents:
     return result
 
 
-def record(tape: Tape, function: Callable[..., Array], sources: Sequence[Value], parents: Parents, dtype: np.dtype[Any] | None = None) -> Value:
+def record(
+    tape: Tape,
+    function: Callable[..., Array],
+    sources: Sequence[Value],
+    parents: Parents,
+    dtype: np.dtype[Any] | None = None,
+) -> Value:
     """Record a value computed by a function of batches.
 
     Args:
@@ -97,15 +119,22 @@ def record(tape: Tape, function: Callable[..., Array], sources: Sequence[Value],
     if dtype is None:
         try:
             with np.errstate(all="ignore"):
-                trial = np.asarray(function(*(np.ones((1, *source.shape), source.dtype) for source in sources)))
+                trial = np.asarray(
+                    function(*(np.ones((1, *source.shape), source.dtype) for source in sources))
+                )
         except (TypeError, ValueError) as error:
-            raise DeclarationError(f"program: values computed from {' and '.join(x.origin() for x in sources)} do not go together: {error}") from None
+            raise DeclarationError(
+                f"program: values computed from {' and '.join(x.origin() for x in sources)} do not go "
+                f"together: {error}"
+            ) from None
         assert trial.shape == (1, *parents.shape), (trial.shape, parents.shape)
         dtype = plain_array(trial, "program: the result of a function").dtype
     return Value(tape, tape.add(Compute(function, tuple(source.step for source in sources))), dtype, parents)
 
 
-def elementwise(tape: Tape, function: Callable[..., Any], inputs: Sequence[Recordable], **options: Any) -> Value:
+def elementwise(
+    tape: Tape, function: Callable[..., Any], inputs: Sequence[Recordable], **options: Any
+) -> Value:
     """Record an elementwise function.
 
     Raises:
@@ -116,14 +145,18 @@ def elementwise(tape: Tape, function: Callable[..., Any], inputs: Sequence[Recor
         shape = np.broadcast_shapes(*(source.shape for source in sources))
     except ValueError:
         shapes = " and ".join(f"{source.shape} (from {source.origin()})" for source in sources)
-        raise DeclarationError(f"program: {function.__name__} takes shapes that broadcast, got {shapes}.") from None
+        raise DeclarationError(
+            f"program: {function.__name__} takes shapes that broadcast, got {shapes}."
+        ) from None
     parents = sources[0].parents
     for source in sources[1:]:
         parents = UNION(parents, source.parents)
     as_numbers = function not in _LOGICAL
 
     def run(*batches: Array) -> Array:
-        result: Array = function(*(aligned(as_counts(x) if as_numbers else x, len(shape)) for x in batches), **options)
+        result: Array = function(
+            *(aligned(as_counts(x) if as_numbers else x, len(shape)) for x in batches), **options
+        )
         return result
 
     return record(tape, run, sources, as_objects(parents, shape))
@@ -135,15 +168,17 @@ def gather(tape: Tape, sources: Sequence[Value], numbers: Nodes) -> Value:
     Args:
         tape: tape of the run.
         sources: the values.
-        numbers: numbers of the entries in the concatenation of all values, counted from 1, in the shape of the
-            result; 0 gives a zero.
+        numbers: numbers of the entries in the concatenation of all values, counted from 1, in the shape of
+            the result; 0 gives a zero.
     """
     flat = numbers.ravel()
     filled = bool((flat == 0).any())
     if len(sources) == 1 and not filled:
         parents = sources[0].parents.ravel()[flat - 1]
     else:
-        parents = np.concatenate([as_objects(NOTHING, (1,)), *(source.parents.ravel() for source in sources)])[flat]
+        parents = np.concatenate(
+            [as_objects(NOTHING, (1,)), *(source.parents.ravel() for source in sources)]
+        )[flat]
 
     def run(*batches: Array) -> Array:
         count = max(len(x) for x in batches)
@@ -166,7 +201,9 @@ def select(source: Value, axis: int, index: Value) -> Value:
         DeclarationError: for an index that is not an integer; in a draw, for an index out of bounds.
     """
     if index.dtype.kind == "f":
-        raise DeclarationError(f"program: an index must be a whole number, but one computed from {index.origin()} is real.")
+        raise DeclarationError(
+            f"program: an index must be a whole number, but one computed from {index.origin()} is real."
+        )
     size, name = source.shape[axis], index.origin()
     before, after = source.shape[:axis], source.shape[axis + 1 :]
     options = union_along(source.parents, axis).reshape((*before, *[1] * index.ndim, *after))
@@ -177,7 +214,10 @@ def select(source: Value, axis: int, index: Value) -> Value:
         at = as_counts(at)
         if ((at < 0) | (at >= size)).any():
             worst = int(at[(at < 0) | (at >= size)].ravel()[0])
-            raise DeclarationError(f"program: an index computed from {name} is {worst} in a draw, but there are {size} entries, counted from 0.")
+            raise DeclarationError(
+                f"program: an index computed from {name} is {worst} in a draw, but there are {size} entries, "
+                "counted from 0."
+            )
         count = max(len(x), len(at))
         batch = np.arange(count).reshape(count, *[1] * index.ndim)
         x = np.broadcast_to(np.moveaxis(x, axis + 1, 1), (count, size, *before, *after))
@@ -191,10 +231,16 @@ def select(source: Value, axis: int, index: Value) -> Value:
 
 
 def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
-    """Select by an index with random parts: first by its plain parts, then by each random one along its axis."""
+    """Select by an index with random parts: first by its plain parts, then by each random one along its
+    axis."""
     plain = tuple(slice(None) if isinstance(k, Arraylike) else k for k in index)
-    if any(isinstance(k, bool) or not (k is None or k is Ellipsis or isinstance(k, (int, np.integer, slice))) for k in plain):
-        raise DeclarationError(f"program: {source!r} is indexed by values and by a list or an array; apply one after the other.")
+    if any(
+        isinstance(k, bool) or not (k is None or k is Ellipsis or isinstance(k, (int, np.integer, slice)))
+        for k in plain
+    ):
+        raise DeclarationError(
+            f"program: {source!r} is indexed by values and by a list or an array; apply one after the other."
+        )
     used = sum(1 for k in plain if k is not None and k is not Ellipsis)
     result = source[plain]
     axis = 0
@@ -207,7 +253,9 @@ def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
         elif not isinstance(k, (int, np.integer)):
             axis += 1
     if sum(value.ndim > 0 for _, value in values) > 1:
-        raise DeclarationError(f"program: {source!r} is indexed by several arrays of values; index one axis at a time.")
+        raise DeclarationError(
+            f"program: {source!r} is indexed by several arrays of values; index one axis at a time."
+        )
     # from the last, so that the positions of earlier axes remain valid
     for axis, value in reversed(values):
         result = select(result, axis, value)

@@ -53,10 +53,10 @@ def refuse_difference(one: Tape, other: Tape) -> None:
             lines = [line for tape in (one, other) if (line := _line_from(tape, k)) is not None]
             where = " or ".join(f"line {line}" for line in dict.fromkeys(lines)) or "its last line"
             raise DeclarationError(
-                f"program: two runs of it differ, first in what {where} computes. Random numbers of its own (random, "
-                "np.random, torch.rand) must not decide what a program does: draw them with t.sample. Make random "
-                "constants before the program runs, or in it with a fixed seed, np.random.default_rng(0); pass what one "
-                "run uses up, such as an iterator, as a list."
+                f"program: two runs of it differ, first in what {where} computes. Random numbers of its own "
+                "(random, np.random, torch.rand) must not decide what a program does: draw them with "
+                "t.sample. Make random constants before the program runs, or in it with a fixed seed, "
+                "np.random.default_rng(0); pass what one run uses up, such as an iterator, as a list."
             )
 
 

@@ -1,4 +1,5 @@
-"""Indices of a traced graph with a symmetric mask along which a network must nevertheless not share embeddings."""
+"""Indices of a traced graph with a symmetric mask along which a network must nevertheless not share
+embeddings."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def with_ordered(
 
 
 def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adjacency) -> list[Nodes]:
-    """Generators of the permutations of an index, everywhere and on parts of the nodes that leave the mask invariant."""
+    """Generators of the permutations of an index, everywhere and on parts of the nodes that leave the mask
+    invariant."""
     everywhere = [symmetry.permutation(order).numpy() for order in generators(symmetry.size)]
     identity = np.arange(adjacency.count)
     own = symmetry.values() >= 0
@@ -101,7 +103,9 @@ def _permutations(symmetry: Symmetry, others: Sequence[Symmetry], adjacency: Adj
             values = other.values()
             parts += [values == value for value in {0, other.size - 1}]
     distinct = {part[own].tobytes(): part for part in parts if part[own].any() and not part[own].all()}
-    partial = [np.where(part, permutation, identity) for part in distinct.values() for permutation in everywhere]
+    partial = [
+        np.where(part, permutation, identity) for part in distinct.values() for permutation in everywhere
+    ]
     return everywhere + [permutation for permutation in partial if _leaves_invariant(adjacency, permutation)]
 
 

@@ -1,4 +1,5 @@
-"""The tape of a run of a program: its steps, from which batches are drawn without running the program again."""
+"""The tape of a run of a program: its steps, from which batches are drawn without running the program
+again."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Statement:
         line: line of the program, for messages.
         kind: kind of the values.
         nodes: numbers of the nodes, in the shape of the value.
-        cliques: families of cliques of jointly drawn entries; for each, the axes of the value that index its cliques.
+        cliques: families of cliques of jointly drawn entries; for each, the axes of the value that index its
+            cliques.
         name: name of the variable or entries with the value; None before it is assigned.
     """
 
@@ -152,7 +154,8 @@ class Draw(Step):
 
 @dataclass(eq=False)
 class Settle(Step):
-    """The value of a statement: checked, cast to its kind, and rounded like the result, so that dependent values agree."""
+    """The value of a statement: checked, cast to its kind, and rounded like the result, so that dependent
+    values agree."""
 
     statement: Statement
     sources: tuple[int, ...]
@@ -165,7 +168,11 @@ class Settle(Step):
             _refuse_any(~np.isfinite(x), f"{name!r} has NaN or infinite values", drawing.count)
         elif kind.name == "category":
             # options are whole and >= 0; the comparison also rejects NaN
-            _refuse_any(~((x >= 0) & (x < kind.options) & (x == np.floor(x))), f"{name!r} is none of its {kind.options} options", drawing.count)
+            _refuse_any(
+                ~((x >= 0) & (x < kind.options) & (x == np.floor(x))),
+                f"{name!r} is none of its {kind.options} options",
+                drawing.count,
+            )
         return x.astype(kind.dtype)
 
 
@@ -222,7 +229,9 @@ class Tape:
         place = self.places[node]
         if place is not None:
             return self.variables[place[0]].entry(place[1])
-        return next(f"a t.{s.what} without a name (line {s.line})" for s in self.statements if node in s.nodes)
+        return next(
+            f"a t.{s.what} without a name (line {s.line})" for s in self.statements if node in s.nodes
+        )
 
     def replay(self, drawing: Drawing, releases: Mapping[int, Sequence[int]]) -> None:
         """Draw all variables.
@@ -233,7 +242,9 @@ class Tape:
         """
         self.execute(lambda step, inputs: step.run(inputs, drawing), releases)
 
-    def execute(self, run: Callable[[Step, Sequence[Array]], Array], releases: Mapping[int, Sequence[int]]) -> None:
+    def execute(
+        self, run: Callable[[Step, Sequence[Array]], Array], releases: Mapping[int, Sequence[int]]
+    ) -> None:
         """Run steps in order, each on the results of its sources.
 
         Args:
@@ -265,7 +276,8 @@ class Tape:
 
 
 def aligned(x: Array, axes: int) -> Array:
-    """Insert axes of size one after the batch axis, so that the batch broadcasts against others with ``axes`` axes."""
+    """Insert axes of size one after the batch axis, so that the batch broadcasts against others with ``axes``
+    axes."""
     return x.reshape(x.shape[0], *[1] * (axes + 1 - x.ndim), *x.shape[1:])
 
 
@@ -279,4 +291,6 @@ def _refuse_any(bad: Array, fact: str, count: int) -> None:
     if wrong:
         # a batch of one represents all draws
         draws = wrong if len(bad) == count else count
-        raise DeclarationError(f"program: {fact} in {draws} of {count} draws; change the statement, or what it is computed from.")
+        raise DeclarationError(
+            f"program: {fact} in {draws} of {count} draws; change the statement, or what it is computed from."
+        )

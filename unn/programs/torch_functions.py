@@ -55,13 +55,17 @@ def call(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str
         how = f" with option {next(iter(given_options))!r}" if name in _FUNCTIONS else ""
         raise DeclarationError(
             f"program: torch.{name} of {origin} is not recorded{how}; only elementwise functions of torch "
-            "are, such as torch.exp. Write it with operators and functions of numpy, such as np.sum(x, axis=0), "
-            "np.sort, np.einsum, np.stack."
+            "are, such as torch.exp. Write it with operators and functions of numpy, such as np.sum(x, "
+            "axis=0), np.sort, np.einsum, np.stack."
         )
     try:
-        return _FUNCTIONS[name](*(_plain(x) for x in args), **{key: _plain(x) for key, x in given_options.items()})
+        return _FUNCTIONS[name](
+            *(_plain(x) for x in args), **{key: _plain(x) for key, x in given_options.items()}
+        )
     except TypeError as error:
-        raise DeclarationError(f"program: torch.{name} with these arguments is not recorded: {error}.") from None
+        raise DeclarationError(
+            f"program: torch.{name} with these arguments is not recorded: {error}."
+        ) from None
 
 
 def _plain(x: Any) -> Any:

@@ -29,29 +29,41 @@ class Tracer:
         self.tape = Tape()
 
     @overload
-    def sample(self, name: str, distribution: Distribution, shape: int | Sequence[int] | None = None) -> Value: ...
+    def sample(
+        self, name: str, distribution: Distribution, shape: int | Sequence[int] | None = None
+    ) -> Value: ...
     @overload
     def sample(self, name: Distribution, *, shape: int | Sequence[int] | None = None) -> Value: ...
-    def sample(self, name: str | Distribution, distribution: Distribution | None = None, shape: int | Sequence[int] | None = None) -> Value:
+    def sample(
+        self,
+        name: str | Distribution,
+        distribution: Distribution | None = None,
+        shape: int | Sequence[int] | None = None,
+    ) -> Value:
         """Draw a random variable; each of its entries is a node.
 
         Args:
             name: name of the variable. Without one, assign the value to entries of an array from ``t.empty``.
-            distribution: distribution, whose parameters may depend on earlier variables, the parents of the entries.
+            distribution: distribution, whose parameters may depend on earlier variables, the parents of the
+                entries.
             shape: shape of independent draws; that of the parameters by default. Event axes follow.
 
         Returns:
-            Shape ``(*shape, *event)``; truth values from ``Bernoulli`` and ``Permutation``, integers from ``Categorical``.
+            Shape ``(*shape, *event)``; truth values from ``Bernoulli`` and ``Permutation``, integers from
+            ``Categorical``.
 
         Raises:
-            DeclarationError: for a name in use or not an identifier, an object that is not a distribution, or a shape
-                that does not fit the parameters.
+            DeclarationError: for a name in use or not an identifier, an object that is not a distribution, or
+                a shape that does not fit the parameters.
         """
         line = sys._getframe(1).f_lineno
         given, called = (name, None) if isinstance(name, Distribution) else (distribution, name)
         if not isinstance(given, Distribution):
             what = f" of {called!r}" if isinstance(called, str) else ""
-            raise DeclarationError(f"program: t.sample{what} takes a distribution such as unn.programs.Normal(0, 1), got {given!r}.")
+            raise DeclarationError(
+                f"program: t.sample{what} takes a distribution such as unn.programs.Normal(0, 1), got "
+                f"{given!r}."
+            )
         parameters = {key: as_value(self.tape, x) for key, x in given.parameters.items()}
         inner = {key: given.parameter_axes.get(key, 0) for key in parameters}
         shapes = [value.shape[: max(0, value.ndim - inner[key])] for key, value in parameters.items()]
@@ -59,7 +71,10 @@ class Tracer:
         # constants were checked before; computed parameters have a shape only now
         for key, value in parameters.items():
             if inner[key] and (not value.ndim or value.shape[-1] != given.kind.options):
-                raise DeclarationError(f"program: {title}: {given.kind.options} {key} are needed along the last axis, got shape {value.shape}.")
+                raise DeclarationError(
+                    f"program: {title}: {given.kind.options} {key} are needed along the last axis, got shape "
+                    f"{value.shape}."
+                )
         requested = None if shape is None else _shape(title, shape)
         try:
             batch = np.broadcast_shapes(*shapes)
@@ -68,7 +83,10 @@ class Tracer:
             batch = batch if requested is None else requested
         except ValueError:
             shapes_text = ", ".join(f"{key} {value.shape}" for key, value in parameters.items())
-            raise DeclarationError(f"program: {title}: shape {shape} does not fit the parameters of {type(given).__name__}: {shapes_text}.") from None
+            raise DeclarationError(
+                f"program: {title}: shape {shape} does not fit the parameters of {type(given).__name__}: "
+                f"{shapes_text}."
+            ) from None
         parents = as_objects(frozenset(), batch)
         for key, value in parameters.items():
             own = union_along(value.parents, -1) if inner[key] else value.parents
@@ -77,18 +95,28 @@ class Tracer:
         spread = as_objects(parents.reshape((*batch, *[1] * len(given.event))), whole)
         cliques = tuple((*range(len(batch)), len(batch) + axis) for axis in given.cliques)
         statement = self._statement("sample", line, given.kind, spread, cliques)
-        widths = tuple(int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items())
-        draw = Draw(given, statement, tuple(parameters), widths, tuple(value.step for value in parameters.values()), whole)
+        widths = tuple(
+            int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items()
+        )
+        draw = Draw(
+            given,
+            statement,
+            tuple(parameters),
+            widths,
+            tuple(value.step for value in parameters.values()),
+            whole,
+        )
         return self._settle(statement, self.tape.add(draw), called)
 
     def deterministic(self, value: Recordable, name: str | None = None, options: int | None = None) -> Value:
-        """Declare a value as a variable: each entry is a node, whose parents are the nodes it was computed from.
+        """Declare a value as a variable: each entry is a node, whose parents are the nodes it was computed
+        from.
 
         Args:
             value: value computed from earlier variables; a list of values is stacked.
             name: name of the variable. Without one, assign the value to entries of an array from ``t.empty``.
-            options: number of options of a categorical value, counted from 0. Without it, truth values (of comparisons,
-                ``&``, ``|``, ``~``, products of truth values) are binary, and all others real.
+            options: number of options of a categorical value, counted from 0. Without it, truth values (of
+                comparisons, ``&``, ``|``, ``~``, products of truth values) are binary, and all others real.
 
         Returns:
             The same value, as a node.
@@ -98,7 +126,9 @@ class Tracer:
         """
         line = sys._getframe(1).f_lineno
         if isinstance(value, str):
-            raise DeclarationError(f"program: t.deterministic takes the value first: t.deterministic(value, name={value!r}).")
+            raise DeclarationError(
+                f"program: t.deterministic takes the value first: t.deterministic(value, name={value!r})."
+            )
         if options is not None:
             whole_number("program: t.deterministic: the number of options", options, 2)
         source = as_value(self.tape, value)
@@ -107,7 +137,8 @@ class Tracer:
         return self._settle(statement, source.step, name)
 
     def constant(self, value: Recordable) -> Value:
-        """Convert a plain array to a value that random variables can index: ``t.constant([1, 2, 4])[z]``; not a variable.
+        """Convert a plain array to a value that random variables can index: ``t.constant([1, 2, 4])[z]``; not
+        a variable.
 
         Args:
             value: a number, an array or a list.
@@ -118,7 +149,8 @@ class Tracer:
         return as_value(self.tape, value)
 
     def empty(self, name: str, shape: int | Sequence[int]) -> Entries:
-        """Declare an array whose entries are assigned one by one, or slice by slice: ``C[i, j] = t.sample(...)``.
+        """Declare an array whose entries are assigned one by one, or slice by slice: ``C[i, j] =
+        t.sample(...)``.
 
         Args:
             name: name of the variable.
@@ -132,21 +164,27 @@ class Tracer:
     def _variable(self, name: str, shape: Shape) -> Recorded:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise DeclarationError(
-                f"program: a variable needs a name that is a Python identifier, got {name!r}; t.empty declares arrays of statements."
+                f"program: a variable needs a name that is a Python identifier, got {name!r}; t.empty "
+                "declares arrays of statements."
             )
         if name in self.tape.variables:
             raise DeclarationError(
-                f"program: the name {name!r} is in use; choose another, or declare an array with t.empty({name!r}, shape) and assign its entries."
+                f"program: the name {name!r} is in use; choose another, or declare an array with "
+                f"t.empty({name!r}, shape) and assign its entries."
             )
         recorded = Recorded(name, np.full(shape, -1, dtype=np.int64))
         self.tape.variables[name] = recorded
         return recorded
 
-    def _statement(self, what: str, line: int, kind: Kind, parents: Parents, cliques: tuple[tuple[int, ...], ...]) -> Statement:
+    def _statement(
+        self, what: str, line: int, kind: Kind, parents: Parents, cliques: tuple[tuple[int, ...], ...]
+    ) -> Statement:
         first = len(self.tape.parents)
         self.tape.parents.extend(parents.ravel().tolist())
         self.tape.places.extend([None] * parents.size)
-        statement = Statement(what, line, kind, np.arange(first, first + parents.size).reshape(parents.shape), cliques)
+        statement = Statement(
+            what, line, kind, np.arange(first, first + parents.size).reshape(parents.shape), cliques
+        )
         self.tape.statements.append(statement)
         return statement
 
@@ -166,7 +204,13 @@ def _shape(title: str, shape: int | Sequence[int]) -> Shape:
     Raises:
         DeclarationError: for an invalid shape, or one with an empty axis.
     """
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    sizes = (
+        (shape,)
+        if isinstance(shape, (int, np.integer))
+        else tuple(shape)
+        if isinstance(shape, (tuple, list))
+        else (shape,)
+    )
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise DeclarationError(f"program: {title} needs a shape of whole numbers >= 1, got {shape!r}.")

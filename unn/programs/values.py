@@ -16,7 +16,8 @@ from .tape import Load, Nodes, Recorded, Statement, Store, Tape
 class Value(Arraylike):
     """An immutable number or array in a program, computed from random variables.
 
-    It supports arithmetic, comparisons, indexing (also by other values) and numpy functions, all of which return values.
+    It supports arithmetic, comparisons, indexing (also by other values) and numpy functions, all of which
+    return values.
 
     Attributes:
         tape: tape of the run.
@@ -27,7 +28,14 @@ class Value(Arraylike):
         statement: statement that created it, if it is a node.
     """
 
-    def __init__(self, tape: Tape, step: int, dtype: np.dtype[Any], parents: Parents, statement: Statement | None = None) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        step: int,
+        dtype: np.dtype[Any],
+        parents: Parents,
+        statement: Statement | None = None,
+    ) -> None:
         self.tape = tape
         self.step = step
         self.shape = parents.shape
@@ -61,18 +69,26 @@ class Value(Arraylike):
         Raises:
             DeclarationError: always.
         """
-        raise DeclarationError(f"program: {self!r} cannot be changed; declare an array with t.empty to assign its entries one by one.")
+        raise DeclarationError(
+            f"program: {self!r} cannot be changed; declare an array with t.empty to assign its entries one "
+            "by one."
+        )
 
     def __iter__(self) -> Iterator[Value]:
         return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:
         what = f"array of shape {self.shape}" if self.shape else "value"
-        return f"{what} named {self.statement.name!r}" if self.statement and self.statement.name else f"{what} computed from {self.origin()}"
+        return (
+            f"{what} named {self.statement.name!r}"
+            if self.statement and self.statement.name
+            else f"{what} computed from {self.origin()}"
+        )
 
 
 class Entries(Arraylike):
-    """An array of a program whose entries are assigned statement by statement: ``C[i, j] = t.deterministic(...)``.
+    """An array of a program whose entries are assigned statement by statement: ``C[i, j] =
+    t.deterministic(...)``.
 
     Args:
         tape: tape of the run.
@@ -103,16 +119,19 @@ class Entries(Arraylike):
         if (nodes < 0).any():
             missing = self.recorded.entry(int(places[nodes < 0].ravel()[0]))
             raise DeclarationError(
-                f"program: {missing!r} is read before it has a value; entries are assigned by {name}[i, j] = ..., all indices at once."
+                f"program: {missing!r} is read before it has a value; entries are assigned by {name}[i, j] = "
+                "..., all indices at once."
             )
-        return Value(self.tape, self.tape.add(Load(name, places)), self.recorded.values.dtype, singletons(nodes))
+        return Value(
+            self.tape, self.tape.add(Load(name, places)), self.recorded.values.dtype, singletons(nodes)
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Assign the value of a statement to entries.
 
         Raises:
-            DeclarationError: for a value that is not from a statement or already has a name, an entry that already has
-                a value, another shape, values of different kinds in one array, or a random index.
+            DeclarationError: for a value that is not from a statement or already has a name, an entry that
+                already has a value, another shape, values of different kinds in one array, or a random index.
         """
         recorded, name = self.recorded, self.recorded.name
         index = index if isinstance(index, tuple) else (index,)
@@ -123,10 +142,13 @@ class Entries(Arraylike):
         entry = recorded.entry(int(places.ravel()[0])) if places.size else name
         if not isinstance(value, Value) or value.statement is None:
             raise DeclarationError(
-                f"program: {entry!r} takes what t.sample or t.deterministic returns, got {value!r}; wrap it: t.deterministic(...)."
+                f"program: {entry!r} takes what t.sample or t.deterministic returns, got {value!r}; wrap it: "
+                "t.deterministic(...)."
             )
         if value.tape is not self.tape:
-            raise DeclarationError(f"program: {entry!r} takes values of its own run, got {value!r} of another.")
+            raise DeclarationError(
+                f"program: {entry!r} takes values of its own run, got {value!r} of another."
+            )
         statement = value.statement
         if statement.name is not None:
             raise DeclarationError(
@@ -134,7 +156,10 @@ class Entries(Arraylike):
                 "for a copy write t.deterministic(...)."
             )
         if places.shape != value.shape:
-            raise DeclarationError(f"program: {entry!r} and what follows have shape {places.shape}, but the value has shape {value.shape}.")
+            raise DeclarationError(
+                f"program: {entry!r} and what follows have shape {places.shape}, but the value has shape "
+                f"{value.shape}."
+            )
         bind(self.tape, value, recorded, places)
 
     def __iter__(self) -> Iterator[Value]:
@@ -152,7 +177,8 @@ def singletons(nodes: Nodes) -> Parents:
 
 
 def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
-    """Bind the value of a statement to entries of a variable, given by flat indices in the shape of the value.
+    """Bind the value of a statement to entries of a variable, given by flat indices in the shape of the
+    value.
 
     Raises:
         DeclarationError: for an entry that already has a value, or values of different kinds.
@@ -164,12 +190,14 @@ def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
     assigned = flat[node_of[flat] >= 0]
     if len(assigned) or len(np.unique(flat)) < len(flat):
         repeated = int(assigned[0]) if len(assigned) else int(flat[0])
-        raise DeclarationError(f"program: {recorded.entry(repeated)!r} has a value already; a node is assigned once.")
+        raise DeclarationError(
+            f"program: {recorded.entry(repeated)!r} has a value already; a node is assigned once."
+        )
     first = recorded.entry(int(flat[0])) if len(flat) < recorded.nodes.size else recorded.name
     if recorded.kind not in (None, statement.kind):
         raise DeclarationError(
-            f"program: {first!r} is {statement.kind}, but other entries of {recorded.name!r} are {recorded.kind}; use an array for each, "
-            "or make them alike (x * 1.0 is real, x > 0 is binary)."
+            f"program: {first!r} is {statement.kind}, but other entries of {recorded.name!r} are "
+            f"{recorded.kind}; use an array for each, or make them alike (x * 1.0 is real, x > 0 is binary)."
         )
     recorded.kind = statement.kind
     statement.name = first

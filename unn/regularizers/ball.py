@@ -59,7 +59,8 @@ class Ball(AlongAxis):
         return batch_all(norm <= self.radius * (1 + tolerance(x.dtype)))
 
     def _norm(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Mask of the rows outside the ball, and their norms (1 inside, where the norm is not differentiable at 0)."""
+        """Mask of the rows outside the ball, and their norms (1 inside, where the norm is not differentiable
+        at 0)."""
         # scaled by the largest entry, so that squares neither overflow nor underflow
         peak = t.detach().abs().amax(self.dim, keepdim=True).clamp(min=self.radius / t.shape[self.dim])
         peak = torch.where(peak.isinf(), torch.finfo(t.dtype).max, peak)

@@ -21,10 +21,12 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 3e-2, to
 class Regularizer(ABC):
     """A strictly convex function Psi over the values of one variable.
 
-    Values ``x`` and pre-activations ``t`` have shape ``(batch, *axes)``. A boolean ``mask``, broadcastable to them, is true
-    at existing entries: padded entries contribute nothing and have activation 0, even if a whole row is padded.
+    Values ``x`` and pre-activations ``t`` have shape ``(batch, *axes)``. A boolean ``mask``, broadcastable to
+    them, is true at existing entries: padded entries contribute nothing and have activation 0, even if a
+    whole row is padded.
 
-    For all x, t: ``value(x) + conjugate(t) >= <x, t>``, with equality exactly at ``x = mirror(t)`` (Fenchel-Young).
+    For all x, t: ``value(x) + conjugate(t) >= <x, t>``, with equality exactly at ``x = mirror(t)``
+    (Fenchel-Young).
     """
 
     bounded: ClassVar[bool] = False
@@ -50,17 +52,21 @@ class Regularizer(ABC):
 
     @abstractmethod
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Whether x is in the domain, up to the tolerance of its dtype; shape ``(batch,)``, boolean, false for NaN."""
+        """Whether x is in the domain, up to the tolerance of its dtype; shape ``(batch,)``, boolean, false
+        for NaN."""
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """A draw from the exponential family with mean ``mirror(t)``, shape of ``t``.
 
         Raises:
             UnnError: if the regularizer is not the entropy of an exponential family with that mean.
         """
         raise UnnError(
-            f"{type(self).__name__} is not the entropy of an exponential family with mean mirror(t), so it has no sample(); "
-            "use Entropy, BinaryEntropy, SignedEntropy or SquaredNorm for variables to be sampled."
+            f"{type(self).__name__} is not the entropy of an exponential family with mean mirror(t), so it "
+            "has no sample(); use Entropy, BinaryEntropy, SignedEntropy or SquaredNorm for variables to be "
+            "sampled."
         )
 
     def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -86,16 +92,17 @@ class Regularizer(ABC):
         return ()
 
     def loss(self, t: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The Fenchel-Young loss Psi(target) + Psi*(t) - <target, t>, shape ``(batch,)``: never negative, 0 at mirror(t).
+        """The Fenchel-Young loss Psi(target) + Psi*(t) - <target, t>, shape ``(batch,)``: never negative, 0
+        at mirror(t).
 
-        For ``Entropy`` and a one-hot target it is the cross-entropy of softmax(t); for ``SignedEntropy`` the binary
-        cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
+        For ``Entropy`` and a one-hot target it is the cross-entropy of softmax(t); for ``SignedEntropy`` the
+        binary cross-entropy of the mean parameter sigmoid(2t) (Blondel et al., 2020, Section 3).
 
         Args:
             t: scores, shape ``(batch, *axes)``.
-            target: a point of the domain, shape of ``t`` or broadcastable by axes of size 1. For a regularizer on the
-                simplex also class numbers, of an integer dtype and the shape of ``t`` without the axis that sums to
-                one, as in ``torch.nn.functional.cross_entropy``.
+            target: a point of the domain, shape of ``t`` or broadcastable by axes of size 1. For a
+                regularizer on the simplex also class numbers, of an integer dtype and the shape of ``t``
+                without the axis that sums to one, as in ``torch.nn.functional.cross_entropy``.
             mask: mask of existing entries, as in all methods.
 
         Raises:
@@ -112,8 +119,8 @@ class Regularizer(ABC):
         sizes = zip(target.shape, t.shape, strict=False)
         if target.ndim != t.ndim or any(own not in (1, size) for own, size in sizes):
             raise ObservationError(
-                f"{self!r}: loss needs a target of the shape of the scores, {tuple(t.shape)}, got {tuple(target.shape)} of {target.dtype}."
-                f"{self._target_hint(t)}"
+                f"{self!r}: loss needs a target of the shape of the scores, {tuple(t.shape)}, got "
+                f"{tuple(target.shape)} of {target.dtype}.{self._target_hint(t)}"
             )
         return target if target.is_floating_point() else target.to(t.dtype)
 
@@ -144,7 +151,8 @@ def real_number(owner: str, argument: str, value: object, over: bool = False) ->
         owner: name of the class, for the message.
         argument: name of the argument, for the message.
         value: the argument.
-        over: whether the class has an argument ``over``, for which a string in place of a number is probably meant.
+        over: whether the class has an argument ``over``, for which a string in place of a number is probably
+            meant.
 
     Raises:
         DeclarationError: if the value is not a number.
@@ -178,7 +186,8 @@ def is_transformed(*tensors: Tensor) -> bool:
 
 
 def merged(size: int, x: Tensor, dim: int | None) -> Tensor:
-    """Merge the axis ``dim`` of a ``torch.func.vmap`` (None if x lacks it) into the batch axis, which is the first."""
+    """Merge the axis ``dim`` of a ``torch.func.vmap`` (None if x lacks it) into the batch axis, which is the
+    first."""
     return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
 

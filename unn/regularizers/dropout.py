@@ -12,8 +12,8 @@ from .elementwise import Elementwise
 class Dropped(Regularizer):
     """m Psi(x / m) with a fixed mask m >= 0, for an elementwise Psi; entries with m = 0 are confined to 0.
 
-    The mirror is ``m * mirror(t)``, the conjugate ``m * conjugate(t)``: updates with a mask fixed over all iterations are
-    exact coordinate descent on this energy (docs/theory.md, Dropout).
+    The mirror is ``m * mirror(t)``, the conjugate ``m * conjugate(t)``: updates with a mask fixed over all
+    iterations are exact coordinate descent on this energy (docs/theory.md, Dropout).
 
     Args:
         inner: the elementwise regularizer Psi.

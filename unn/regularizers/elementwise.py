@@ -88,7 +88,9 @@ class SquaredNorm(Elementwise):
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.isfinite()
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         return self.mirror(t + normal(t.shape, t, generator), mask)
 
 
@@ -130,7 +132,8 @@ class BinaryEntropy(Elementwise):
         return _phi(x) + _phi(1 - x)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # softplus switches to the identity at 20, which costs 2e-9 in float64; the second derivative of logaddexp is NaN at large scores
+        # softplus switches to the identity at 20, which costs 2e-9 in float64; the second derivative of
+        # logaddexp is NaN at large scores
         return -torch.nn.functional.logsigmoid(-t)
 
     def entry_mirror(self, t: Tensor) -> Tensor:
@@ -139,13 +142,16 @@ class BinaryEntropy(Elementwise):
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return (x >= -tolerance) & (x <= 1 + tolerance)
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         x = (uniform(t.shape, t, generator) < self.mirror(t)).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
 
 
 class SignedEntropy(Elementwise):
-    """Psi(x) = phi((1+x)/2) + phi((1-x)/2) on [-1, 1], phi(p) = p log p: the tanh activation. Samples are -1 or 1."""
+    """Psi(x) = phi((1+x)/2) + phi((1-x)/2) on [-1, 1], phi(p) = p log p: the tanh activation. Samples are -1
+    or 1."""
 
     bounded = True
     formula = "sum phi((1+x)/2) + phi((1-x)/2), -1 <= x <= 1, phi(p) = p log p"
@@ -158,7 +164,8 @@ class SignedEntropy(Elementwise):
         return _phi((1 + x) / 2) + _phi((1 - x) / 2)
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0, logaddexp that at large scores
+        # log(2 cosh t); |t| + log1p(exp(-2|t|)) would lose the second derivative at 0, logaddexp that at
+        # large scores
         twice = 2 * t
         return -0.5 * (torch.nn.functional.logsigmoid(twice) + torch.nn.functional.logsigmoid(-twice))
 
@@ -168,7 +175,9 @@ class SignedEntropy(Elementwise):
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.abs() <= 1 + tolerance
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         x = torch.where(uniform(t.shape, t, generator) < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
 
@@ -192,7 +201,8 @@ class Box(Elementwise):
         return 0.5 * x * x
 
     def entry_conjugate(self, t: Tensor) -> Tensor:
-        # on each side of the box Psi* is affine; inf * low would be nan for low = 0, hence the separate excess
+        # on each side of the box Psi* is affine; inf * low would be nan for low = 0, hence the separate
+        # excess
         x = t.clamp(self.low, self.high)
         above, below = (t - self.high).relu(), (self.low - t).relu()
         return 0.5 * x * x + _scale_excess(above, self.high) - _scale_excess(below, self.low)

@@ -17,11 +17,13 @@ _NOTHING = 1e-14
 
 
 class LogPartition(Regularizer):
-    """Psi(x) = -H(x), the largest entropy of a distribution over structures with mean x, on the convex hull of the structures.
+    """Psi(x) = -H(x), the largest entropy of a distribution over structures with mean x, on the convex hull
+    of the structures.
 
-    The conjugate is the log-partition log sum_s exp <t, s>, its gradient the marginals (undirected-network paper, eq.
-    17, 18 and 20; Wainwright and Jordan, 2008, Section 3.6). A subclass defines ``conjugate``, ``argmax`` and, if
-    possible, ``sample``. The other methods have defaults; override those with a closed form, such as ``contains``.
+    The conjugate is the log-partition log sum_s exp <t, s>, its gradient the marginals (undirected-network
+    paper, eq. 17, 18 and 20; Wainwright and Jordan, 2008, Section 3.6). A subclass defines ``conjugate``,
+    ``argmax`` and, if possible, ``sample``. The other methods have defaults; override those with a closed
+    form, such as ``contains``.
     """
 
     bounded = True
@@ -53,8 +55,8 @@ class LogPartition(Regularizer):
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Psi(x), shape ``(batch,)``; +inf outside the convex hull.
 
-        The supremum of <x, t> - conjugate(t) over t, computed by L-BFGS in float64 for each batch element: slow, and
-        differentiable once. For known scores, ``value_at_mirror`` is exact and cheap.
+        The supremum of <x, t> - conjugate(t) over t, computed by L-BFGS in float64 for each batch element:
+        slow, and differentiable once. For known scores, ``value_at_mirror`` is exact and cheap.
 
         Raises:
             DerivativeError: for a second derivative, in either mode.
@@ -75,13 +77,16 @@ class LogPartition(Regularizer):
             inside = self.contains(x, mask)
             dual = x.new_zeros(x.shape, dtype=torch.float64)
             if bool(inside.any()):
-                dual[inside] = self.scores_of(x[inside], None if mask is None else mask.expand(x.shape)[inside])[0]
+                dual[inside] = self.scores_of(
+                    x[inside], None if mask is None else mask.expand(x.shape)[inside]
+                )[0]
         dual = torch.where(inside.view(-1, *[1] * (x.ndim - 1)), dual, 0)
         supremum = inner(x.double(), dual) - self.conjugate(dual, mask)
         return torch.where(inside, supremum, torch.inf).to(x.dtype), dual.to(x.dtype)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Whether x is the mean of a distribution over structures, up to a tolerance; by default, searches for its scores."""
+        """Whether x is the mean of a distribution over structures, up to a tolerance; by default, searches
+        for its scores."""
         return _near(x, self.scores_of(x, mask)[1])
 
     @torch.no_grad()
@@ -101,12 +106,18 @@ class LogPartition(Regularizer):
             goal = torch.nan_to_num(wide[b : b + 1], 0.0)
             row_mask = None if mask is None else mask.expand(x.shape)[b : b + 1].cpu()
 
-            def negative(flat: np.ndarray[Any, np.dtype[np.float64]], goal: Tensor = goal, row_mask: Tensor | None = row_mask) -> tuple[float, Any]:
+            def negative(
+                flat: np.ndarray[Any, np.dtype[np.float64]],
+                goal: Tensor = goal,
+                row_mask: Tensor | None = row_mask,
+            ) -> tuple[float, Any]:
                 t = torch.from_numpy(flat).view_as(goal).requires_grad_()
                 with torch.enable_grad():
                     partition = self.conjugate(t, row_mask).sum()
                     (marginals,) = torch.autograd.grad(partition, t)
-                return float(partition.detach() - inner(goal, t.detach()).sum()), (marginals - goal).flatten().numpy()
+                return float(partition.detach() - inner(goal, t.detach()).sum()), (
+                    marginals - goal
+                ).flatten().numpy()
 
             start = goal.clamp(min=_NOTHING).log().flatten().numpy()
             options = {"maxiter": 2000, "maxfun": 4000, "ftol": 0.0, "gtol": 1e-11, "maxcor": 30}
@@ -151,7 +162,9 @@ class _Supremum(torch.autograd.Function):
         return batch_sum(_Slope.apply(x, dual, ctx.regularizer) * direction), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, mask: Tensor | None, regularizer: LogPartition) -> tuple[Any, Any]:
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, mask: Tensor | None, regularizer: LogPartition
+    ) -> tuple[Any, Any]:
         flat = merged(info.batch_size, x, in_dims[0])
         whole = None if mask is None else merged(info.batch_size, mask, in_dims[1])
         psi, dual = _Supremum.apply(flat, whole, regularizer)

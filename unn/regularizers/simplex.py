@@ -19,7 +19,9 @@ class AlongAxis(Regularizer):
 
     def __init__(self, over: str | None = None) -> None:
         if over is not None and not isinstance(over, str):
-            raise DeclarationError(f"{type(self).__name__}: over is the name of an axis such as over='label', got {over!r}.")
+            raise DeclarationError(
+                f"{type(self).__name__}: over is the name of an axis such as over='label', got {over!r}."
+            )
         self.over = over
         self.dim = -1
 
@@ -32,7 +34,9 @@ class AlongAxis(Regularizer):
         if self.over is None:
             return self
         if self.over not in axes:
-            raise DeclarationError(f"variable {name!r} has no axis {self.over!r} for {self!r}.{suggest(self.over, axes)}")
+            raise DeclarationError(
+                f"variable {name!r} has no axis {self.over!r} for {self!r}.{suggest(self.over, axes)}"
+            )
         bound = copy.copy(self)
         bound.dim = axes.index(self.over) - len(axes)
         return bound
@@ -98,14 +102,19 @@ class Simplex(AlongAxis):
             return super()._point_of(target, t, mask)
         classes = torch.arange(count, device=t.device).view([-1] + [1] * (-1 - self.dim))
         point = (target.unsqueeze(self.dim) == classes).to(t.dtype)
-        exists = torch.ones_like(target, dtype=torch.bool) if mask is None else mask.expand(t.shape).any(self.dim)
+        exists = (
+            torch.ones_like(target, dtype=torch.bool) if mask is None else mask.expand(t.shape).any(self.dim)
+        )
         try:
             invalid = bool((exists & ((target < 0) | (target >= count))).any())
         except RuntimeError:
             # values cannot be inspected under vmap; an invalid target has loss +inf
             invalid = False
         if invalid:
-            raise ObservationError(f"{self!r}: class numbers of a loss go from 0 to {count - 1}, got {int(target.amin())} to {int(target.amax())}.")
+            raise ObservationError(
+                f"{self!r}: class numbers of a loss go from 0 to {count - 1}, got {int(target.amin())} to "
+                f"{int(target.amax())}."
+            )
         return point
 
     def _target_hint(self, t: Tensor) -> str:
@@ -138,7 +147,9 @@ class Entropy(Simplex):
         super().__init__(over)
         self.temperature = real_number(type(self).__name__, "temperature", temperature, over=True)
         if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise DeclarationError(f"{type(self).__name__} needs a finite temperature > 0, got {temperature}.")
+            raise DeclarationError(
+                f"{type(self).__name__} needs a finite temperature > 0, got {temperature}."
+            )
 
     def row_value(self, x: Tensor) -> Tensor:
         negative: Tensor = torch.special.entr(x).sum(self.dim) * -self.temperature
@@ -148,7 +159,9 @@ class Entropy(Simplex):
         if self.temperature >= 1:
             return self.temperature * torch.logsumexp(t / self.temperature, self.dim)
         peak = t.detach().amax(self.dim, keepdim=True)
-        return peak.squeeze(self.dim) + self.temperature * torch.logsumexp((t - peak) / self.temperature, self.dim)
+        return peak.squeeze(self.dim) + self.temperature * torch.logsumexp(
+            (t - peak) / self.temperature, self.dim
+        )
 
     def row_mirror(self, t: Tensor) -> Tensor:
         if self.temperature == 1:
@@ -159,7 +172,9 @@ class Entropy(Simplex):
             wide = wide - wide.detach().amax(self.dim, keepdim=True)
         return torch.softmax(wide / self.temperature, self.dim).to(t.dtype)
 
-    def sample(self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         rows, empty = self._rows(t, mask)
         noise = uniform(t.shape, widened(t), generator)
         wide = widened(rows)
@@ -172,7 +187,8 @@ class Entropy(Simplex):
 
 
 def mirror_of_finite(regularizer: Regularizer, t: Tensor) -> Tensor:
-    """``regularizer.mirror(t)`` of finite scores, without the search of ``Entropy`` for rows of -inf alone."""
+    """``regularizer.mirror(t)`` of finite scores, without the search of ``Entropy`` for rows of -inf
+    alone."""
     return regularizer.row_mirror(t) if type(regularizer) is Entropy else regularizer.mirror(t)
 
 
@@ -196,7 +212,8 @@ class SimplexNorm(Simplex):
             ordered = wide.detach().sort(self.dim, descending=True).values
             rank = torch.arange(1, t.shape[self.dim] + 1, dtype=wide.dtype, device=t.device)
             rank = rank.view([-1] + [1] * (-1 - self.dim))
-            # relative to the largest score: in cumulative sums of large scores, the 1 would be lost to rounding
+            # relative to the largest score: in cumulative sums of large scores, the 1 would be lost to
+            # rounding
             shifted = ordered - ordered.narrow(self.dim, 0, 1)
             # 0 occurs only for NaN, which must propagate to the result
             size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True).clamp(min=1)
@@ -209,10 +226,12 @@ class SimplexNorm(Simplex):
 
 
 class TsallisEntropy(Simplex):
-    """Psi(x) = sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters et al., 2019).
+    """Psi(x) = sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters et al.,
+    2019).
 
     Args:
-        alpha: 1 < alpha <= 2; sparser as it grows. alpha = 2 is sparsemax, alpha -> 1 is softmax (use ``Entropy``).
+        alpha: 1 < alpha <= 2; sparser as it grows. alpha = 2 is sparsemax, alpha -> 1 is softmax (use
+            ``Entropy``).
         over: the axis along which entries sum to one; the last by default.
     """
 
@@ -223,7 +242,9 @@ class TsallisEntropy(Simplex):
         super().__init__(over)
         self.alpha = real_number("TsallisEntropy", "alpha", alpha, over=True)
         if not 1 < self.alpha <= 2:
-            raise DeclarationError(f"TsallisEntropy needs 1 < alpha <= 2, got {alpha}; for alpha = 1 use Entropy().")
+            raise DeclarationError(
+                f"TsallisEntropy needs 1 < alpha <= 2, got {alpha}; for alpha = 1 use Entropy()."
+            )
 
     def row_value(self, x: Tensor) -> Tensor:
         positive = x > 0
@@ -256,7 +277,8 @@ class TsallisEntropy(Simplex):
             middle = low + width
             total = self._powers(scores - middle)[0].sum(self.dim, keepdim=True)
             low = torch.where(total >= 1, middle, low)
-        # the sum is convex and decreasing, so Newton's method from below increases to the root without overshooting
+        # the sum is convex and decreasing, so Newton's method from below increases to the root without
+        # overshooting
         for _ in range(4):
             low = self._newton(scores, low)
         return low
@@ -266,7 +288,8 @@ class TsallisEntropy(Simplex):
         return threshold + (power.sum(self.dim, keepdim=True) - 1) / slope.sum(self.dim, keepdim=True)
 
     def _powers(self, excess: Tensor) -> tuple[Tensor, Tensor]:
-        """(1 + (alpha-1) excess)_+^(1/(alpha-1)) and its derivative, which is exp(excess) as alpha tends to 1."""
+        """(1 + (alpha-1) excess)_+^(1/(alpha-1)) and its derivative, which is exp(excess) as alpha tends to
+        1."""
         change, exponent = (self.alpha - 1) * excess, 1 / (self.alpha - 1)
         positive = change > -1
         change = torch.where(positive, change, 0)

@@ -1,7 +1,8 @@
 """Run folders: configuration, metrics, checkpoints and weights of a training run.
 
-A run folder holds ``config.json``, ``metrics.jsonl``, ``checkpoints/``, ``plots/`` and, once training has finished, ``model.safetensors``.
-Every file is replaced atomically or append-only; no file can execute code when it is read.
+A run folder holds ``config.json``, ``metrics.jsonl``, ``checkpoints/``, ``plots/`` and, once training has
+finished, ``model.safetensors``. Every file is replaced atomically or append-only; no file can execute code
+when it is read.
 """
 
 import lazy_loader

@@ -57,16 +57,26 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Pat
 
     content, tensors = take_apart(checkpoint.state)
     packed = to_bytes(tensors)
-    head = {"format": FORMAT, "unn": __version__, "step": checkpoint.step, "signature": list(checkpoint.signature), "state": content}
+    head = {
+        "format": FORMAT,
+        "unn": __version__,
+        "step": checkpoint.step,
+        "signature": list(checkpoint.signature),
+        "state": content,
+    }
     path = _checkpoint_path(folder, checkpoint.step)
-    write_folder_atomically(path, {TENSORS: packed, STATE: json.dumps({**head, "sha256": _digest(head, packed)}).encode()})
+    write_folder_atomically(
+        path, {TENSORS: packed, STATE: json.dumps({**head, "sha256": _digest(head, packed)}).encode()}
+    )
     try:
         steps = checkpoint_steps(folder)
         earlier = [step for step in steps if step <= checkpoint.step]
         for step in [*earlier[: -max(1, keep)], *(step for step in steps if step > checkpoint.step)]:
             delete_folder(_checkpoint_path(folder, step))
     except OSError as error:
-        raise DataError(f"{path} is written, but an older checkpoint cannot be deleted: {error.strerror or error}.") from None
+        raise DataError(
+            f"{path} is written, but an older checkpoint cannot be deleted: {error.strerror or error}."
+        ) from None
     return path
 
 
@@ -82,8 +92,16 @@ def _digest(head: dict[str, Any], packed: bytes) -> str:
 def checkpoint_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints of a run, in order."""
     root = folder / CHECKPOINTS
-    names = [re.fullmatch(r"step-([0-9]{9,18})", path.name) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    return sorted(int(match.group(1)) for match in names if match and match.group() == _checkpoint_path(folder, int(match.group(1))).name)
+    names = (
+        [re.fullmatch(r"step-([0-9]{9,18})", path.name) for path in root.iterdir() if path.is_dir()]
+        if root.is_dir()
+        else []
+    )
+    return sorted(
+        int(match.group(1))
+        for match in names
+        if match and match.group() == _checkpoint_path(folder, int(match.group(1))).name
+    )
 
 
 def newest_checkpoint(
@@ -114,7 +132,10 @@ def newest_checkpoint(
             continue
         difference = _difference(checkpoint, signature)
         if difference and all(_difference(checkpoint, other) for other in earlier):
-            raise DataError(f"{folder}: the checkpoint of step {step} belongs to another graph, or was trained with other options: {difference}")
+            raise DataError(
+                f"{folder}: the checkpoint of step {step} belongs to another graph, or was trained with "
+                f"other options: {difference}"
+            )
         return checkpoint, warnings
     if warnings:
         raise DataError(" ".join([*warnings, "No checkpoint of this run can be read; train it anew."]))
@@ -141,11 +162,13 @@ def require_options(folder: Path, options: Sequence[str], earlier: Sequence[Sequ
             checkpoint = Checkpoint(step, tuple(theirs), {}, int(head["format"]))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        if checkpoint.format not in READABLE or any(not _difference(checkpoint, lines) for lines in (options, *earlier)):
+        if checkpoint.format not in READABLE or any(
+            not _difference(checkpoint, lines) for lines in (options, *earlier)
+        ):
             return
         raise DataError(
-            f"{folder}: the checkpoint of step {step} was trained with other options: {_difference(checkpoint, options)} "
-            "Put the option back in config.json, or begin a new run."
+            f"{folder}: the checkpoint of step {step} was trained with other options: "
+            f"{_difference(checkpoint, options)} Put the option back in config.json, or begin a new run."
         )
 
 
@@ -166,7 +189,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
                 raise ValueError("the checksum does not match")
             state = put_together(head["state"], from_bytes(packed))
-            return Checkpoint(int(head["step"]), tuple(current_name(str(line)) for line in head["signature"]), dict(state), format_version)
+            return Checkpoint(
+                int(head["step"]),
+                tuple(current_name(str(line)) for line in head["signature"]),
+                dict(state),
+                format_version,
+            )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _CorruptError(f"{path} is corrupt ({type(error).__name__}: {error}).") from None
     raise DataError(
@@ -180,7 +208,9 @@ def _difference(checkpoint: Checkpoint, signature: Sequence[str]) -> str:
     they are equal."""
     if checkpoint.format == 1:
         present = {line.split(":")[0] for line in checkpoint.signature}
-        signature = [line for line in signature if not line.startswith("option ") or line.split(":")[0] in present]
+        signature = [
+            line for line in signature if not line.startswith("option ") or line.split(":")[0] in present
+        ]
     return first_difference(checkpoint.signature, signature)
 
 
@@ -190,7 +220,9 @@ def first_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
         if line not in ours:
             subject = line.split(":")[0]
             other = next((own for own in ours if own.split(":")[0] == subject), None)
-            return f"it has [{line}], but the resumed run has " + (f"[{other}]." if other else "no such entry.")
+            return f"it has [{line}], but the resumed run has " + (
+                f"[{other}]." if other else "no such entry."
+            )
     for line in ours:
         if line not in theirs:
             return f"it lacks [{line}]."

@@ -52,7 +52,9 @@ def _commit(folder: Path) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -29,7 +29,9 @@ def config_from_json(config_type: type[C], content: Mapping[str, Any], where: st
     try:
         return dacite.from_dict(config_type, content, dacite.Config(strict=True, cast=[tuple, Path]))
     except dacite.MissingValueError as error:
-        raise DataError(f"{where} lacks the option {error.field_path!r}; it was written by another version.") from None
+        raise DataError(
+            f"{where} lacks the option {error.field_path!r}; it was written by another version."
+        ) from None
     except (dacite.DaciteError, TypeError, ValueError) as error:
         raise DataError(f"{where}: {error}; it was written by another version, or changed by hand.") from None
 
@@ -39,7 +41,9 @@ def _require_known(config_type: type, content: Mapping[str, Any], where: str) ->
     known = {field.name for field in fields(config_type)}
     for name, value in content.items():
         if name not in known:
-            raise DataError(f"{where}: unknown option {name!r}, written by another version.{suggest(name, known)}")
+            raise DataError(
+                f"{where}: unknown option {name!r}, written by another version.{suggest(name, known)}"
+            )
         if is_dataclass(types[name]) and isinstance(value, Mapping):
             _require_known(types[name], value, where)
     for name in known:

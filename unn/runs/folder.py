@@ -86,10 +86,16 @@ def create_run(
     """
     saved, saved_facts = json_of("config", asdict(config)), json_of("facts", facts)
     if config_from_json(type(config), saved, "config") != config:
-        raise DeclarationError(f"config: {type(config).__name__} has values that JSON does not preserve; use numbers, strings and paths.")
+        raise DeclarationError(
+            f"config: {type(config).__name__} has values that JSON does not preserve; use numbers, strings "
+            "and paths."
+        )
     make_folder(folder)
     if (folder / CONFIG).exists():
-        raise DataError(f"run folder {folder} holds a run already; continue it with unn resume {folder}, choose another with --folder, or delete it.")
+        raise DataError(
+            f"run folder {folder} holds a run already; continue it with unn resume {folder}, choose another "
+            "with --folder, or delete it."
+        )
     content = {"problem": problem, "config": saved, "facts": saved_facts, "code": dict(code or {})}
     # the configuration is written last: its presence makes the folder a run
     for name, raw in (files or {}).items():
@@ -111,7 +117,10 @@ def json_of(what: str, content: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return dict(json.loads(json.dumps({name: content[name] for name in content}, default=_path_text)))
     except (TypeError, ValueError) as error:
-        raise DeclarationError(f"{what}: {error}; runs save it as JSON, so use numbers, strings, lists and mappings with string keys.") from None
+        raise DeclarationError(
+            f"{what}: {error}; runs save it as JSON, so use numbers, strings, lists and mappings with string "
+            "keys."
+        ) from None
 
 
 def _path_text(value: object) -> str:
@@ -128,10 +137,18 @@ def open_run(folder: Path) -> Run:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise DataError(f"{folder} is no run folder: it has no {CONFIG}; train one with unn train PROBLEM.{_similar_run(folder)}")
+        raise DataError(
+            f"{folder} is no run folder: it has no {CONFIG}; train one with unn train "
+            f"PROBLEM.{_similar_run(folder)}"
+        )
     try:
         content = json.loads(path.read_text())
-        problem, config, facts, code = content["problem"], content["config"], content["facts"], content.get("code", {})
+        problem, config, facts, code = (
+            content["problem"],
+            content["config"],
+            content["facts"],
+            content.get("code", {}),
+        )
         lengths = content.get(LENGTHS, [])
         if not (isinstance(problem, str) and all(isinstance(part, dict) for part in (config, facts, code))):
             raise TypeError("problem must be a string; config, facts and code must be mappings")
@@ -170,13 +187,23 @@ def extend_run(run: Run, epochs: int, steps: int) -> Run:
     training = dict(run.config["training"])
     lengths = [*run.lengths, {name: training[name] for name in ("epochs", "steps")}]
     config = {**run.config, "training": {**training, "epochs": epochs, "steps": steps}}
-    content = {"problem": run.problem, "config": config, "facts": run.facts, "code": run.code, LENGTHS: lengths}
+    content = {
+        "problem": run.problem,
+        "config": config,
+        "facts": run.facts,
+        "code": run.code,
+        LENGTHS: lengths,
+    }
     write_atomically(run.folder / CONFIG, json.dumps(content, indent=2).encode())
     return open_run(run.folder)
 
 
 def _is_length(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() == {"epochs", "steps"} and all(type(number) is int for number in value.values())
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"epochs", "steps"}
+        and all(type(number) is int for number in value.values())
+    )
 
 
 @contextlib.contextmanager
@@ -193,7 +220,9 @@ def lock_run(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise RunBusyError(f"run folder {folder} is in use by another process; wait until it ends, or stop it.") from None
+        raise RunBusyError(
+            f"run folder {folder} is in use by another process; wait until it ends, or stop it."
+        ) from None
     except OSError as error:
         raise DataError(f"run folder {folder} cannot be written: {error.strerror or error}.") from None
     try:

@@ -12,5 +12,9 @@ from .weights import named_tensors
 def network_signature(network: nn.Module) -> tuple[str, ...]:
     """Return the signatures of all graphs in a module, then the shape of each tensor."""
     graphs = [module for module in network.modules() if isinstance(module, Declaration)]
-    lines = [line if len(graphs) == 1 else f"{graph.name} {line}" for graph in graphs for line in graph_signature(graph)]
+    lines = [
+        line if len(graphs) == 1 else f"{graph.name} {line}"
+        for graph in graphs
+        for line in graph_signature(graph)
+    ]
     return (*lines, *(f"tensor {name}: {tuple(x.shape)}" for name, x in named_tensors(network).items()))

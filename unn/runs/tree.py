@@ -49,7 +49,12 @@ def _convert(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(state, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in state):
             return {key: _convert(value, f"{where}.{key}", tensors) for key, value in state.items()}
-        return {_PAIRS: [[_convert(key, where, tensors), _convert(value, f"{where}.{key}", tensors)] for key, value in state.items()]}
+        return {
+            _PAIRS: [
+                [_convert(key, where, tensors), _convert(value, f"{where}.{key}", tensors)]
+                for key, value in state.items()
+            ]
+        }
     if isinstance(state, (list, tuple)):
         items = [_convert(item, f"{where}.{k}", tensors) for k, item in enumerate(state)]
         return items if isinstance(state, list) else {_TUPLE: items}
@@ -90,4 +95,7 @@ def from_bytes(content: bytes) -> dict[str, Tensor]:
 
 def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
     """Name of the first tensor with a NaN or infinite entry; None if all are finite."""
-    return next((name for name, x in tensors.items() if x.is_floating_point() and not bool(torch.isfinite(x).all())), None)
+    return next(
+        (name for name, x in tensors.items() if x.is_floating_point() and not bool(torch.isfinite(x).all())),
+        None,
+    )

@@ -73,8 +73,8 @@ def load_weights(path: Path, module: nn.Module) -> None:
         raise DataError(f"{path} is truncated or corrupt ({error}).") from None
     if not intact:
         raise DataError(
-            f"{path} is corrupt: its content does not match its SHA-256 checksum. Delete it, then unn resume {path.parent} writes it "
-            "again from the last checkpoint; or copy it again from its source."
+            f"{path} is corrupt: its content does not match its SHA-256 checksum. Delete it, then unn resume "
+            f"{path.parent} writes it again from the last checkpoint; or copy it again from its source."
         )
     copy_weights(tensors, module, str(path))
 
@@ -100,7 +100,8 @@ def _checksum(content: bytes) -> str:
 
 
 def _current_name(name: str, own: Mapping[str, Tensor]) -> str:
-    """The name of a tensor now, by its name now or in an earlier version, when the declaration of ``unn.Unrolled`` was called ``graph``."""
+    """The name of a tensor now, by its name now or in an earlier version, when the declaration of
+    ``unn.Unrolled`` was called ``graph``."""
     if name in own:
         return name
     name = current_name(name)
@@ -125,7 +126,10 @@ def copy_weights(tensors: Mapping[str, Tensor], module: nn.Module, where: str) -
         if name not in tensors:
             raise DataError(f"{where} lacks {name!r}; it belongs to another graph.{suggest(name, tensors)}")
         if tensors[name].shape != x.shape:
-            raise DataError(f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, but this graph needs {tuple(x.shape)}.")
+            raise DataError(
+                f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, but this graph needs "
+                f"{tuple(x.shape)}."
+            )
     for name in tensors:
         if name not in own:
             raise DataError(f"{where} has {name!r}, but this graph does not; it belongs to another graph.")

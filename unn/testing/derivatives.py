@@ -48,7 +48,8 @@ def check_derivatives(
         AssertionError: if derivatives disagree; names the mode, the point and the error.
 
     Example:
-        >>> check_derivatives(torch.tanh, [torch.randn(3, dtype=torch.float64), torch.tensor([30.0, -1e3, 0.0], dtype=torch.float64)])
+        >>> points = [torch.randn(3), torch.tensor([30.0, -1e3, 0.0])]
+        >>> check_derivatives(torch.tanh, [point.double() for point in points])
     """
     generator = torch.Generator().manual_seed(seed)
     for index, at in enumerate(points):
@@ -57,7 +58,14 @@ def check_derivatives(
         result = function(point)
         weight = torch.randn(result.shape, dtype=result.dtype, generator=generator)
         modes = _first_order(function, point, direction, weight)
-        _compare(modes, f"point {index}, first order", may_refuse, _differences(function, point, direction, step), weight, tolerance)
+        _compare(
+            modes,
+            f"point {index}, first order",
+            may_refuse,
+            _differences(function, point, direction, step),
+            weight,
+            tolerance,
+        )
         if order > 1:
 
             def gradient(x: Tensor, weight: Tensor = weight) -> Tensor:
@@ -66,7 +74,14 @@ def check_derivatives(
 
             across = torch.randn(point.shape, dtype=point.dtype, generator=generator)
             second = _second_order(function, point, direction, weight, across)
-            _compare(second, f"point {index}, second order", may_refuse, _differences(gradient, point, direction, step), across, tolerance)
+            _compare(
+                second,
+                f"point {index}, second order",
+                may_refuse,
+                _differences(gradient, point, direction, step),
+                across,
+                tolerance,
+            )
 
 
 def _reverse(function: Function, leaf: Tensor, weight: Tensor, create_graph: bool = False) -> Tensor:
@@ -77,7 +92,9 @@ def _reverse(function: Function, leaf: Tensor, weight: Tensor, create_graph: boo
     return gradient
 
 
-def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
+def _first_order(
+    function: Function, x: Tensor, direction: Tensor, weight: Tensor
+) -> dict[str, Callable[[], Tensor]]:
     """Weighted directional derivative, by mode."""
 
     def dual() -> Tensor:
@@ -88,14 +105,18 @@ def _first_order(function: Function, x: Tensor, direction: Tensor, weight: Tenso
         return derivative
 
     return {
-        "torch.autograd.grad": lambda: (_reverse(function, x.clone().requires_grad_(), weight) * direction).sum(),
+        "torch.autograd.grad": lambda: (
+            _reverse(function, x.clone().requires_grad_(), weight) * direction
+        ).sum(),
         "torch.func.vjp": lambda: (torch.func.vjp(function, x)[1](weight)[0] * direction).sum(),
         "torch.func.jvp": lambda: (torch.func.jvp(function, (x,), (direction,))[1] * weight).sum(),
         "torch.autograd.forward_ad": dual,
     }
 
 
-def _second_order(function: Function, x: Tensor, direction: Tensor, weight: Tensor, across: Tensor) -> dict[str, Callable[[], Tensor]]:
+def _second_order(
+    function: Function, x: Tensor, direction: Tensor, weight: Tensor, across: Tensor
+) -> dict[str, Callable[[], Tensor]]:
     """Second derivative of the weighted result in two directions, by mode."""
 
     def gradient(y: Tensor) -> Tensor:
@@ -115,12 +136,16 @@ def _second_order(function: Function, x: Tensor, direction: Tensor, weight: Tens
 
     return {
         "torch.autograd.grad of torch.autograd.grad": twice_in_reverse,
-        "torch.func.jvp of torch.func.vjp": lambda: (torch.func.jvp(gradient, (x,), (direction,))[1] * across).sum(),
+        "torch.func.jvp of torch.func.vjp": lambda: (
+            torch.func.jvp(gradient, (x,), (direction,))[1] * across
+        ).sum(),
         "torch.func.grad of torch.func.jvp": lambda: (torch.func.grad(slope_along)(x) * direction).sum(),
     }
 
 
-def _differences(function: Function, x: Tensor, direction: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor]:
+def _differences(
+    function: Function, x: Tensor, direction: Tensor, step: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """One-sided difference quotients and a bound on their rounding errors."""
     before, here, after = (function(x + step * side * direction).detach() for side in (-1, 0, 1))
     size = torch.stack([before, here, after]).abs().amax() if here.numel() else here.sum()
@@ -156,9 +181,14 @@ def _compare(
             agrees = bool((result - central).abs() <= slack)
         else:
             agrees = bool((result >= bounds[0] - slack) & (result <= bounds[1] + slack))
-        assert agrees, f"{what}: {name} gives {float(result):.10g}, differences {float(central):.10g}, to {float(slack):.1g}"
+        assert agrees, (
+            f"{what}: {name} gives {float(result):.10g}, differences {float(central):.10g}, to "
+            f"{float(slack):.1g}"
+        )
     # in exact arithmetic all modes give the same number
     values = torch.stack(list(results.values()))
     spread = float(values.amax() - values.amin())
     allowed = 1e-8 * (1 + float(values.abs().amax()))
-    assert spread <= allowed, f"{what}: modes differ by {spread:.2g}: {({name: float(value) for name, value in results.items()})}"
+    assert spread <= allowed, (
+        f"{what}: modes differ by {spread:.2g}: { ({name: float(value) for name, value in results.items()}) }"
+    )

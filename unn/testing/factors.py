@@ -34,13 +34,15 @@ class FactorContract(ABC):
     def graph(self) -> FactorGraph:
         """Make a new small graph whose variables, parameters and factors have static sizes."""
 
-    # -- energy and messages -----------------------------------------------------------------------------------------
+    # -- energy and messages ---------------------------------------------------------------------------------
 
     def test_energy_has_one_value_for_each_batch_element(self) -> None:
         g, values = self._case(0)
         for factor in g.energy_factors:
             shape = tuple(factor.energy(values).shape)
-            assert shape == (BATCH,), f"{_where(factor)}: the energy has shape {shape} for {BATCH} batch elements"
+            assert shape == (BATCH,), (
+                f"{_where(factor)}: the energy has shape {shape} for {BATCH} batch elements"
+            )
 
     def test_energy_is_finite_at_the_borders_of_the_domains(self) -> None:
         g, values = self._case(0)
@@ -52,8 +54,8 @@ class FactorContract(ABC):
             for factor in g.energy_factors:
                 energy = factor.energy(border)
                 assert energy.isfinite().all(), (
-                    f"{_where(factor)}: the energy is {energy.tolist()} where bounded variables lie at the border of their domains; "
-                    "it must be finite and continuous on the whole closed domain"
+                    f"{_where(factor)}: the energy is {energy.tolist()} where bounded variables lie at the "
+                    "border of their domains; it must be finite and continuous on the whole closed domain"
                 )
 
     def test_message_is_minus_the_gradient_of_the_energy(self) -> None:
@@ -63,7 +65,11 @@ class FactorContract(ABC):
                 x = values[target].clone().requires_grad_()
                 (gradient,) = torch.autograd.grad(factor.energy({**values, target: x}).sum(), x)
                 message = factor.message(target, values).expand(x.shape)
-                self._equal(message, -gradient, f"{_where(factor, target)}: message() is not minus the gradient of energy()")
+                self._equal(
+                    message,
+                    -gradient,
+                    f"{_where(factor, target)}: message() is not minus the gradient of energy()",
+                )
 
     def test_message_keeps_the_graph_of_derivatives(self) -> None:
         g, values = self._case(2)
@@ -73,7 +79,9 @@ class FactorContract(ABC):
                 message = factor.message(target, leaves)
                 others = [x for n, x in leaves.items() if n in factor.operands and n != target]
                 if others:
-                    assert message.requires_grad, f"{_where(factor, target)}: the message cannot be differentiated"
+                    assert message.requires_grad, (
+                        f"{_where(factor, target)}: the message cannot be differentiated"
+                    )
                     gradients = torch.autograd.grad(message.square().sum(), others, allow_unused=True)
                     finite = all(d is None or d.isfinite().all() for d in gradients)
                     assert finite, f"{_where(factor, target)}: derivatives of the message are not finite"
@@ -85,7 +93,9 @@ class FactorContract(ABC):
             for factor in g.energy_factors:
                 for target in factor.variables:
                     node = factor.message(target, leaves).grad_fn
-                    assert node is None, f"{_where(factor, target)}: under torch.no_grad the message still has grad_fn {node}"
+                    assert node is None, (
+                        f"{_where(factor, target)}: under torch.no_grad the message still has grad_fn {node}"
+                    )
 
     def test_affine_targets_have_messages_that_ignore_their_own_value(self) -> None:
         g, values = self._case(3)
@@ -93,7 +103,10 @@ class FactorContract(ABC):
             for target in factor.variables:
                 if factor.affine_in(target):
                     other = {**values, target: values[target] * 0.3}
-                    why = f"{_where(factor, target)}: affine_in() is True, but the message changes with the target's own value"
+                    why = (
+                        f"{_where(factor, target)}: affine_in() is True, but the message changes with the "
+                        "target's own value"
+                    )
                     self._equal(factor.message(target, values), factor.message(target, other), why)
 
     def test_multilinear_energies_vanish_with_any_variable(self) -> None:
@@ -102,7 +115,9 @@ class FactorContract(ABC):
             if factor.multilinear:
                 for target in factor.variables:
                     zero = {**values, target: torch.zeros_like(values[target])}
-                    why = f"{_where(factor)}: multilinear is True, but the energy is not 0 where {target} is 0"
+                    why = (
+                        f"{_where(factor)}: multilinear is True, but the energy is not 0 where {target} is 0"
+                    )
                     self._equal(factor.energy(zero), torch.zeros(BATCH, dtype=torch.float64), why)
 
     def test_batch_elements_do_not_interact(self) -> None:
@@ -111,10 +126,13 @@ class FactorContract(ABC):
             whole = factor.energy(values)
             for k in range(BATCH):
                 single = {n: x[k : k + 1] if n in g.variables else x for n, x in values.items()}
-                why = f"{_where(factor)}: the energy of batch element {k} differs between a batch of 1 and a batch of {BATCH}"
+                why = (
+                    f"{_where(factor)}: the energy of batch element {k} differs between a batch of 1 and a "
+                    f"batch of {BATCH}"
+                )
                 self._equal(factor.energy(single), whole[k : k + 1], why)
 
-    # -- what the engine relies on -----------------------------------------------------------------------------------
+    # -- what the engine relies on ---------------------------------------------------------------------------
 
     def test_no_update_raises_the_energy(self) -> None:
         g, values = self._case(6)
@@ -125,7 +143,8 @@ class FactorContract(ABC):
             after = g.energy(now)
             rise = ((after - energy) / (1 + after.abs())).detach().max()
             assert rise <= self.tolerance, (
-                f"the update of {name} raises graph.energy by {float(rise):.3g} (relative); look at the messages to {name} of "
+                f"the update of {name} raises graph.energy by {float(rise):.3g} (relative); look at the "
+                f"messages to {name} of "
                 f"{', '.join(f.name for f in g.factors.values() if name in f.variables)}, and at affine_in"
             )
             energy = after
@@ -143,15 +162,21 @@ class FactorContract(ABC):
                 point = domain_point(variable.regularizer, tuple(out[name].shape), generator)
                 excess = g.energy({**out, name: torch.lerp(out[name], point, weight)}).detach() - best
                 assert (excess >= -self.tolerance * (1 + best.abs())).all(), (
-                    f"the update of {name} is not the minimum of graph.energy over {name}, but {', '.join(f.name for f in touching)} say by "
-                    f"affine_in that it is exact: another point is lower by {-excess.min().item():.3g}"
+                    f"the update of {name} is not the minimum of graph.energy over {name}, but "
+                    f"{', '.join(f.name for f in touching)} say by affine_in that it is exact: another point "
+                    f"is lower by {-excess.min().item():.3g}"
                 )
 
     def test_the_trace_of_a_run_is_the_energy_of_its_values(self) -> None:
         g, values = self._case(6)
-        out = infer(g, {}, initial={name: values[name] for name in g.variables}, order=list(g.variables), iterations=3)
+        out = infer(
+            g, {}, initial={name: values[name] for name in g.variables}, order=list(g.variables), iterations=3
+        )
         assert out.energy is not None
-        why = "infer(...).energy, which is made of messages, is not graph.energy of the values reached: a message or message_sharing is wrong"
+        why = (
+            "infer(...).energy, which is made of messages, is not graph.energy of the values reached: a "
+            "message or message_sharing is wrong"
+        )
         self._equal(out.energy[-1], g.energy(out.values), why)
 
     def test_messages_that_share_products_equal_the_others(self) -> None:
@@ -168,7 +193,10 @@ class FactorContract(ABC):
                 for target in factor.variables:
                     shared = factor.message_sharing(target, other, tuple(values[target].shape[1:]), products)
                     message = factor.message(target, other).expand(values[target].shape)
-                    why = f"{_where(factor, target)}: message_sharing() uses a product of {changed} that is out of date"
+                    why = (
+                        f"{_where(factor, target)}: message_sharing() uses a product of {changed} that is "
+                        "out of date"
+                    )
                     self._equal(shared.expand(values[target].shape), message, why)
 
     def test_fresh_messages_are_tensors_of_their_own(self) -> None:
@@ -183,9 +211,15 @@ class FactorContract(ABC):
                     expected = message.clone()
                     message.add_(1.0)
                     for name, x in before.items():
-                        why = f"{_where(factor, target)}: fresh_messages is True, but the message is a view of {name}"
+                        why = (
+                            f"{_where(factor, target)}: fresh_messages is True, but the message is a view of "
+                            f"{name}"
+                        )
                         self._equal(values[name], x, why)
-                    why = f"{_where(factor, target)}: fresh_messages is True, but the factor keeps the tensor that it returned"
+                    why = (
+                        f"{_where(factor, target)}: fresh_messages is True, but the factor keeps the tensor "
+                        "that it returned"
+                    )
                     self._equal(factor.message(target, values), expected, why)
 
     def test_aligned_rows_depend_on_the_same_row_alone(self) -> None:
@@ -198,15 +232,26 @@ class FactorContract(ABC):
                     for count in range(min(x.ndim, values[target].ndim)):
                         if source == target or not factor.row_aligned(target, source, count):
                             continue
-                        claim = f"{_where(factor, target)}: row_aligned({target!r}, {source!r}, {count}) is True, but"
+                        claim = (
+                            f"{_where(factor, target)}: row_aligned({target!r}, {source!r}, {count}) is "
+                            "True, but"
+                        )
                         rows = x.shape[: count + 1]
-                        assert rows == values[target].shape[: count + 1], f"{claim} the two have different rows"
+                        assert rows == values[target].shape[: count + 1], (
+                            f"{claim} the two have different rows"
+                        )
                         row = tuple(size - 1 for size in rows)
                         changed = others[source].clone()
                         changed[row] = x[row]
                         message = factor.message(target, values).expand(values[target].shape)
-                        moved = factor.message(target, {**values, source: changed}).expand(values[target].shape)
-                        self._equal(moved[row], message[row], f"{claim} row {row} of the message changes with other rows of {source}")
+                        moved = factor.message(target, {**values, source: changed}).expand(
+                            values[target].shape
+                        )
+                        self._equal(
+                            moved[row],
+                            message[row],
+                            f"{claim} row {row} of the message changes with other rows of {source}",
+                        )
 
     def test_messages_to_some_rows_are_rows_of_the_message(self) -> None:
         g, values = self._case(11)
@@ -218,7 +263,11 @@ class FactorContract(ABC):
                     part = factor.message_rows(target, values, rows)
                     if part is not None:
                         message = factor.message(target, values).expand(shape)[rows]
-                        self._equal(part.expand(message.shape), message, f"{_where(factor, target)}: message_rows() differs from message()")
+                        self._equal(
+                            part.expand(message.shape),
+                            message,
+                            f"{_where(factor, target)}: message_rows() differs from message()",
+                        )
 
     def test_padding_leaves_energy_and_messages_as_they_are(self) -> None:
         g, values = self._case(12)
@@ -238,30 +287,43 @@ class FactorContract(ABC):
                             padded[name] = padded[name].clone()
                             padded[name].select(dim, size - 1).zero_()
                 why = f"{_where(factor)}: handles_padding is True, but with zeros at the end of axis {axis!r}"
-                self._equal(factor.energy(padded), factor.energy(short), f"{why} the energy is not that of the shorter axis")
+                self._equal(
+                    factor.energy(padded),
+                    factor.energy(short),
+                    f"{why} the energy is not that of the shorter axis",
+                )
                 for target in factor.variables:
                     message = factor.message(target, padded).expand(padded[target].shape)
                     expected = factor.message(target, short).expand(short[target].shape)
                     part = message[tuple(slice(0, n) for n in expected.shape)]
-                    self._equal(part, expected, f"{why} the message to {target} is not that of the shorter axis")
+                    self._equal(
+                        part, expected, f"{why} the message to {target} is not that of the shorter axis"
+                    )
 
-    # -- boundedness -------------------------------------------------------------------------------------------------
+    # -- boundedness -----------------------------------------------------------------------------------------
 
     def test_energy_falls_no_faster_than_its_degree(self) -> None:
         g, values = self._case(13)
         for factor in g.energy_factors:
             # a product is defined everywhere, any other energy only on the domains
-            names = [n for n in factor.variables if factor.multilinear or not g.variables[n].regularizer.bounded]
-            for group in (group for count in range(1, len(names) + 1) for group in combinations(names, count)):
+            names = [
+                n for n in factor.variables if factor.multilinear or not g.variables[n].regularizer.bounded
+            ]
+            for group in (
+                group for count in range(1, len(names) + 1) for group in combinations(names, count)
+            ):
                 degree = factor.degree(list(group))
                 if degree is not None:
                     power = self._falling_power(g, values, group, factor.energy)
                     assert power <= degree + 0.5, (
-                        f"{_where(factor)}: degree({list(group)}) is {degree}, but the energy falls like -t^{power:.1f} where "
-                        f"{', '.join(group)} {'grows' if len(group) == 1 else 'grow'} like t"
+                        f"{_where(factor)}: degree({list(group)}) is {degree}, but the energy falls like "
+                        f"-t^{power:.1f} where {', '.join(group)} {'grows' if len(group) == 1 else 'grow'} "
+                        "like t"
                     )
             outside = factor.degree([name for name in g.variables if name not in factor.variables])
-            assert outside == 0 or outside is None, f"{_where(factor)}: the degree in variables of other factors is {outside}, not 0"
+            assert outside == 0 or outside is None, (
+                f"{_where(factor)}: the degree in variables of other factors is {outside}, not 0"
+            )
 
     def test_the_regularizer_that_completes_a_factor_makes_it_bounded_below(self) -> None:
         g, values = self._case(14)
@@ -269,22 +331,30 @@ class FactorContract(ABC):
             name = factor.completed_by
             if name is None:
                 continue
-            assert name in factor.variables, f"{_where(factor)}: completed_by is {name!r}, which is not a variable of the factor"
+            assert name in factor.variables, (
+                f"{_where(factor)}: completed_by is {name!r}, which is not a variable of the factor"
+            )
             regularizer = g.variables[name].regularizer
 
             def together(x: dict[str, Tensor], factor: EnergyFactor = factor, name: str = name) -> Tensor:
                 return factor.energy(x) + g.variables[name].regularizer.value(x[name])
 
             names = [n for n in factor.variables if not g.variables[n].regularizer.bounded]
-            for group in (group for count in range(1, len(names) + 1) for group in combinations(names, count)):
+            for group in (
+                group for count in range(1, len(names) + 1) for group in combinations(names, count)
+            ):
                 power = self._falling_power(g, values, group, together)
                 assert power <= 0.5, (
-                    f"{_where(factor)}: completed_by is {name!r}, but together with {regularizer!r} the energy falls like -t^{power:.1f} "
-                    f"where {', '.join(group)} grow like t"
+                    f"{_where(factor)}: completed_by is {name!r}, but together with {regularizer!r} the "
+                    f"energy falls like -t^{power:.1f} where {', '.join(group)} grow like t"
                 )
 
     def _falling_power(
-        self, g: FactorGraph, values: dict[str, Tensor], names: tuple[str, ...], energy: Callable[[dict[str, Tensor]], Tensor]
+        self,
+        g: FactorGraph,
+        values: dict[str, Tensor],
+        names: tuple[str, ...],
+        energy: Callable[[dict[str, Tensor]], Tensor],
     ) -> float:
         """Largest power of t with which the energy falls as the given variables grow like t; 0 if
         it does not fall."""
@@ -297,14 +367,23 @@ class FactorContract(ABC):
                 noise = torch.randn(values[name].shape, dtype=torch.float64, generator=generator)
                 direction[name] = noise if low or g.variables[name].regularizer.bounded else noise.abs()
             with torch.no_grad():
-                start, near, far = (energy({**values, **{n: values[n] + t * d for n, d in direction.items()}}) for t in (0, _NEAR, _FAR))
+                start, near, far = (
+                    energy({**values, **{n: values[n] + t * d for n, d in direction.items()}})
+                    for t in (0, _NEAR, _FAR)
+                )
             for a, b, c in zip(start.tolist(), near.tolist(), far.tolist(), strict=True):
                 if c < a:
-                    powers.append(math.log((a - c) / (1 + abs(a - b))) / math.log(_FAR / _NEAR) if math.isfinite(c) else math.inf)
+                    powers.append(
+                        math.log((a - c) / (1 + abs(a - b))) / math.log(_FAR / _NEAR)
+                        if math.isfinite(c)
+                        else math.inf
+                    )
         return max(powers)
 
     def _equal(self, ours: Tensor, expected: Tensor, why: str) -> None:
-        torch.testing.assert_close(ours, expected, rtol=self.tolerance, atol=self.tolerance, msg=lambda text: f"{why}.\n{text}")
+        torch.testing.assert_close(
+            ours, expected, rtol=self.tolerance, atol=self.tolerance, msg=lambda text: f"{why}.\n{text}"
+        )
 
     def _case(self, seed: int) -> tuple[FactorGraph, dict[str, Tensor]]:
         torch.manual_seed(seed)
@@ -330,8 +409,16 @@ def _ragged_axes(g: FactorGraph, factor: Factor) -> list[str]:
     """Axes of a factor, of size 2 or more, that may be ragged in a batch; without axes of splits
     and indices."""
     table = g.size_table
-    carried = {letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters}
-    split = {letter for r in factor.references for dim in r.pattern.dimensions if len(dim.letters) > 1 for letter in dim.letters}
+    carried = {
+        letter for r in factor.references if isinstance(r.array, (Variable, Constant)) for letter in r.letters
+    }
+    split = {
+        letter
+        for r in factor.references
+        for dim in r.pattern.dimensions
+        if len(dim.letters) > 1
+        for letter in dim.letters
+    }
     axes: dict[str, bool] = {}
     for reference in factor.references:
         for axis, dim in zip(reference.array.axes, reference.pattern.dimensions, strict=True):

@@ -75,7 +75,9 @@ class GraphContract(ABC):
             x = out[name].detach().clone().requires_grad_()
             values = {**case.graph.fixed_values(), **out.values, name: x}
             total = sum(f.energy(values).sum() for f in case.graph.energy_factors if name in f.variables)
-            expected = -torch.autograd.grad(total, x)[0] if isinstance(total, torch.Tensor) else torch.zeros_like(x)
+            expected = (
+                -torch.autograd.grad(total, x)[0] if isinstance(total, torch.Tensor) else torch.zeros_like(x)
+            )
             torch.testing.assert_close(out.preactivations[name].detach(), expected, rtol=1e-9, atol=1e-9)
 
         self._run(check)
@@ -98,9 +100,18 @@ class GraphContract(ABC):
         def check(case: GraphCase) -> None:
             if not case.given:
                 return
-            absent = infer(case.graph, case.observed, order=case.order, iterations=2, generator=_generator(case))
+            absent = infer(
+                case.graph, case.observed, order=case.order, iterations=2, generator=_generator(case)
+            )
             zeros = {name: torch.zeros_like(x) for name, x in case.start.items()}
-            explicit = infer(case.graph, case.observed, initial=zeros, order=case.order, iterations=2, generator=_generator(case))
+            explicit = infer(
+                case.graph,
+                case.observed,
+                initial=zeros,
+                order=case.order,
+                iterations=2,
+                generator=_generator(case),
+            )
             for name in case.graph.variables:
                 torch.testing.assert_close(absent[name], explicit[name], rtol=1e-12, atol=1e-12)
 
@@ -109,7 +120,9 @@ class GraphContract(ABC):
     def test_batch_elements_do_not_interact(self) -> None:
         def check(case: GraphCase) -> None:
             whole = _solve(case)
-            single = GraphCase(case.graph, {n: x[1:2] for n, x in case.values.items()}, case.given, case.order, case.seed)
+            single = GraphCase(
+                case.graph, {n: x[1:2] for n, x in case.values.items()}, case.given, case.order, case.seed
+            )
             for name in case.graph.variables:
                 torch.testing.assert_close(_solve(single)[name], whole[name][1:2], rtol=1e-11, atol=1e-11)
 
@@ -120,7 +133,14 @@ class GraphContract(ABC):
             if not case.given:
                 return
             parts = {n: Partial(x, torch.ones_like(x, dtype=torch.bool)) for n, x in case.observed.items()}
-            part = infer(case.graph, parts, initial=case.start, order=case.order, iterations=2, generator=_generator(case))
+            part = infer(
+                case.graph,
+                parts,
+                initial=case.start,
+                order=case.order,
+                iterations=2,
+                generator=_generator(case),
+            )
             for name, x in _solve(case).values.items():
                 torch.testing.assert_close(part[name], x, rtol=1e-12, atol=1e-12)
 
@@ -157,7 +177,14 @@ class GraphContract(ABC):
 
 
 def _solve(case: GraphCase) -> Solution:
-    return infer(case.graph, case.observed, initial=case.start, order=case.order, iterations=2, generator=_generator(case))
+    return infer(
+        case.graph,
+        case.observed,
+        initial=case.start,
+        order=case.order,
+        iterations=2,
+        generator=_generator(case),
+    )
 
 
 def _generator(case: GraphCase) -> torch.Generator:

@@ -95,7 +95,12 @@ def _inside(noise: Tensor, low: float, high: float) -> Tensor:
 
 @st.composite
 def graph_cases(
-    draw: st.DrawFn, multilinear: MakeMultilinear, max_variables: int = 4, max_factors: int = 5, max_degree: int = 4, batch: int = 3
+    draw: st.DrawFn,
+    multilinear: MakeMultilinear,
+    max_variables: int = 4,
+    max_factors: int = 5,
+    max_degree: int = 4,
+    batch: int = 3,
 ) -> GraphCase:
     """Strategy of random graphs with multilinear factors of degree 1 to 4, observations and orders.
 

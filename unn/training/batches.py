@@ -52,7 +52,10 @@ class TensorExamples(Examples):
 
     def __init__(self, *tensors: Tensor) -> None:
         if not tensors or len({len(x) for x in tensors}) != 1 or not len(tensors[0]):
-            raise DataError(f"examples: tensors need one common number of examples, got shapes {[tuple(x.shape) for x in tensors]}.")
+            raise DataError(
+                f"examples: tensors need one common number of examples, got shapes "
+                f"{[tuple(x.shape) for x in tensors]}."
+            )
         self.tensors = tensors
 
     def __len__(self) -> int:
@@ -139,7 +142,15 @@ def _permutation(length: int, seed: int) -> Tensor:
 
 
 def load_parts(
-    examples: Examples, start: int, stop: int, batch: int, seed: int, parts: range, of: int, workers: int = 0, pin: bool = False
+    examples: Examples,
+    start: int,
+    stop: int,
+    batch: int,
+    seed: int,
+    parts: range,
+    of: int,
+    workers: int = 0,
+    pin: bool = False,
 ) -> Iterator[list[Part]]:
     """Yield the parts of each step that this process computes, from step ``start`` up to ``stop``.
 
@@ -162,7 +173,9 @@ def load_parts(
 
 
 class _PartSampler(Sampler[Draw]):
-    def __init__(self, length: int, start: int, stop: int, batch: int, seed: int, parts: range, of: int) -> None:
+    def __init__(
+        self, length: int, start: int, stop: int, batch: int, seed: int, parts: range, of: int
+    ) -> None:
         self.arguments = (length, start, stop, batch, seed, parts, of)
 
     def __iter__(self) -> Iterator[Draw]:

@@ -46,8 +46,8 @@ class RunFiles:
         history = read_metrics(self.folder)
         if len(history) < entries:
             self.warn(
-                f"{self._metrics.path} has lost {entries - len(history)} of {entries} entries up to step {step}; "
-                "training continues without them."
+                f"{self._metrics.path} has lost {entries - len(history)} of {entries} entries up to step "
+                f"{step}; training continues without them."
             )
         if not over:
             (self.folder / WEIGHTS).unlink(missing_ok=True)
@@ -78,7 +78,10 @@ class RunFiles:
             DataError: if it could not be written.
         """
         if self._failure is not None:
-            raise DataError(f"{self._failure} {self.last_good().capitalize()}. Free disk space, then run unn resume {self.folder}.")
+            raise DataError(
+                f"{self._failure} {self.last_good().capitalize()}. Free disk space, then run unn resume "
+                f"{self.folder}."
+            )
 
     def finish(self, network: nn.Module) -> None:
         """Write the final weights.
@@ -91,17 +94,24 @@ class RunFiles:
         try:
             save_weights(self.folder, network)
         except DataError as error:
-            raise DataError(f"{error} {self.last_good().capitalize()}. Free disk space, then run unn resume {self.folder}.") from None
+            raise DataError(
+                f"{error} {self.last_good().capitalize()}. Free disk space, then run unn resume "
+                f"{self.folder}."
+            ) from None
         self.require_saved()
 
     def last_good(self) -> str:
         """Describe the newest checkpoint in words."""
         steps = checkpoint_steps(self.folder) if self.folder is not None else []
-        return f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
+        return (
+            f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
+        )
 
     def __enter__(self) -> RunFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._metrics is not None:
             self._metrics.close()

@@ -112,9 +112,18 @@ def fit(
         raise DeclarationError(f"fit: steps must be a whole number >= 1, got {steps!r}.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     config = TrainingConfig(
-        steps=steps, batch=batch, rate=rate, schedule=schedule, warmup=warmup, clip=clip, ema=ema, seed=seed, log_every=1,
-        evaluate_every=steps, device=str(device),
-    )  # fmt: skip
+        steps=steps,
+        batch=batch,
+        rate=rate,
+        schedule=schedule,
+        warmup=warmup,
+        clip=clip,
+        ema=ema,
+        seed=seed,
+        log_every=1,
+        evaluate_every=steps,
+        device=str(device),
+    )
     config.check()
     extents = dict(sizes or {})
     source = _Source(examples, _observer(model, observed, extents) if loss is None else None)
@@ -154,8 +163,8 @@ class _Source(Examples):
             self.draw = examples
         else:
             raise DataError(
-                "fit: examples are tensors by name, a function (count, generator) -> values, or a traced program, "
-                f"got {type(examples).__name__}."
+                "fit: examples are tensors by name, a function (count, generator) -> values, or a traced "
+                f"program, got {type(examples).__name__}."
             )
 
     def __len__(self) -> int:
@@ -231,7 +240,8 @@ def _observer(
     for name in names:
         if name not in frame.slots:
             raise DeclarationError(
-                f"fit: observed names {name!r}, which is not a variable of the graph.{suggest(name, frame.slots)}"
+                f"fit: observed names {name!r}, which is not a variable of the "
+                f"graph.{suggest(name, frame.slots)}"
             )
     nodes = torch.zeros(1, frame.nodes, dtype=torch.bool)
     for name in names:

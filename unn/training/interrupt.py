@@ -31,7 +31,9 @@ class Interrupt:
                 self._handlers[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._restore()
 
     def _record(self, number: int, frame: FrameType | None) -> None:

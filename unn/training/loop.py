@@ -89,8 +89,8 @@ def fit(
 
     Raises:
         DivergenceError: if the loss or the weights become NaN or infinite.
-        DataError: if the folder's checkpoint belongs to another graph or was trained with other options, or the last checkpoint or the
-            weights cannot be written.
+        DataError: if the folder's checkpoint belongs to another graph or was trained with other options, or
+            the last checkpoint or the weights cannot be written.
     """
     config.check()
     with ExitStack() as stack:
@@ -114,7 +114,9 @@ def total_steps(config: TrainingConfig, examples: Examples) -> int:
     """
     total = config.steps or config.epochs * steps_in_epoch(len(examples), config.batch)
     if not total:
-        raise DeclarationError("training: the examples are a stream without an end; set the number of --steps.")
+        raise DeclarationError(
+            "training: the examples are a stream without an end; set the number of --steps."
+        )
     return total
 
 
@@ -146,10 +148,14 @@ class _Training:
             for text in warnings:
                 files.warn(text)
             if checkpoint is not None:
-                self.state.load_state_dict(checkpoint.state, f"{folder}, checkpoint of step {checkpoint.step}")
+                self.state.load_state_dict(
+                    checkpoint.state, f"{folder}, checkpoint of step {checkpoint.step}"
+                )
         progress = self.state.progress
         self.begun = progress.step
-        self.history = files.begin(progress.step, progress.entries, over=progress.finished or progress.step >= self.total)
+        self.history = files.begin(
+            progress.step, progress.entries, over=progress.finished or progress.step >= self.total
+        )
         self.step_module = _wrap(_Loss(self.network, task), config, group)
 
     def run(self, show: bool, report: Callable[[Entry], None] | None, interrupt: Interrupt) -> Fit:
@@ -158,11 +164,25 @@ class _Training:
         progress, group, config = self.state.progress, self.group, self.config
         parts = range(group.rank * config.accumulate, (group.rank + 1) * config.accumulate)
         batches = load_parts(
-            self.examples, progress.step, self.total, config.batch, config.seed, parts, group.count * config.accumulate,
-            config.workers, group.device.type == "cuda",
-        )  # fmt: skip
+            self.examples,
+            progress.step,
+            self.total,
+            config.batch,
+            config.seed,
+            parts,
+            group.count * config.accumulate,
+            config.workers,
+            group.device.type == "cuda",
+        )
         stopped = False
-        with tqdm(total=self.total, initial=progress.step, desc="training", unit="step", disable=not (show and group.main), leave=False) as bar:
+        with tqdm(
+            total=self.total,
+            initial=progress.step,
+            desc="training",
+            unit="step",
+            disable=not (show and group.main),
+            leave=False,
+        ) as bar:
             while progress.step < self.total and not progress.finished and not stopped:
                 start = time.perf_counter()
                 stopped = self.take_step(next(batches), interrupt.requested)
@@ -173,7 +193,13 @@ class _Training:
                     progress.entries += 1
                     self.history.append(entry)
                     self.files.append(entry)
-                    bar.set_postfix({key: f"{value:.4g}" for key, value in entry.items() if key not in ("step", "epoch", "seconds", "rate")})
+                    bar.set_postfix(
+                        {
+                            key: f"{value:.4g}"
+                            for key, value in entry.items()
+                            if key not in ("step", "epoch", "seconds", "rate")
+                        }
+                    )
                     if report is not None and group.main:
                         report(entry)
                 if stopped or self.checkpoint_is_due():
@@ -181,13 +207,17 @@ class _Training:
         finished = progress.finished or progress.step >= self.total
         if not finished:
             self.files.require_saved()
-            return Fit(self.state.best_network, self.history, progress.step, interrupted=True, begun=self.begun)
+            return Fit(
+                self.state.best_network, self.history, progress.step, interrupted=True, begun=self.begun
+            )
         self.require_finite()
         if config.patience and progress.best is not None:
             self.state.restore_best()
         best = self.state.best_network.eval()
         self.files.finish(best)
-        return Fit(best, self.history, progress.step, begun=self.begun, stopped_early=self.early_stop_reason())
+        return Fit(
+            best, self.history, progress.step, begun=self.begun, stopped_early=self.early_stop_reason()
+        )
 
     def early_stop_reason(self) -> str:
         """Describe why training stopped early and which weights were kept; empty if it did not stop early."""
@@ -196,7 +226,10 @@ class _Training:
             return ""
         start = f"stopped early after step {progress.step} of {self.total}: {monitor}"
         if progress.best is None:
-            return f"{start} was NaN in all of {progress.waited} evaluations; the weights are those of the last step"
+            return (
+                f"{start} was NaN in all of {progress.waited} evaluations; the weights are those of the last "
+                "step"
+            )
         last = next((entry[monitor] for entry in reversed(self.history) if monitor in entry), None)
         now = " and is NaN now" if last is not None and math.isnan(last) else ""
         return (
@@ -214,26 +247,40 @@ class _Training:
         weights = [self.task.weight(part.batch, part.count) if part.count else 0.0 for part in parts]
         whole, stops = group.sum(torch.tensor([sum(weights), float(stop)], dtype=torch.float64)).tolist()
         if not whole > 0:
-            raise DataError(f"training: the batch of step {progress.step + 1} has no items: Task.weight gave {weights}.")
+            raise DataError(
+                f"training: the batch of step {progress.step + 1} has no items: Task.weight gave {weights}."
+            )
         losses = []
         for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
             last = number == len(parts) - 1
             with nullcontext() if last or group.count == 1 else self.step_module.no_sync():  # type: ignore[operator]
-                with torch.autocast(group.device.type, _DTYPES.get(config.precision), enabled=config.precision in _DTYPES):
+                with torch.autocast(
+                    group.device.type, _DTYPES.get(config.precision), enabled=config.precision in _DTYPES
+                ):
                     loss = self.step_module(to_device(part.batch, group.device))
                 if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
-                    problem = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) and loss.ndim else "a value without gradient"
-                    raise DeclarationError(f"{type(self.task).__name__}.loss must be one number that depends on the network, got {problem}.")
+                    problem = (
+                        f"shape {tuple(loss.shape)}"
+                        if isinstance(loss, Tensor) and loss.ndim
+                        else "a value without gradient"
+                    )
+                    raise DeclarationError(
+                        f"{type(self.task).__name__}.loss must be one number that depends on the network, "
+                        f"got {problem}."
+                    )
                 # gradients are averaged over processes, so each process multiplies by their number
                 share = weight * group.count / whole
                 state.scaler.scale(loss if share == 1 else loss * share).backward()
                 losses.append(loss.detach())
         # float64 on the CPU, since some accelerators lack it
-        total = float(group.sum((torch.stack(losses).cpu().double() * torch.tensor(weights, dtype=torch.float64)).sum()))
+        total = float(
+            group.sum((torch.stack(losses).cpu().double() * torch.tensor(weights, dtype=torch.float64)).sum())
+        )
         if not math.isfinite(total):
             raise DivergenceError(
-                f"training: the loss of step {progress.step + 1} is {total}; {self.files.last_good()}. Try a lower --rate, --clip 1, "
-                "fewer iterations, or bound the variables (unn show says which energies have no minimum)."
+                f"training: the loss of step {progress.step + 1} is {total}; {self.files.last_good()}. Try a "
+                "lower --rate, --clip 1, fewer iterations, or bound the variables (unn show says which "
+                "energies have no minimum)."
             )
         progress.loss += total
         progress.items += whole
@@ -257,7 +304,11 @@ class _Training:
             return None
         loss = progress.loss / progress.items
         progress.loss = progress.items = 0.0
-        entry: Entry = {"step": progress.step, "loss": loss, "rate": float(self.state.optimizer.param_groups[0]["lr"])}
+        entry: Entry = {
+            "step": progress.step,
+            "loss": loss,
+            "rate": float(self.state.optimizer.param_groups[0]["lr"]),
+        }
         if self.epoch:
             entry["epoch"] = progress.step / self.epoch
         if evaluate:
@@ -266,7 +317,9 @@ class _Training:
 
     def evaluation_is_due(self) -> bool:
         """Whether to evaluate: at the configured interval and after the last step."""
-        every = self.config.evaluate_every or (math.ceil(self.total / 10) if self.config.steps or not self.epoch else self.epoch)
+        every = self.config.evaluate_every or (
+            math.ceil(self.total / 10) if self.config.steps or not self.epoch else self.epoch
+        )
         return self.state.progress.step % every == 0 or self.state.progress.step == self.total
 
     def checkpoint_is_due(self) -> bool:
@@ -289,7 +342,10 @@ class _Training:
         metrics = dict(self.group.from_main(metrics))
         monitor = self.task.monitor
         if monitor != "loss" and monitor not in metrics:
-            raise DeclarationError(f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave {', '.join(metrics) or 'nothing'}.")
+            raise DeclarationError(
+                f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave "
+                f"{', '.join(metrics) or 'nothing'}."
+            )
         value = metrics.get(monitor, loss)
         if progress.best is None:
             better = not math.isnan(value)
@@ -321,7 +377,9 @@ class _Training:
             try:
                 metrics[name] = float(value)
             except (TypeError, ValueError, RuntimeError):
-                raise DeclarationError(f"{type(self.task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}.") from None
+                raise DeclarationError(
+                    f"{type(self.task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}."
+                ) from None
         return metrics
 
     def save(self) -> None:
@@ -329,7 +387,9 @@ class _Training:
         if not self.group.main or self.files.folder is None:
             return
         self.require_finite()
-        self.files.save(Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep)
+        self.files.save(
+            Checkpoint(self.state.progress.step, self.signature, self.state.state_dict()), self.config.keep
+        )
 
     def require_finite(self) -> None:
         """Require finite weights.
@@ -340,8 +400,8 @@ class _Training:
         bad = first_not_finite(named_tensors(self.network))
         if bad is not None:
             raise DivergenceError(
-                f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; {self.files.last_good()}. "
-                "Try a lower --rate or --clip 1."
+                f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; "
+                f"{self.files.last_good()}. Try a lower --rate or --clip 1."
             )
 
 
@@ -371,7 +431,9 @@ def _wrap(loss: nn.Module, config: TrainingConfig, group: Processes) -> nn.Modul
     if group.count == 1:
         return loss
     # a loss need not reach every parameter in every step
-    return DistributedDataParallel(loss, device_ids=[group.device] if group.device.type == "cuda" else None, find_unused_parameters=True)
+    return DistributedDataParallel(
+        loss, device_ids=[group.device] if group.device.type == "cuda" else None, find_unused_parameters=True
+    )
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

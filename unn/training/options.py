@@ -16,28 +16,34 @@ class TrainingConfig:
 
     Attributes:
         epochs: Number of passes over the examples.
-        steps: Number of optimizer steps, instead of epochs; 0 uses the epochs. Infinite streams of examples need it.
+        steps: Number of optimizer steps, instead of epochs; 0 uses the epochs. Infinite streams of examples
+            need it.
         batch: Number of examples per step, over all processes and parts.
-        accumulate: Number of parts in which each process computes its share of a batch, one after another, to save memory.
+        accumulate: Number of parts in which each process computes its share of a batch, one after another, to
+            save memory.
         optimizer: Optimization algorithm: "adam", "adamw" or "sgd" (with momentum 0.9).
         rate: Learning rate.
         weight_decay: Weight decay of the optimizer.
-        schedule: Schedule of the learning rate: "constant", or a decay to 0 over all steps ("cosine", "linear").
+        schedule: Schedule of the learning rate: "constant", or a decay to 0 over all steps ("cosine",
+            "linear").
         warmup: Share of the steps during which the learning rate is ramped up; 0 for none.
         clip: Largest norm of the gradient; 0 does not clip.
-        ema: Decay of the exponential moving average of the weights, which is then evaluated and saved; 0 for none.
+        ema: Decay of the exponential moving average of the weights, which is then evaluated and saved; 0 for
+            none.
         precision: Precision of arithmetic, by autocast; weights stay in float32.
         compile: Compile the loss with torch.compile.
         log_every: Number of steps between entries of the loss; 0 writes them at evaluations only.
-        evaluate_every: Number of steps between evaluations; 0 evaluates after each epoch (with steps: ten times in all).
+        evaluate_every: Number of steps between evaluations; 0 evaluates after each epoch (with steps: ten
+            times in all).
         checkpoint_every: Number of steps between checkpoints; 0 writes one at each evaluation.
         keep: Number of checkpoints that are kept.
-        patience: Number of evaluations without improvement (NaN counts as none) after which training stops and the best weights are
-            restored; 0 never stops early.
+        patience: Number of evaluations without improvement (NaN counts as none) after which training stops
+            and the best weights are restored; 0 never stops early.
         seed: Seed of the weights and of everything random in training.
         threads: Number of CPU threads of torch; 0 leaves its default.
         workers: Number of processes that prepare batches; 0 for none.
-        device: Device of the computation: "auto" takes an accelerator if there is one; else "cpu", "cuda", "cuda:1", ...
+        device: Device of the computation: "auto" takes an accelerator if there is one; else "cpu", "cuda",
+            "cuda:1", ...
     """
 
     epochs: int = 10
@@ -92,7 +98,10 @@ class TrainingConfig:
             },
         )
         if self.accumulate > self.batch:
-            raise DeclarationError(f"training: option accumulate must be at most the batch of {self.batch} examples, got {self.accumulate}.")
+            raise DeclarationError(
+                f"training: option accumulate must be at most the batch of {self.batch} examples, got "
+                f"{self.accumulate}."
+            )
 
 
 FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device", "compile"}

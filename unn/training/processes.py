@@ -62,7 +62,10 @@ def several_processes(device: str = "auto") -> Iterator[Processes]:
     Raises:
         DeclarationError: if the device is not available.
     """
-    count, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
+    count, rank, local = (
+        int(os.environ.get(name, default))
+        for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
+    )
     chosen = choose_device(device, local)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -92,13 +95,20 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise DeclarationError(f"training: option device is 'auto', 'cpu', 'cuda', 'cuda:1' and so on, got {name!r}.") from None
+        raise DeclarationError(
+            f"training: option device is 'auto', 'cpu', 'cuda', 'cuda:1' and so on, got {name!r}."
+        ) from None
     if device.type == "cpu":
         return device
     number = local if device.index is None else device.index
     if accelerator is None or accelerator.type != device.type or number >= torch.accelerator.device_count():
-        available = f"{torch.accelerator.device_count()} of type {accelerator.type}" if accelerator is not None else "none"
+        available = (
+            f"{torch.accelerator.device_count()} of type {accelerator.type}"
+            if accelerator is not None
+            else "none"
+        )
         raise DeclarationError(
-            f"training: device {name!r} is not available (accelerators found: {available}); use --device auto or cpu."
+            f"training: device {name!r} is not available (accelerators found: {available}); use --device "
+            "auto or cpu."
         )
     return torch.device(device.type, number)

@@ -61,7 +61,11 @@ class TrainingState:
         self.schedule = LambdaLR(self.optimizer, self.rate_factor)
         device = next((p.device.type for p in network.parameters()), "cpu")
         self.scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
-        self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True) if config.ema else None
+        self.average = (
+            AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
+            if config.ema
+            else None
+        )
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
 
@@ -138,7 +142,8 @@ class TrainingState:
 def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Make the configured optimizer."""
     parameters = [p for p in network.parameters() if p.requires_grad]
-    # fused CPU steps need moments and parameters with equal memory layouts; after resuming, only contiguous ones have them
+    # fused CPU steps need moments and parameters with equal memory layouts; after resuming, only contiguous
+    # ones have them
     fused = all(p.is_contiguous() for p in parameters)
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)

@@ -1,7 +1,7 @@
 """Reading and writing CoNLL-U: every byte is preserved, and errors contain the line.
 
-The format: https://universaldependencies.org/format.html. Syntactic words (ids 1 to n) make the tree; comments, multiword ranges (``3-4``)
-and empty nodes (``8.1``) are checked and preserved.
+The format: https://universaldependencies.org/format.html. Syntactic words (ids 1 to n) make the tree;
+comments, multiword ranges (``3-4``) and empty nodes (``8.1``) are checked and preserved.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _WORD_START = re.compile(r"[0-9]+([-.][0-9]+)?\t")
 _KNOWN_COMMENT = re.compile(r"# *(sent_id|text|newdoc|newpar|global\.columns)\b")
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
-}  # fmt: skip
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 Source = str | Path | BinaryIO
 
@@ -67,7 +70,10 @@ class Sentence:
         heads = []
         for i, word in enumerate(self.words, 1):
             if word.head is None:
-                raise DataError(f"line {word.line}: {name_of(i, word.form)} has no head (HEAD is _). Give sentences with trees.")
+                raise DataError(
+                    f"line {word.line}: {name_of(i, word.form)} has no head (HEAD is _). Give sentences with "
+                    "trees."
+                )
             heads.append(word.head)
         return tuple(heads)
 
@@ -81,31 +87,41 @@ class Sentence:
     def with_heads(self, heads: Sequence[int], deprels: Sequence[str] | None = None) -> Sentence:
         """Replace the heads; all bytes except three columns of the word lines are preserved.
 
-        HEAD is replaced. DEPREL becomes ``deprels``; without them it is preserved where the head is unchanged and
-        DEPREL is not ``_``, and is otherwise ``root`` for head 0 and ``dep`` for others. DEPS becomes ``_`` where
-        the head changes, since it described the old one.
+        HEAD is replaced. DEPREL becomes ``deprels``; without them it is preserved where the head is unchanged
+        and DEPREL is not ``_``, and is otherwise ``root`` for head 0 and ``dep`` for others. DEPS becomes
+        ``_`` where the head changes, since it described the old one.
 
         Args:
             heads: n numbers, 0 for the root; they need not form a tree.
             deprels: n labels.
 
         Raises:
-            DataError: if the number of heads or labels is wrong, a head is not in 0 to n, or a label is empty or has white space.
+            DataError: if the number of heads or labels is wrong, a head is not in 0 to n, or a label is empty
+                or has white space.
         """
         n = len(self.words)
         heads = [int(head) for head in heads]
         for what, values in (("heads", heads), ("labels", deprels)):
             if values is not None and len(values) != n:
-                raise DataError(f"line {self.line}: {len(values)} {what} for a sentence of {n} words. Give one for each word.")
+                raise DataError(
+                    f"line {self.line}: {len(values)} {what} for a sentence of {n} words. Give one for each "
+                    "word."
+                )
         lines, words, rows = list(self.lines), [], _word_rows(self.lines)
         for i, (row, word, head) in enumerate(zip(rows, self.words, heads, strict=True)):
             if not 0 <= head <= n:
-                raise DataError(f"line {word.line}: head {head} for {name_of(i + 1, word.form)} of {n}. Give heads 0 (root) to {n}.")
+                raise DataError(
+                    f"line {word.line}: head {head} for {name_of(i + 1, word.form)} of {n}. Give heads 0 "
+                    f"(root) to {n}."
+                )
             unchanged = head == word.head
             if deprels is not None:
                 deprel = deprels[i]
                 if deprel.split() != [deprel]:
-                    raise DataError(f"line {word.line}: label {deprel!r} is empty or has white space. Give labels without it.")
+                    raise DataError(
+                        f"line {word.line}: label {deprel!r} is empty or has white space. Give labels "
+                        "without it."
+                    )
             elif unchanged and word.deprel != "_":
                 deprel = word.deprel
             else:
@@ -146,8 +162,8 @@ class Treebank:
         skipped: malformed sentences, in order.
         line_end: the more frequent of ``"\\n"`` and ``"\\r\\n"``.
         source: name of the file.
-        gaps: the text before each sentence, skipped or not, and after the last: blank lines, comments without words, a byte order mark.
-            () for a blank line after each.
+        gaps: the text before each sentence, skipped or not, and after the last: blank lines, comments without
+            words, a byte order mark. () for a blank line after each.
     """
 
     sentences: tuple[Sentence, ...]
@@ -159,18 +175,31 @@ class Treebank:
     def __post_init__(self) -> None:
         total = len(self.sentences) + len(self.skipped)
         if self.gaps and len(self.gaps) != total + 1:
-            raise DataError(f"{self.source}: {total} sentences for a file of {len(self.gaps) - 1}. Keep all of them, or leave `gaps` empty.")
+            raise DataError(
+                f"{self.source}: {total} sentences for a file of {len(self.gaps) - 1}. Keep all of them, or "
+                "leave `gaps` empty."
+            )
 
-    def with_heads(self, heads: Sequence[Sequence[int]], deprels: Sequence[Sequence[str]] | None = None) -> Treebank:
+    def with_heads(
+        self, heads: Sequence[Sequence[int]], deprels: Sequence[Sequence[str]] | None = None
+    ) -> Treebank:
         """Replace the heads in `sentences`; see ``Sentence.with_heads``.
 
         Raises:
             DataError: for wrong numbers of sentences or words, or an invalid head or label.
         """
         if len(heads) != len(self.sentences) or (deprels is not None and len(deprels) != len(self.sentences)):
-            raise DataError(f"{self.source}: heads or labels of another number of sentences than {len(self.sentences)}. Give one list for each.")
+            raise DataError(
+                f"{self.source}: heads or labels of another number of sentences than {len(self.sentences)}. "
+                "Give one list for each."
+            )
         labels = [None] * len(heads) if deprels is None else deprels
-        return replace(self, sentences=tuple(s.with_heads(h, d) for s, h, d in zip(self.sentences, heads, labels, strict=True)))
+        return replace(
+            self,
+            sentences=tuple(
+                s.with_heads(h, d) for s, h, d in zip(self.sentences, heads, labels, strict=True)
+            ),
+        )
 
     def pieces(self) -> Iterator[str]:
         """Text of the file, in pieces."""
@@ -206,7 +235,8 @@ def read_conllu(source: Source, *, trees: bool, skip_bad: bool = False, longest:
 
     Args:
         source: path or binary stream.
-        trees: require a tree of every sentence: heads 0 to n, one root, no cycle. Otherwise HEAD may also be ``_``.
+        trees: require a tree of every sentence: heads 0 to n, one root, no cycle. Otherwise HEAD may also be
+            ``_``.
         skip_bad: collect malformed sentences in `skipped`; errors of the file as a whole still raise.
         longest: maximum number of words of a sentence.
 
@@ -216,7 +246,10 @@ def read_conllu(source: Source, *, trees: bool, skip_bad: bool = False, longest:
     name, text = _read(source)
     blocks, gaps = _split(text)
     if not blocks:
-        raise DataError(f"{name}, line 1: the file has no sentences, only blank lines or comments. Check that it is the right file.")
+        raise DataError(
+            f"{name}, line 1: the file has no sentences, only blank lines or comments. Check that it is the "
+            "right file."
+        )
     most = min(longest, max(len(block.lines) for block in blocks))
     numbers = {str(i): i for i in range(most + 1)}
     sentences, skipped = [], []
@@ -250,15 +283,18 @@ def read_tokens(source: Source, *, longest: int = 1000) -> Treebank:
             lines = (f"# text = {' '.join(tokens)}", *rows)
             sentences.append(Sentence(lines, words, number, (end,) * len(lines)))
     if not sentences:
-        raise DataError(f"{name}, line 1: the file has no tokens. Give one sentence per line, tokens separated by spaces.")
+        raise DataError(
+            f"{name}, line 1: the file has no tokens. Give one sentence per line, tokens separated by spaces."
+        )
     return Treebank(tuple(sentences), (), end, name)
 
 
 def looks_like_conllu(first: bytes) -> bool:
-    """Whether a file that begins with these bytes (a few thousand, of gzip or not) is CoNLL-U rather than raw tokens.
+    """Whether a file that begins with these bytes (a few thousand, of gzip or not) is CoNLL-U rather than raw
+    tokens.
 
-    Decided by the first line that is neither blank nor a comment: an id and a tab, or ten columns without tabs. If
-    all are comments, decided by whether one is defined by CoNLL-U (``# sent_id``, ``# text``, ...).
+    Decided by the first line that is neither blank nor a comment: an id and a tab, or ten columns without
+    tabs. If all are comments, decided by whether one is defined by CoNLL-U (``# sent_id``, ``# text``, ...).
     """
     if first.startswith(_GZIP):
         try:
@@ -269,7 +305,11 @@ def looks_like_conllu(first: bytes) -> bool:
     for line in lines:
         if line.strip() and not line.startswith("#"):
             columns = line.split()
-            spaced = len(columns) == 10 and re.fullmatch(r"1(-[0-9]+)?", columns[0]) and re.fullmatch(r"_|[0-9]+", columns[6])
+            spaced = (
+                len(columns) == 10
+                and re.fullmatch(r"1(-[0-9]+)?", columns[0])
+                and re.fullmatch(r"_|[0-9]+", columns[6])
+            )
             return bool(_WORD_START.match(line) or spaced)
     return any(_KNOWN_COMMENT.match(line) for line in lines)
 
@@ -294,32 +334,47 @@ def _read(source: Source) -> tuple[str, str]:
     try:
         raw = Path(source).read_bytes() if isinstance(source, str | Path) else source.read()
     except (OSError, ValueError) as error:
-        raise DataError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error}). Check the path.") from None
+        raise DataError(
+            f"{name}: cannot be read ({getattr(error, 'strerror', None) or error}). Check the path."
+        ) from None
     if not isinstance(raw, bytes):
-        raise DataError(f"{name}: the stream gives text, not bytes. Open it in binary mode, as sys.stdin.buffer is.")
+        raise DataError(
+            f"{name}: the stream gives text, not bytes. Open it in binary mode, as sys.stdin.buffer is."
+        )
     if raw.startswith(_GZIP):
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{name}: cannot be decompressed ({error}). Compress or download it again.") from None
+            raise DataError(
+                f"{name}: cannot be decompressed ({error}). Compress or download it again."
+            ) from None
     if not raw:
         raise DataError(f"{name}, line 1: the file is empty. Check that it is the right file.")
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if raw.startswith(mark):
-            raise DataError(f"{name}, line 1: the file is {encoding}, by its byte order mark. Convert it to UTF-8: iconv -f {encoding} -t UTF-8.")
+            raise DataError(
+                f"{name}, line 1: the file is {encoding}, by its byte order mark. Convert it to UTF-8: iconv "
+                f"-f {encoding} -t UTF-8."
+            )
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line, byte = _place(raw, error.start)
         raise DataError(
-            f"{name}, line {line}: byte {byte} of the line (0x{raw[error.start]:02x}) is not UTF-8 ({error.reason}). "
-            "Convert the file to UTF-8, for example by iconv, or repair it."
+            f"{name}, line {line}: byte {byte} of the line (0x{raw[error.start]:02x}) is not UTF-8 "
+            f"({error.reason}). Convert the file to UTF-8, for example by iconv, or repair it."
         ) from None
     if "\0" in text:
         line, byte = _place(raw, raw.index(0))
-        raise DataError(f"{name}, line {line}: byte {byte} of the line is NUL, so the file is not text in UTF-8. Convert it or repair it.")
+        raise DataError(
+            f"{name}, line {line}: byte {byte} of the line is NUL, so the file is not text in UTF-8. Convert "
+            "it or repair it."
+        )
     if "\r" in text and "\n" not in text:
-        raise DataError(f"{name}, line 1: lines end with a carriage return alone. Convert the line ends to LF: tr '\\r' '\\n'.")
+        raise DataError(
+            f"{name}, line 1: lines end with a carriage return alone. Convert the line ends to LF: tr '\\r' "
+            "'\\n'."
+        )
     return name, text
 
 
@@ -359,4 +414,3 @@ def _split(text: str) -> tuple[list[Block], tuple[str, ...]]:
             lines, ends = [], []
         gap.append(end)
     return blocks, (*gaps, "".join(gap))
-

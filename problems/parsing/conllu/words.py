@@ -15,7 +15,8 @@ _EMPTY = re.compile(r"(0|[1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One syntactic word: nine columns of the file, HEAD as a number (None for ``_``), and its line number."""
+    """One syntactic word: nine columns of the file, HEAD as a number (None for ``_``), and its line
+    number."""
 
     form: str
     lemma: str
@@ -55,7 +56,8 @@ def too_long(longest: int) -> str:
 
 
 def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word, ...]:
-    """The words of one sentence; ids, ranges and empty nodes are checked, heads only for being 0 to n or ``_``.
+    """The words of one sentence; ids, ranges and empty nodes are checked, heads only for being 0 to n or
+    ``_``.
 
     Raises:
         SentenceError: for malformed lines, with the line.
@@ -65,10 +67,16 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
     empty, begun = 0, False
     for number, line in enumerate(block.lines, block.line):
         if "\r" in line:
-            raise SentenceError(number, "a carriage return stands inside the line. Remove it, or convert the line ends to LF.")
+            raise SentenceError(
+                number, "a carriage return stands inside the line. Remove it, or convert the line ends to LF."
+            )
         if line[0] == "#":
             if begun:
-                raise SentenceError(number, "a comment stands among the words. Put it before the first, or a blank line before the next sentence.")
+                raise SentenceError(
+                    number,
+                    "a comment stands among the words. Put it before the first, or a blank line before the "
+                    "next sentence.",
+                )
             continue
         columns, begun = line.split("\t"), True
         if len(columns) != 10 or "" in columns or not columns[1].strip():
@@ -80,15 +88,27 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
         elif match := _EMPTY.fullmatch(columns[0]):
             empty += 1
             if columns[0] != f"{n}.{empty}" or (ranges and ranges[-1][0] > n):
-                raise SentenceError(number, f"empty node {columns[0]} is out of place. After word {n} and its empty nodes comes {n}.{empty}.")
+                raise SentenceError(
+                    number,
+                    f"empty node {columns[0]} is out of place. After word {n} and its empty nodes comes "
+                    f"{n}.{empty}.",
+                )
         elif match := RANGE.fullmatch(columns[0]):
             first, last = int(match[1]), int(match[2])
             if first > last:
                 raise SentenceError(number, f"range {columns[0]} goes backwards. Write the smaller id first.")
             if ranges and first <= ranges[-1][1]:
-                raise SentenceError(number, f"range {columns[0]} overlaps with {ranges[-1][0]}-{ranges[-1][1]}. A word is in one multiword token.")
+                raise SentenceError(
+                    number,
+                    f"range {columns[0]} overlaps with {ranges[-1][0]}-{ranges[-1][1]}. A word is in one "
+                    "multiword token.",
+                )
             if first != n + 1:
-                raise SentenceError(number, f"range {columns[0]} is out of place: the next word is {n + 1}. Put it right before word {first}.")
+                raise SentenceError(
+                    number,
+                    f"range {columns[0]} is out of place: the next word is {n + 1}. Put it right before word "
+                    f"{first}.",
+                )
             ranges.append((first, last, number))
         else:
             raise SentenceError(number, _wrong_id(columns[0], n, longest))
@@ -97,7 +117,9 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
         raise SentenceError(block.line, "the sentence has no words. Remove it, or give it words.")
     for first, last, number in ranges:
         if last > n:
-            raise SentenceError(number, f"range {first}-{last} exceeds the sentence of {n} words. Correct the ids.")
+            raise SentenceError(
+                number, f"range {first}-{last} exceeds the sentence of {n} words. Correct the ids."
+            )
     words: list[Word] = []
     intern = sys.intern  # tags repeat: a third of the memory
     for number, (_, form, lemma, upos, xpos, feats, given, deprel, deps, misc) in rows:
@@ -105,9 +127,30 @@ def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word,
         if head is not None and not 0 <= head <= n:
             i = len(words) + 1
             if ID.fullmatch(given):
-                raise SentenceError(number, f"HEAD {given[:20]} of {name_of(i, form)} is out of range. Heads are 0 (root) to {n}, the last word.")
-            raise SentenceError(number, f"HEAD {given[:20]!r} of {name_of(i, form)} is not a number. Heads are 0 (root) to {n}, or _ for none.")
-        words.append(Word(form, lemma, intern(upos), intern(xpos), intern(feats), head, intern(deprel), deps, misc, number))
+                raise SentenceError(
+                    number,
+                    f"HEAD {given[:20]} of {name_of(i, form)} is out of range. Heads are 0 (root) to {n}, "
+                    "the last word.",
+                )
+            raise SentenceError(
+                number,
+                f"HEAD {given[:20]!r} of {name_of(i, form)} is not a number. Heads are 0 (root) to {n}, or _ "
+                "for none.",
+            )
+        words.append(
+            Word(
+                form,
+                lemma,
+                intern(upos),
+                intern(xpos),
+                intern(feats),
+                head,
+                intern(deprel),
+                deps,
+                misc,
+                number,
+            )
+        )
     return tuple(words)
 
 
@@ -131,7 +174,10 @@ def _wrong_id(given: str, n: int, longest: int) -> str:
     if given == str(n + 1):
         return too_long(longest)
     if not ID.fullmatch(given):
-        return f"id {given[:20]!r} is neither a number (3) nor a range (3-4) nor an empty node (8.1). The next word is {n + 1}."
+        return (
+            f"id {given[:20]!r} is neither a number (3) nor a range (3-4) nor an empty node (8.1). The next "
+            f"word is {n + 1}."
+        )
     if n and given == "1":
         return f"ids begin again at 1 after word {n}. Put a blank line between sentences."
     if len(given) < 10 and int(given) <= n:
@@ -148,7 +194,9 @@ def check_tree(words: Sequence[Word], needed: bool) -> None:
     heads = [word.head for word in words]
     if needed and None in heads:
         i = heads.index(None)
-        raise SentenceError(words[i].line, f"{name_of(i + 1, words[i].form)} has no head (HEAD is _). Give every word a head.")
+        raise SentenceError(
+            words[i].line, f"{name_of(i + 1, words[i].form)} has no head (HEAD is _). Give every word a head."
+        )
     for i, (word, head) in enumerate(zip(words, heads, strict=True), 1):
         if head == i:
             raise SentenceError(word.line, f"{name_of(i, word.form)} is its own head. Give it another head.")
@@ -156,7 +204,10 @@ def check_tree(words: Sequence[Word], needed: bool) -> None:
         first = heads.index(0)
         second = heads.index(0, first + 1)
         both = f"{name_of(first + 1, words[first].form)} and {name_of(second + 1, words[second].form)}"
-        raise SentenceError(words[second].line, f"several roots: {both} have head 0. A tree has one root: give the others another head.")
+        raise SentenceError(
+            words[second].line,
+            f"several roots: {both} have head 0. A tree has one root: give the others another head.",
+        )
     if 0 not in heads and None not in heads:
         raise SentenceError(words[0].line, "no word has head 0. A tree has one root: give it head 0.")
     if cycle := find_cycle(heads):

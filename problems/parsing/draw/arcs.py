@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-STEP, PLAIN_STEP, FIRST = 0.21, 0.14, 0.22  # between levels with and without labels; of the first above the words
-APART, GAP, CROWD = 0.075, 0.13, 1.5  # between ends of arcs at a word, between words, of all ends at a word at most
+STEP, PLAIN_STEP, FIRST = (
+    0.21,
+    0.14,
+    0.22,
+)  # between levels with and without labels; of the first above the words
+APART, GAP, CROWD = (
+    0.075,
+    0.13,
+    1.5,
+)  # between ends of arcs at a word, between words, of all ends at a word at most
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,11 @@ def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> Ar
     levels = dict(zip(inner, arc_levels([arcs[k].span for k in inner]), strict=True))
     offsets, reach = _ends(arcs, levels, widths)
     words = _words(arcs, widths, offsets, reach)
-    ends = [(words[arc.span[0] - 1] + offsets[k][0], words[arc.span[1] - 1] + offsets[k][1]) for k, arc in enumerate(arcs) if arc.head]
+    ends = [
+        (words[arc.span[0] - 1] + offsets[k][0], words[arc.span[1] - 1] + offsets[k][1])
+        for k, arc in enumerate(arcs)
+        if arc.head
+    ]
     between = dict(zip(inner, ends, strict=True))
     places = [between.get(k, (words[arc.modifier - 1] + offsets[k][1],) * 2) for k, arc in enumerate(arcs)]
     above = [(left, right, levels[k]) for k, (left, right) in between.items()]
@@ -77,14 +89,22 @@ def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> Ar
         if not arc.head:
             # above all arcs and other roots that cross above the word
             low, high = places[k][0] - root / 2 - 0.05, places[k][0] + root / 2 + 0.05
-            levels[k] = 1 + max((level for left, right, level in above if left < high and right > low), default=0)
+            levels[k] = 1 + max(
+                (level for left, right, level in above if left < high and right > low), default=0
+            )
             above.append((low, high, levels[k]))
     labels = [_label_place(k, arcs, places, levels) for k in range(len(arcs))]
     step = STEP if any(arc.label for arc in arcs) else PLAIN_STEP
     edges = [(x - reach[k], x + reach[k]) for k, x in enumerate(words)]
-    edges += [(place - wide / 2, place + wide / 2) for arc, place in zip(arcs, labels, strict=True) for wide in [arc.width if arc.head else root]]
+    edges += [
+        (place - wide / 2, place + wide / 2)
+        for arc, place in zip(arcs, labels, strict=True)
+        for wide in [arc.width if arc.head else root]
+    ]
     tops = [FIRST + step * (levels[k] - 1) for k in range(len(arcs))]
-    return ArcLayout(words, places, tops, labels, -min(edge for edge, _ in edges), max(edge for _, edge in edges))
+    return ArcLayout(
+        words, places, tops, labels, -min(edge for edge, _ in edges), max(edge for _, edge in edges)
+    )
 
 
 def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -98,7 +118,9 @@ def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
     for k in sorted(range(len(spans)), key=lambda k: (spans[k][1] - spans[k][0], spans[k][0])):
         left, right = spans[k]
         overlapping = [j for j in done if spans[j][0] < right and left < spans[j][1]]
-        level = 1 + max((levels[j] for j in overlapping if left <= spans[j][0] and spans[j][1] <= right), default=0)
+        level = 1 + max(
+            (levels[j] for j in overlapping if left <= spans[j][0] and spans[j][1] <= right), default=0
+        )
         taken = {levels[j] for j in overlapping}
         while level in taken:
             level += 1
@@ -107,10 +129,13 @@ def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
     return levels
 
 
-def _ends(arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]) -> tuple[list[list[float]], list[float]]:
+def _ends(
+    arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]
+) -> tuple[list[list[float]], list[float]]:
     """Offsets of both ends of each arc from the middle of their words, and half widths of words with ends.
 
-    From left to right: arcs to the left from low to high, roots, arcs to the right from high to low; so arcs of a word do not cross.
+    From left to right: arcs to the left from low to high, roots, arcs to the right from high to low; so arcs
+    of a word do not cross.
     """
     at: list[list[tuple[int, int, int, int]]] = [[] for _ in widths]
     for k, arc in enumerate(arcs):
@@ -128,7 +153,9 @@ def _ends(arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]) 
     return offsets, reach
 
 
-def _words(arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Sequence[float]], reach: Sequence[float]) -> list[float]:
+def _words(
+    arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Sequence[float]], reach: Sequence[float]
+) -> list[float]:
     """Centres of the words from left to right, as close as words and labels allow."""
     words: list[float] = []
     for k in range(len(widths)):
@@ -141,11 +168,17 @@ def _words(arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Seque
     return words
 
 
-def _label_place(k: int, arcs: Sequence[Arc], places: Sequence[tuple[float, float]], levels: dict[int, int]) -> float:
+def _label_place(
+    k: int, arcs: Sequence[Arc], places: Sequence[tuple[float, float]], levels: dict[int, int]
+) -> float:
     """Label position closest to the middle of an arc that no arc crosses; the middle if there is none."""
     left, right = places[k]
     middle, half = (left + right) / 2, arcs[k].width / 2 + 0.03
     ups = {x for j, ends in enumerate(places) if levels[j] > levels[k] for x in ends if left < x < right}
     walls = sorted([left, right, *ups])
     free = [(a + half, b - half) for a, b in pairwise(walls) if b - a >= 2 * half - 1e-9]
-    return min((min(max(middle, low), high) for low, high in free), key=lambda place: abs(place - middle), default=middle)
+    return min(
+        (min(max(middle, low), high) for low, high in free),
+        key=lambda place: abs(place - middle),
+        default=middle,
+    )

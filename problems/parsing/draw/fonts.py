@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
 
 BOXES = "Last Resort High-Efficiency"
-"""Comes with matplotlib; has a box for every character. Named as a font of its own, it stands in without a warning for each glyph."""
+"""Comes with matplotlib; has a box for every character. Named as a font of its own, it stands in without a
+warning for each glyph."""
 
 
 def font_for(texts: Iterable[str]) -> FontProperties:
@@ -31,7 +32,11 @@ def _fallbacks(usual: tuple[str, ...], letters: frozenset[str]) -> tuple[str, ..
 
     missing = {ord(letter) for letter in letters}.difference(*map(_letters_of, usual))
     families: list[str] = []
-    upright = [entry for entry in fontManager.ttflist if entry.style == "normal" and str(entry.weight) in ("400", "normal", "regular")]
+    upright = [
+        entry
+        for entry in fontManager.ttflist
+        if entry.style == "normal" and str(entry.weight) in ("400", "normal", "regular")
+    ]
     known = {entry.name: entry.fname for entry in upright}
     boxes = known.pop(BOXES, None)
     # the largest family without serifs looks most like the usual font

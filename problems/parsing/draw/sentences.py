@@ -41,7 +41,9 @@ def checked_labels(who: str, labels: Sequence[str | None] | None, words: Sequenc
     if isinstance(labels, str) or not all(label is None or isinstance(label, str) for label in labels):
         raise ObservationError(f"{who} takes a sequence of labels, one for each word, got {labels!r:.80}.")
     if len(labels) != len(words):
-        raise ObservationError(f"{who} got {len(words)} words, but {len(labels)} labels; pass one for the arc to each word.")
+        raise ObservationError(
+            f"{who} got {len(words)} words, but {len(labels)} labels; pass one for the arc to each word."
+        )
     return [printable(label or "") for label in labels]
 
 
@@ -59,9 +61,14 @@ def checked_heads(who: str, heads: object, words: Sequence[str], what: str = "he
     """
     array = as_array(heads)
     if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ObservationError(f"{who}: {what} are integers of shape (n,), one for each word, 0 for the root, got {described(heads)}.")
+        raise ObservationError(
+            f"{who}: {what} are integers of shape (n,), one for each word, 0 for the root, got "
+            f"{described(heads)}."
+        )
     if len(array) != len(words):
-        raise ObservationError(f"{who} got {len(words)} words, but {len(array)} {what}; pass one for each word.")
+        raise ObservationError(
+            f"{who} got {len(words)} words, but {len(array)} {what}; pass one for each word."
+        )
     parsed = [int(head) for head in array]
     for number, head in enumerate(parsed, 1):
         if not 0 <= head <= len(words):
@@ -75,12 +82,18 @@ def checked_heads(who: str, heads: object, words: Sequence[str], what: str = "he
         raise ObservationError(f"{who}: {what} are not a tree: {problem}.")
     roots = [number for number, head in enumerate(parsed, 1) if head == 0]
     if len(roots) > 1:
-        listed = ", ".join(_named(number, words) for number in roots[:4]) + (", ..." if len(roots) > 4 else "")
-        raise ObservationError(f"{who}: {what} are not a tree: {len(roots)} words have the head 0, {listed}; one root is needed.")
+        listed = ", ".join(_named(number, words) for number in roots[:4]) + (
+            ", ..." if len(roots) > 4 else ""
+        )
+        raise ObservationError(
+            f"{who}: {what} are not a tree: {len(roots)} words have the head 0, {listed}; one root is needed."
+        )
     return parsed
 
 
-def checked_marginals(who: str, marginals: object, words: Sequence[str], what: str = "marginals") -> NDArray[np.float64]:
+def checked_marginals(
+    who: str, marginals: object, words: Sequence[str], what: str = "marginals"
+) -> NDArray[np.float64]:
     """Validate arc probabilities, shape ``(n + 1, n)``; rounding errors beyond 0 and 1 are clipped.
 
     Raises:
@@ -90,16 +103,22 @@ def checked_marginals(who: str, marginals: object, words: Sequence[str], what: s
     n = len(words)
     if array is None or array.shape != (n + 1, n) or array.dtype.kind == "b":
         layout = "a row for each head, the first for the root, and a column for each modifier"
-        raise ObservationError(f"{who}: {what} of {n} words have shape {(n + 1, n)}, {layout}; got {described(marginals)}.")
+        raise ObservationError(
+            f"{who}: {what} of {n} words have shape {(n + 1, n)}, {layout}; got {described(marginals)}."
+        )
     wrong = ~((array >= -ROUNDING) & (array <= 1 + ROUNDING))
     if wrong.any():
         head, modifier = (int(k) for k in np.argwhere(wrong)[0])
         arc = f"the arc from {_named(head, words)} to {_named(modifier + 1, words)}"
-        raise ObservationError(f"{who}: {what} are probabilities in [0, 1], but {arc} has {array[head, modifier]}.")
+        raise ObservationError(
+            f"{who}: {what} are probabilities in [0, 1], but {arc} has {array[head, modifier]}."
+        )
     return np.clip(array.astype(np.float64), 0.0, 1.0)
 
 
-def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequence[str], what: str = "weights") -> list[float]:
+def checked_weights(
+    who: str, weights: object, heads: Sequence[int], words: Sequence[str], what: str = "weights"
+) -> list[float]:
     """Probability of the arc to each word, from one value per word or from all marginals.
 
     Args:
@@ -118,16 +137,25 @@ def checked_weights(who: str, weights: object, heads: Sequence[int], words: Sequ
         return [float(marginals[head, k]) for k, head in enumerate(heads)]
     if array is None or array.shape != (len(words),) or array.dtype.kind == "b":
         n = len(words)
-        raise ObservationError(f"{who}: {what} of {n} words have shape {(n,)}, or as marginals {(n + 1, n)}, got {described(weights)}.")
+        raise ObservationError(
+            f"{who}: {what} of {n} words have shape {(n,)}, or as marginals {(n + 1, n)}, got "
+            f"{described(weights)}."
+        )
     for number, weight in enumerate(array, 1):
         if not -ROUNDING <= weight <= 1 + ROUNDING:
-            raise ObservationError(f"{who}: {what} are probabilities in [0, 1], but the arc to {_named(number, words)} has {weight}.")
+            raise ObservationError(
+                f"{who}: {what} are probabilities in [0, 1], but the arc to {_named(number, words)} has "
+                f"{weight}."
+            )
     return [float(weight) for weight in np.clip(array.astype(np.float64), 0.0, 1.0)]
 
 
 def printable(text: str) -> str:
     """Collapse white space to single spaces; replace control characters and lone surrogates."""
-    return "".join("\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in " ".join(text.split()))
+    return "".join(
+        "\ufffd" if unicodedata.category(letter) in ("Cc", "Cs") else letter
+        for letter in " ".join(text.split())
+    )
 
 
 def _named(number: int, words: Sequence[str]) -> str:

@@ -22,16 +22,19 @@ def tree_text(
     labels: Sequence[str | None] | None = None,
     marginals: Sequence[float] | Tensor | None = None,
 ) -> str:
-    """A dependency tree as text: one word per line, indented under its head, modifiers in the order of the sentence.
+    """A dependency tree as text: one word per line, indented under its head, modifiers in the order of the
+    sentence.
 
     Args:
         heads: number of the head of each word from 1, or 0 for the root; shape ``(n,)``. Arcs may cross.
         words: n words.
         labels: label of the arc to each word.
-        marginals: probabilities of all arcs, shape ``(n + 1, n)`` as for ``draw_marginals``, or of the arc to each word, shape ``(n,)``.
+        marginals: probabilities of all arcs, shape ``(n + 1, n)`` as for ``draw_marginals``, or of the arc to
+            each word, shape ``(n,)``.
 
     Returns:
-        n lines: number and word, then in columns the label and the probability of its arc, where they are given.
+        n lines: number and word, then in columns the label and the probability of its arc, where they are
+        given.
 
     Raises:
         ObservationError: for heads that are not a tree with one root, or arguments of wrong length.
@@ -39,7 +42,9 @@ def tree_text(
     forms = checked_words("tree_text", words)
     parents = checked_heads("tree_text", heads, forms)
     names = checked_labels("tree_text", labels, forms)
-    strengths = None if marginals is None else checked_weights("tree_text", marginals, parents, forms, "marginals")
+    strengths = (
+        None if marginals is None else checked_weights("tree_text", marginals, parents, forms, "marginals")
+    )
     modifiers: list[list[int]] = [[] for _ in range(len(forms) + 1)]
     for number, head in enumerate(parents, 1):
         modifiers[head].append(number)
@@ -50,7 +55,9 @@ def tree_text(
         number, mark, below = waiting.pop()
         lines.append((number, f"{mark}{number} {forms[number - 1]}"))
         *others, last = modifiers[number] or [0]
-        branches = [(k, f"{below}├── ", f"{below}│   ") for k in others] + [(last, f"{below}└── ", f"{below}    ")]
+        branches = [(k, f"{below}├── ", f"{below}│   ") for k in others] + [
+            (last, f"{below}└── ", f"{below}    ")
+        ]
         waiting += reversed(branches if last else [])
     wide = max(columns_of(text) for _, text in lines)
     room = max(columns_of(name) for name in names)
@@ -65,10 +72,12 @@ def tree_text(
 
 
 def heat_text(marginals: Tensor, words: Sequence[str]) -> str:
-    """The probabilities of all arcs as text: a shade from blank (below 1/8) over ░, ▒ and ▓ (about 1/4, 1/2, 3/4) to █ (from 7/8 on).
+    """The probabilities of all arcs as text: a shade from blank (below 1/8) over ░, ▒ and ▓ (about 1/4, 1/2,
+    3/4) to █ (from 7/8 on).
 
     Args:
-        marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column for each modifier.
+        marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column
+            for each modifier.
         words: n words.
 
     Returns:
@@ -86,7 +95,10 @@ def heat_text(marginals: Tensor, words: Sequence[str]) -> str:
     wide = max(columns_of(name) for name in names)
     levels = np.floor(values * (len(SHADES) - 1) + 0.5).astype(int)
     lines = [" " * wide + "".join(f" {number:>{cell}}" for number in range(1, len(forms) + 1))]
-    lines += [padded(name, wide) + "".join(" " + SHADES[level] * cell for level in row) for name, row in zip(names, levels, strict=True)]
+    lines += [
+        padded(name, wide) + "".join(" " + SHADES[level] * cell for level in row)
+        for name, row in zip(names, levels, strict=True)
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unn.draw.matrices import _axes_at, _colour_bar
-from unn.draw.theme import FINE, LABEL, LIGHT, NAME, Theme, add_legend, new_figure, ramp, shortened, style_axes
+from unn.draw.theme import (
+    FINE,
+    LABEL,
+    LIGHT,
+    NAME,
+    Theme,
+    add_legend,
+    new_figure,
+    ramp,
+    shortened,
+    style_axes,
+)
 
 from .arcs import Arc, ArcLayout, layout_arcs
 from .fonts import font_for
@@ -19,7 +30,12 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
     from torch import Tensor
 
-MARGIN, WORD, ROOT, LEGEND = 0.12, 0.2, 0.16, 0.24  # inches: around, and the heights of words, of "root" and of the legend
+MARGIN, WORD, ROOT, LEGEND = (
+    0.12,
+    0.2,
+    0.16,
+    0.24,
+)  # inches: around, and the heights of words, of "root" and of the legend
 BEND, TIP = 0.15, (0.07, 0.08)  # inches: of corners, and the width and the height of an arrow head
 CELL, LARGEST = 0.21, 9.0  # inches: a side of a cell, and of a whole heat map at most
 
@@ -33,19 +49,22 @@ def draw_arcs(
     gold: Sequence[int] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """The dependency tree of a sentence: words in a row, above them an arc from each head to each of its modifiers.
+    """The dependency tree of a sentence: words in a row, above them an arc from each head to each of its
+    modifiers.
 
-    The picture is as wide as the sentence is long. Words stand in the order of the sentence from left to right, also those that are
-    written from right to left. Characters that the usual font lacks are taken from other installed fonts (matplotlib shapes scripts
-    such as Telugu from version 3.11 on); those that no font has are boxes, without a warning for each.
+    The picture is as wide as the sentence is long. Words stand in the order of the sentence from left to
+    right, also those that are written from right to left. Characters that the usual font lacks are taken from
+    other installed fonts (matplotlib shapes scripts such as Telugu from version 3.11 on); those that no font
+    has are boxes, without a warning for each.
 
     Args:
         heads: number of the head of each word from 1, or 0 for the root; shape ``(n,)``.
         words: n words; long ones are shortened.
         labels: label of the arc to each word; that of the root is always marked "root".
-        weights: probabilities, with which arcs become wider and darker, of the arc to each word, shape ``(n,)``, or the marginals,
-            shape ``(n + 1, n)``, as for ``draw_marginals``.
-        gold: gold heads, shape ``(n,)``; arcs that differ have another colour, and gold ones are added, dashed.
+        weights: probabilities, with which arcs become wider and darker, of the arc to each word, shape
+            ``(n,)``, or the marginals, shape ``(n + 1, n)``, as for ``draw_marginals``.
+        gold: gold heads, shape ``(n,)``; arcs that differ have another colour, and gold ones are added,
+            dashed.
         theme: light or dark.
 
     Raises:
@@ -54,11 +73,20 @@ def draw_arcs(
     forms = [shortened(word, 24) for word in checked_words("draw_arcs", words)]
     parents = checked_heads("draw_arcs", heads, forms)
     names = [shortened(label, 16) for label in checked_labels("draw_arcs", labels, forms)]
-    strengths = [1.0] * len(forms) if weights is None else checked_weights("draw_arcs", weights, parents, forms)
+    strengths = (
+        [1.0] * len(forms) if weights is None else checked_weights("draw_arcs", weights, parents, forms)
+    )
     right = parents if gold is None else checked_heads("draw_arcs", gold, forms, "gold heads")
     font = font_for([*forms, *names])
     arcs = [
-        Arc(head, k, "arc" if head == right[k - 1] else "wrong", label if head else "", _width(label, FINE, font), strength)
+        Arc(
+            head,
+            k,
+            "arc" if head == right[k - 1] else "wrong",
+            label if head else "",
+            _width(label, FINE, font),
+            strength,
+        )
         for k, (head, label, strength) in enumerate(zip(parents, names, strengths, strict=True), 1)
     ]
     wrong = [arc for arc in arcs if arc.kind == "wrong"]
@@ -75,13 +103,15 @@ def draw_marginals(
     Characters that the usual font lacks are drawn as in ``draw_arcs``.
 
     Args:
-        marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column for each modifier.
+        marginals: in [0, 1], shape ``(n + 1, n)``: a row for each head, the first for the root, and a column
+            for each modifier.
         words: n words; long ones are shortened, and beyond some fifty not all are named.
         gold: gold heads, from 1, 0 for the root, shape ``(n,)``; their cells are outlined.
         theme: light or dark.
 
     Raises:
-        ObservationError: for marginals of another shape, NaN, values outside [0, 1], or gold heads that are not a tree.
+        ObservationError: for marginals of another shape, NaN, values outside [0, 1], or gold heads that are
+            not a tree.
     """
     forms = [shortened(word, 16) for word in checked_words("draw_marginals", words)]
     values = checked_marginals("draw_marginals", marginals, forms)
@@ -95,7 +125,9 @@ def draw_marginals(
     # beside the names are those of the axes
     left, bottom = (MARGIN + 0.3 + length for length in (max(longest, _width("root", LABEL, font)), longest))
     scale = max(min(height, 2.2), 0.8)
-    figure = new_figure(theme, left + width + 0.95, MARGIN + max(height + bottom, scale + LEGEND + MARGIN), layout=None)
+    figure = new_figure(
+        theme, left + width + 0.95, MARGIN + max(height + bottom, scale + LEGEND + MARGIN), layout=None
+    )
     axes = _axes_at(figure, left, MARGIN, width, height)
     style_axes(axes, theme, ("left", "right", "top", "bottom"))
     image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap=ramp(theme), vmin=0.0, vmax=1.0)
@@ -108,7 +140,14 @@ def draw_marginals(
     return figure
 
 
-def _arc_figure(arcs: Sequence[Arc], layout: ArcLayout, forms: Sequence[str], legend: bool, font: FontProperties, theme: Theme) -> Figure:
+def _arc_figure(
+    arcs: Sequence[Arc],
+    layout: ArcLayout,
+    forms: Sequence[str],
+    legend: bool,
+    font: FontProperties,
+    theme: Theme,
+) -> Figure:
     handles = _handles(arcs, theme) if legend else []
     across = max(layout.left + layout.right, 0.85 * len(handles)) + 2 * MARGIN
     below = MARGIN + WORD + (LEGEND if handles else 0.0)
@@ -117,7 +156,13 @@ def _arc_figure(arcs: Sequence[Arc], layout: ArcLayout, forms: Sequence[str], le
     start = (across - layout.left - layout.right) / 2 + layout.left
     axes.set(xlim=(-start, across - start), ylim=(-below, max(layout.tops) + ROOT + MARGIN))
     axes.set_axis_off()
-    text: dict[str, Any] = {"ha": "center", "color": theme.foreground, "parse_math": False, "font": font, "zorder": 4}
+    text: dict[str, Any] = {
+        "ha": "center",
+        "color": theme.foreground,
+        "parse_math": False,
+        "font": font,
+        "zorder": 4,
+    }
     for form, place in zip(forms, layout.words, strict=True):
         axes.text(place, -0.05 - 0.72 * NAME / 72, form, va="baseline", size=NAME, gid="word", **text)
     for arc, ends, top, place in zip(arcs, layout.ends, layout.tops, layout.labels, strict=True):
@@ -145,15 +190,40 @@ def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme
         low, lower = (high / 2 if tip == left else 0.0), (high / 2 if tip == right else 0.0)
         points = [(left, low), (left, top - bend), (left, top), (left + bend, top)]
         points += [(right - bend, top), (right, top), (right, top - bend), (right, lower)]
-        codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
+        codes = [
+            Path.MOVETO,
+            Path.LINETO,
+            Path.CURVE3,
+            Path.CURVE3,
+            Path.LINETO,
+            Path.CURVE3,
+            Path.CURVE3,
+            Path.LINETO,
+        ]
     else:
         points, codes = [(tip, top), (tip, high / 2)], [Path.MOVETO, Path.LINETO]
     colour = _colour(arc.kind, theme)
-    look: dict[str, Any] = {"edgecolor": colour, "linewidth": 0.5 + 0.7 * arc.weight, "linestyle": (0, (3, 2)) if arc.kind == "gold" else "-"}
+    look: dict[str, Any] = {
+        "edgecolor": colour,
+        "linewidth": 0.5 + 0.7 * arc.weight,
+        "linestyle": (0, (3, 2)) if arc.kind == "gold" else "-",
+    }
     alpha, order = 0.5 + 0.5 * arc.weight, {"gold": 1, "arc": 2, "wrong": 3}[arc.kind]
-    axes.add_patch(PathPatch(Path(points, codes), fill=False, capstyle="butt", alpha=alpha, zorder=order, gid=f"{arc.kind} {gid}", **look))
+    axes.add_patch(
+        PathPatch(
+            Path(points, codes),
+            fill=False,
+            capstyle="butt",
+            alpha=alpha,
+            zorder=order,
+            gid=f"{arc.kind} {gid}",
+            **look,
+        )
+    )
     corners = [(tip, 0.0), (tip - wide / 2, high), (tip + wide / 2, high)]
-    axes.add_patch(Polygon(corners, facecolor=colour, edgecolor="none", alpha=alpha, zorder=order, gid=f"tip {gid}"))
+    axes.add_patch(
+        Polygon(corners, facecolor=colour, edgecolor="none", alpha=alpha, zorder=order, gid=f"tip {gid}")
+    )
 
 
 def _colour(kind: str, theme: Theme) -> str:
@@ -168,7 +238,11 @@ def _handles(arcs: Sequence[Arc], theme: Theme) -> list[Artist]:
     kinds = dict.fromkeys(arc.kind for arc in arcs)
     words = {"arc": "right", "wrong": "wrong", "gold": "gold"}
     style = {"gold": (0, (3, 2))}
-    return [Line2D([], [], color=_colour(kind, theme), lw=1.2, ls=style.get(kind, "-"), label=words[kind]) for kind in words if kind in kinds]
+    return [
+        Line2D([], [], color=_colour(kind, theme), lw=1.2, ls=style.get(kind, "-"), label=words[kind])
+        for kind in words
+        if kind in kinds
+    ]
 
 
 def _halo(theme: Theme) -> list[Any]:
@@ -181,7 +255,11 @@ def _width(text: str, size: float, font: FontProperties) -> float:
     """Text path of one line in a font with fallbacks."""
     from matplotlib.textpath import TextPath
 
-    return float(TextPath((0, 0), text.replace("$", "S"), size=size, prop=font).get_extents().width) / 72 if text.strip() else 0.0
+    return (
+        float(TextPath((0, 0), text.replace("$", "S"), size=size, prop=font).get_extents().width) / 72
+        if text.strip()
+        else 0.0
+    )
 
 
 def _name_ticks(axes: Axes, forms: Sequence[str], cell: float, font: FontProperties, theme: Theme) -> None:
@@ -200,8 +278,12 @@ def _outline(figure: Figure, axes: Axes, gold: Sequence[int], x: float, y: float
 
     look: dict[str, Any] = {"fill": False, "edgecolor": theme.cycle[5], "linewidth": 1.2}
     for column, row in enumerate(gold):
-        axes.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, gid=f"gold {row} {column + 1}", **look))
+        axes.add_patch(
+            Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, gid=f"gold {row} {column + 1}", **look)
+        )
     wide, high = figure.get_size_inches()
-    sign = Rectangle((x / wide, 1 - (y + 0.06) / high), 0.12 / wide, 0.12 / high, transform=figure.transFigure, **look)
+    sign = Rectangle(
+        (x / wide, 1 - (y + 0.06) / high), 0.12 / wide, 0.12 / high, transform=figure.transFigure, **look
+    )
     figure.add_artist(sign)
     figure.text((x + 0.18) / wide, 1 - y / high, "gold", va="center", fontsize=LABEL, color=theme.foreground)

@@ -1,10 +1,12 @@
 """Hugging Face encoders from a local folder as encoders of the parser, fine-tuned with the network.
 
-A folder holds ``config.json``, the files of the tokenizer and, as safetensors, the weights. Nothing is downloaded, and nothing in the folder is
+A folder holds ``config.json``, the files of the tokenizer and, as safetensors, the weights. Nothing is
+downloaded, and nothing in the folder is
 executed: models with custom code, and pickled weights, are refused.
 
-A run saves all weights, those of the encoder too, but not its configuration and tokenizer: they are read again from the folder that the run's
-config.json names, so that the folder must stay where it is for as long as the run is used.
+A run saves all weights, those of the encoder too, but not its configuration and tokenizer: they are read
+again from the folder that the run's config.json names, so that the folder must stay where it is for as long
+as the run is used.
 """
 
 from __future__ import annotations
@@ -32,22 +34,44 @@ MOST_PIECES = 16
 """Maximum number of pieces per word; longer words keep the first and last eight."""
 
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
-_UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+_UNSAFE = (
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "model.ckpt.index",
+)
 _TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model")
-_SAMPLE = ("the", "The", "naïve", "don't", "3,141.59", "x/y-z", "ÉTÉ", "слово", "言葉", "كلمة", "ﬁ", "e\u0301", "🙂", "\u200b")
+_SAMPLE = (
+    "the",
+    "The",
+    "naïve",
+    "don't",
+    "3,141.59",
+    "x/y-z",
+    "ÉTÉ",
+    "слово",
+    "言葉",
+    "كلمة",
+    "ﬁ",
+    "e\u0301",
+    "🙂",
+    "\u200b",
+)
 
 
 class Pieces(Reader):
     """Pieces of each word by the tokenizer of an encoder: rows contain ids plus 1, CLS (or BOS) for the root.
 
-    Words are tokenised separately, each preceded by a space, as for pre-split input. A word without any piece is
-    the unknown token. Sentences may have any length.
+    Words are tokenised separately, each preceded by a space, as for pre-split input. A word without any piece
+    is the unknown token. Sentences may have any length.
 
     Args:
         folder: folder of the encoder.
 
     Raises:
-        DataError: if there is no such folder, its tokenizer cannot be loaded, or transformers is not installed.
+        DataError: if there is no such folder, its tokenizer cannot be loaded, or transformers is not
+            installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +85,9 @@ class Pieces(Reader):
         """The ids of the pieces of one word, at least one and at most ``MOST_PIECES``."""
         # tokenizers refuse text that cannot be encoded
         text = form.encode(errors="replace").decode()
-        ids: list[int] = self._tokenizer(" " + text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        ids: list[int] = self._tokenizer(
+            " " + text, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )["input_ids"]
         half, unknown = MOST_PIECES // 2, self._special.unknown
         chosen = ids if len(ids) <= MOST_PIECES else ids[:half] + ids[-half:]
         # a word spelled like a special token is not that token
@@ -75,12 +101,21 @@ class Pieces(Reader):
                 self._known[form] = self.pieces(form)
             rows.append(self._known[form])
         most = max(map(len, rows))
-        return torch.tensor([[k + 1 for k in ids] + [NOTHING] * (most - len(ids)) for ids in rows], dtype=torch.float32)
+        return torch.tensor(
+            [[k + 1 for k in ids] + [NOTHING] * (most - len(ids)) for ids in rows], dtype=torch.float32
+        )
 
     def facts(self) -> dict[str, Any]:
         """Vocabulary size, and a hash of vocabulary, special tokens and the pieces of sample words."""
-        content = [sorted(self._tokenizer.get_vocab().items()), list(vars(self._special).values()), [self.pieces(form) for form in _SAMPLE]]
-        return {"encoder_vocabulary": len(self._tokenizer), "encoder_tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest()}
+        content = [
+            sorted(self._tokenizer.get_vocab().items()),
+            list(vars(self._special).values()),
+            [self.pieces(form) for form in _SAMPLE],
+        ]
+        return {
+            "encoder_vocabulary": len(self._tokenizer),
+            "encoder_tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        }
 
     def check_facts(self, facts: Mapping[str, Any]) -> None:
         """Check that this is the tokenizer with which a run was trained.
@@ -91,8 +126,9 @@ class Pieces(Reader):
         for name, value in self.facts().items():
             if facts.get(name) != value:
                 raise DataError(
-                    f"encoder folder {self.folder} contains a different tokenizer than in training ({name} is {value}, was {facts.get(name)}); "
-                    "the weights do not apply to its pieces. Restore the original folder."
+                    f"encoder folder {self.folder} contains a different tokenizer than in training ({name} "
+                    f"is {value}, was {facts.get(name)}); the weights do not apply to its pieces. Restore "
+                    "the original folder."
                 )
 
 
@@ -100,17 +136,19 @@ class PretrainedEncoder(nn.Module):
     """Mean of the last layer's states over the pieces of each word, CLS for the root, with a linear map.
 
     The input is CLS, the pieces of a sentence, SEP. Sentences with more pieces than positions are split into
-    windows that overlap by half; each word uses the window with the most context on both sides, and the root the
-    first one. All weights are fine-tuned.
+    windows that overlap by half; each word uses the window with the most context on both sides, and the root
+    the first one. All weights are fine-tuned.
 
     Args:
         folder: folder of the encoder. Without any weights, they are random, with a warning.
         width: width of the result.
-        dropout: dropout probability for the states of words; the model's own dropout is set by its config.json.
+        dropout: dropout probability for the states of words; the model's own dropout is set by its
+            config.json.
 
     Raises:
-        DataError: if there is no such folder; if its configuration, tokenizer or weights cannot be loaded, do not belong together or would execute
-            code; if the model is not a text encoder; or if transformers is not installed.
+        DataError: if there is no such folder; if its configuration, tokenizer or weights cannot be loaded, do
+            not belong together or would execute code; if the model is not a text encoder; or if transformers
+            is not installed.
     """
 
     def __init__(self, folder: Path, width: int, dropout: float) -> None:
@@ -126,8 +164,8 @@ class PretrainedEncoder(nn.Module):
         self._longest = _positions(self.model) - 2
         if self._longest < MOST_PIECES:
             raise DataError(
-                f"encoder folder {folder}: the model has {self._longest + 2} positions, but a word alone can take {MOST_PIECES + 2}. "
-                "Choose a model with more positions."
+                f"encoder folder {folder}: the model has {self._longest + 2} positions, but a word alone can "
+                f"take {MOST_PIECES + 2}. Choose a model with more positions."
             )
         states = _probe(folder, self.model, self._special)
         _check_missing(folder, states, missing)
@@ -136,7 +174,8 @@ class PretrainedEncoder(nn.Module):
         self.leave = nn.Linear(states.shape[2], width)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Numbers that ``Pieces`` makes, shape ``(batch, n + 1, pieces)``, zeros in padding, to ``(batch, n + 1, width)``, zeros in padding.
+        """Numbers that ``Pieces`` makes, shape ``(batch, n + 1, pieces)``, zeros in padding, to ``(batch, n +
+        1, width)``, zeros in padding.
 
         Raises:
             DataError: for an id outside the model's embedding table.
@@ -161,18 +200,25 @@ class PretrainedEncoder(nn.Module):
         ids = torch.where(inside, pieces[place.clamp(max=len(pieces) - 1)], self._special.padding)
         ids[:, 0] = self._special.first
         ids.scatter_(1, windows.size[:, None] + 1, self._special.last)
-        states = self.model(input_ids=ids, attention_mask=(column < windows.size[:, None] + 2).long()).last_hidden_state
+        states = self.model(
+            input_ids=ids, attention_mask=(column < windows.size[:, None] + 2).long()
+        ).last_hidden_state
         sentence, node, _ = present.nonzero(as_tuple=True)
         row = windows.chosen[sentence, node]
-        column_in_window = torch.arange(len(pieces), device=words.device) - begin[sentence] - windows.start[row]
+        column_in_window = (
+            torch.arange(len(pieces), device=words.device) - begin[sentence] - windows.start[row]
+        )
         ends = counts.flatten().cumsum(0)
-        means = nn.functional.embedding_bag(row * len(column) + column_in_window, states.flatten(0, 1), ends - counts.flatten(), mode="mean")
+        means = nn.functional.embedding_bag(
+            row * len(column) + column_in_window, states.flatten(0, 1), ends - counts.flatten(), mode="mean"
+        )
         return means.view(*counts.shape, -1)
 
     def _foreign(self, number: int) -> DataError:
         return DataError(
-            f"encoder folder {self.folder}: the tokenizer has a piece with id {number}, but the model's table ends at {self._table - 1}; "
-            "tokenizer and model do not belong together. Take both from the same model."
+            f"encoder folder {self.folder}: the tokenizer has a piece with id {number}, but the model's "
+            f"table ends at {self._table - 1}; tokenizer and model do not belong together. Take both from "
+            "the same model."
         )
 
 
@@ -184,7 +230,8 @@ class Windows:
         sentence: index of the sentence, shape ``(windows,)``.
         start: number of pieces of the sentence before the window, shape ``(windows,)``.
         size: number of pieces in the window, shape ``(windows,)``.
-        chosen: index of the window used for the root and each word, shape ``(batch, n + 1)``; arbitrary in padding.
+        chosen: index of the window used for the root and each word, shape ``(batch, n + 1)``; arbitrary in
+            padding.
     """
 
     sentence: Tensor
@@ -272,7 +319,8 @@ def _special_tokens(folder: Path, tokenizer: Any) -> _Special:
     if first is None or last is None:
         lacking = "CLS or BOS token to begin" if first is None else "SEP or EOS token to end"
         raise DataError(
-            f"encoder folder {folder}: the tokenizer has no {lacking} a sentence with. Name one in its tokenizer_config.json, or {CHOOSE}."
+            f"encoder folder {folder}: the tokenizer has no {lacking} a sentence with. Name one in its "
+            f"tokenizer_config.json, or {CHOOSE}."
         )
     unknown, padding = _either(tokenizer.unk_token_id, last), _either(tokenizer.pad_token_id, last)
     assert unknown is not None and padding is not None
@@ -287,7 +335,10 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise DataError(f"an encoder from a folder needs the package transformers ({error}). Install it: pip install 'unn[pretrained]'.") from None
+        raise DataError(
+            f"an encoder from a folder needs the package transformers ({error}). Install it: pip install "
+            "'unn[pretrained]'."
+        ) from None
     return transformers
 
 
@@ -309,12 +360,14 @@ def _quietly(transformers: Any) -> Iterator[None]:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(
-            f"encoder {str(folder)!r} is neither bilstm nor transformer nor a folder here. Give the folder of a Hugging Face encoder; "
-            "hf download NAME --local-dir FOLDER makes one. A trained run needs it too, where it was in training."
+            f"encoder {str(folder)!r} is neither bilstm nor transformer nor a folder here. Give the folder "
+            "of a Hugging Face encoder; hf download NAME --local-dir FOLDER makes one. A trained run needs "
+            "it too, where it was in training."
         )
     if not (folder / "config.json").is_file():
         raise DataError(
-            f"encoder folder {folder} has no config.json; give a folder with configuration, tokenizer and weights of a Hugging Face model."
+            f"encoder folder {folder} has no config.json; give a folder with configuration, tokenizer and "
+            "weights of a Hugging Face model."
         )
 
 
@@ -323,15 +376,21 @@ def _load_config(folder: Path) -> Any:
     _check_folder(folder)
     try:
         with _quietly(transformers):
-            config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            config = transformers.AutoConfig.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
     # transformers passes on any exception of its parts, including plain Exception
     except Exception as error:
         raise DataError(
-            f"encoder folder {folder}: config.json cannot be used ({_brief(error)}). Copy it there again, choose a model that transformers "
-            f"{transformers.__version__} has, or install a later one; models with code of their own are not run."
+            f"encoder folder {folder}: config.json cannot be used ({_brief(error)}). Copy it there again, "
+            f"choose a model that transformers {transformers.__version__} has, or install a later one; "
+            "models with code of their own are not run."
         ) from None
     if getattr(config, "is_encoder_decoder", False):
-        raise DataError(f"encoder folder {folder} holds a model of type {config.model_type!r}, which is an encoder and a decoder; {CHOOSE}.")
+        raise DataError(
+            f"encoder folder {folder} holds a model of type {config.model_type!r}, which is an encoder and a "
+            f"decoder; {CHOOSE}."
+        )
     return config
 
 
@@ -339,14 +398,19 @@ def _load_tokenizer(folder: Path) -> Any:
     transformers = _transformers()
     _load_config(folder)
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
-        raise DataError(f"encoder folder {folder} has no tokenizer (no tokenizer.json); copy the files of the model's tokenizer there.")
+        raise DataError(
+            f"encoder folder {folder} has no tokenizer (no tokenizer.json); copy the files of the model's "
+            "tokenizer there."
+        )
     try:
         with _quietly(transformers):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:
         raise DataError(
-            f"encoder folder {folder}: the tokenizer cannot be loaded ({_brief(error)}). Copy its files there again; "
-            "tokenizers with code of their own are not run."
+            f"encoder folder {folder}: the tokenizer cannot be loaded ({_brief(error)}). Copy its files "
+            "there again; tokenizers with code of their own are not run."
         ) from None
     return tokenizer
 
@@ -359,7 +423,12 @@ def _load_model(folder: Path) -> tuple[nn.Module, dict[str, Tensor]]:
     try:
         with _quietly(transformers):
             model, info = transformers.AutoModel.from_pretrained(
-                str(folder), config=config, local_files_only=True, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+                str(folder),
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
             )
     except Exception as error:
         raise DataError(
@@ -375,11 +444,13 @@ def _without_weights(folder: Path, config: Any) -> nn.Module:
     pickled = [name for name in _UNSAFE if (folder / name).is_file()]
     if pickled:
         raise DataError(
-            f"encoder folder {folder} has its weights in {pickled[0]}; reading such files can execute code. If you trust it, make safetensors of it: "
-            f"python -c \"import transformers; transformers.AutoModel.from_pretrained('{folder}').save_pretrained('{folder}')\""
+            f"encoder folder {folder} has its weights in {pickled[0]}; reading such files can execute code. "
+            f'If you trust it, make safetensors of it: python -c "import transformers; '
+            f"transformers.AutoModel.from_pretrained('{folder}').save_pretrained('{folder}')\""
         )
     warnings.warn(
-        f"encoder folder {folder} has no weights (model.safetensors): they are random, which is of use only where those of a run replace them.",
+        f"encoder folder {folder} has no weights (model.safetensors): they are random, which is of use only "
+        "where those of a run replace them.",
         stacklevel=4,
     )
     transformers = _transformers()
@@ -424,7 +495,10 @@ def _probe(folder: Path, model: nn.Module, special: _Special) -> Tensor:
 
 
 def _no_encoder(folder: Path, kind: str, why: str) -> DataError:
-    return DataError(f"encoder folder {folder} holds a model {kind!r} that does not turn pieces of text into states ({why}); {CHOOSE}.")
+    return DataError(
+        f"encoder folder {folder} holds a model {kind!r} that does not turn pieces of text into states "
+        f"({why}); {CHOOSE}."
+    )
 
 
 def _check_missing(folder: Path, states: Tensor, missing: Mapping[str, Tensor]) -> None:
@@ -435,8 +509,8 @@ def _check_missing(folder: Path, states: Tensor, missing: Mapping[str, Tensor]) 
     needed = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
     if needed:
         raise DataError(
-            f"encoder folder {folder}: the weights lack {len(needed)} tensors, such as {needed[0]!r}; they belong to another model than config.json. "
-            "Copy both there again, from the same model."
+            f"encoder folder {folder}: the weights lack {len(needed)} tensors, such as {needed[0]!r}; they "
+            "belong to another model than config.json. Copy both there again, from the same model."
         )
 
 

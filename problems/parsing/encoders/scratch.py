@@ -20,14 +20,19 @@ class WordEmbedding(nn.Module):
         vocabulary: vocabulary of forms and characters.
         characters: embed characters.
         tags: embed tags.
-        dropout: dropout probability of the result; half of it is the probability to replace a form by unknown.
+        dropout: dropout probability of the result; half of it is the probability to replace a form by
+            unknown.
     """
 
     def __init__(self, vocabulary: Vocabulary, characters: bool, tags: bool, dropout: float) -> None:
         super().__init__()
         self.form = nn.Embedding(len(vocabulary.forms) + 3, FORM_WIDTH, padding_idx=NOTHING)
         self.tag = nn.Embedding(len(UNIVERSAL_TAGS) + 3, TAG_WIDTH, padding_idx=NOTHING) if tags else None
-        self.character = nn.Embedding(len(vocabulary.characters) + 3, CHARACTER_WIDTH, padding_idx=NOTHING) if characters else None
+        self.character = (
+            nn.Embedding(len(vocabulary.characters) + 3, CHARACTER_WIDTH, padding_idx=NOTHING)
+            if characters
+            else None
+        )
         self.spelling = nn.Conv1d(CHARACTER_WIDTH, SPELLING_WIDTH, 3, padding=1) if characters else None
         self.dropout = nn.Dropout(dropout)
         self.width = FORM_WIDTH + (TAG_WIDTH if tags else 0) + (SPELLING_WIDTH if characters else 0)
@@ -65,7 +70,14 @@ class BiLSTM(nn.Module):
     def __init__(self, embedding: WordEmbedding, width: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
-        self.lstm = nn.LSTM(embedding.width, width // 2, layers, batch_first=True, bidirectional=True, dropout=dropout if layers > 1 else 0.0)
+        self.lstm = nn.LSTM(
+            embedding.width,
+            width // 2,
+            layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout if layers > 1 else 0.0,
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -74,7 +86,9 @@ class BiLSTM(nn.Module):
         embedded = words.new_zeros(*words.shape[:2], self.embedding.width)
         embedded[here] = self.embedding(words[here]).to(embedded.dtype)
         packed = pack_padded_sequence(embedded, here.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        out: Tensor = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])[0]
+        out: Tensor = pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=words.shape[1]
+        )[0]
         dropped: Tensor = self.dropout(out)
         return dropped
 
@@ -94,7 +108,9 @@ class Transformer(nn.Module):
         self.embedding = embedding
         self.enter = nn.Linear(embedding.width, width)
         heads = next(count for count in (8, 4, 2, 1) if width % count == 0)
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -102,7 +118,9 @@ class Transformer(nn.Module):
         here = present_rows(words)
         embedded = words.new_zeros(*words.shape[:2], self.enter.out_features)
         embedded[here] = self.enter(self.embedding(words[here])).to(embedded.dtype)
-        out: Tensor = self.layers(embedded + positions(words.shape[1], self.enter.out_features, words), src_key_padding_mask=~here)
+        out: Tensor = self.layers(
+            embedded + positions(words.shape[1], self.enter.out_features, words), src_key_padding_mask=~here
+        )
         return torch.where(here[:, :, None], out, 0)
 
 
@@ -114,6 +132,8 @@ def present_rows(words: Tensor) -> Tensor:
 def positions(length: int, width: int, like: Tensor) -> Tensor:
     """Sines and cosines, shape ``(length, width)`` (Vaswani et al., 2017, Section 3.5)."""
     half = (width + 1) // 2
-    rate = torch.exp(torch.arange(half, dtype=torch.float32, device=like.device) * (-math.log(10_000.0) / half))
+    rate = torch.exp(
+        torch.arange(half, dtype=torch.float32, device=like.device) * (-math.log(10_000.0) / half)
+    )
     angle = torch.arange(length, dtype=torch.float32, device=like.device)[:, None] * rate
     return torch.cat([angle.sin(), angle.cos()], 1)[:, :width].to(like.dtype)

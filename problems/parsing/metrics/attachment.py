@@ -23,11 +23,11 @@ class Attachment:
     Attributes:
         uas: fraction of words with the correct head.
         uas_without_punctuation: UAS without words of UPOS ``PUNCT``; None if punctuation is not specified.
-        modifier_lists: fraction of words with at least one gold modifier whose set of modifiers is correct. The
-            root symbol is not a word; words that have modifiers only in the prediction do not count.
+        modifier_lists: fraction of words with at least one gold modifier whose set of modifiers is correct.
+            The root symbol is not a word; words that have modifiers only in the prediction do not count.
         exact_match: fraction of sentences in which all heads are correct.
-        las: fraction of words with the correct head and label, ignoring subtypes (``nmod:poss``) as in the CoNLL
-            2018 shared task; None without labels.
+        las: fraction of words with the correct head and label, ignoring subtypes (``nmod:poss``) as in the
+            CoNLL 2018 shared task; None without labels.
         words: number of words.
         sentences: number of sentences.
     """
@@ -59,16 +59,22 @@ def measure(
         predicted_labels: predicted labels.
 
     Raises:
-        DataError: if there is nothing to compare, numbers of sentences or words differ, or a head is not in 0 to n.
+        DataError: if there is nothing to compare, numbers of sentences or words differ, or a head is not in 0
+            to n.
     """
     if (gold_labels is None) != (predicted_labels is None):
-        raise DataError("labels are given on one side only. Give both gold_labels and predicted_labels, or none.")
+        raise DataError(
+            "labels are given on one side only. Give both gold_labels and predicted_labels, or none."
+        )
     if not gold:
         raise DataError("there are no sentences to compare. Give at least one.")
     lengths = np.array([len(heads) for heads in gold])
     for name, lists in (
-        ("predicted", predicted), ("punctuation", punctuation), ("gold_labels", gold_labels), ("predicted_labels", predicted_labels),
-    ):  # fmt: skip
+        ("predicted", predicted),
+        ("punctuation", punctuation),
+        ("gold_labels", gold_labels),
+        ("predicted_labels", predicted_labels),
+    ):
         if lists is not None:
             _check_lengths(name, lists, lengths)
     if not lengths.all():
@@ -76,14 +82,22 @@ def measure(
     starts = np.cumsum(lengths) - lengths
     gold_heads, predicted_heads = _flat("gold", gold, lengths), _flat("predicted", predicted, lengths)
     right = gold_heads == predicted_heads
-    counted = None if punctuation is None else ~np.concatenate([np.asarray(marks, bool) for marks in punctuation])
+    counted = (
+        None if punctuation is None else ~np.concatenate([np.asarray(marks, bool) for marks in punctuation])
+    )
     las = None
     if gold_labels is not None and predicted_labels is not None:
-        same = [_universal(a) == _universal(b) for s, t in zip(gold_labels, predicted_labels, strict=True) for a, b in zip(s, t, strict=True)]
+        same = [
+            _universal(a) == _universal(b)
+            for s, t in zip(gold_labels, predicted_labels, strict=True)
+            for a, b in zip(s, t, strict=True)
+        ]
         las = float((right & np.array(same)).mean())
     return Attachment(
         uas=float(right.mean()),
-        uas_without_punctuation=None if counted is None or not counted.any() else float(right[counted].mean()),
+        uas_without_punctuation=None
+        if counted is None or not counted.any()
+        else float(right[counted].mean()),
         modifier_lists=_modifier_lists(gold_heads, predicted_heads, np.repeat(starts, lengths)),
         exact_match=float(np.logical_and.reduceat(right, starts).mean()),
         las=las,
@@ -110,11 +124,15 @@ def measure_sentences(gold: Sequence[Sentence], predicted: Sequence[Sentence]) -
         [sentence.heads for sentence in predicted],
         punctuation=[[word.upos == "PUNCT" for word in sentence.words] for sentence in gold],
         gold_labels=[[word.deprel for word in sentence.words] for sentence in gold] if labelled else None,
-        predicted_labels=[[word.deprel for word in sentence.words] for sentence in predicted] if labelled else None,
+        predicted_labels=[[word.deprel for word in sentence.words] for sentence in predicted]
+        if labelled
+        else None,
     )
 
 
-def _modifier_lists(gold: NDArray[np.int64], predicted: NDArray[np.int64], first: NDArray[np.int64]) -> float | None:
+def _modifier_lists(
+    gold: NDArray[np.int64], predicted: NDArray[np.int64], first: NDArray[np.int64]
+) -> float | None:
     """A set is correct if no wrong word has this head on either side, so none is missing or added.
 
     Shapes: heads of all words and the position of the first word of their sentence, each ``(words,)``.
@@ -135,10 +153,16 @@ def _universal(label: str) -> str:
 
 def _check_lengths(name: str, lists: Sequence[Sequence[object]], lengths: NDArray[np.int64]) -> None:
     if len(lists) != len(lengths):
-        raise DataError(f"{name} has {len(lists)} sentences, gold {len(lengths)}. Give the same sentences in the same order.")
+        raise DataError(
+            f"{name} has {len(lists)} sentences, gold {len(lengths)}. Give the same sentences in the same "
+            "order."
+        )
     for number, (found, n) in enumerate(zip(lists, lengths, strict=True), 1):
         if len(found) != n:
-            raise DataError(f"sentence {number}: {name} has {len(found)} words, gold {n}. Score different words by problems.parsing.metrics.conll18.")
+            raise DataError(
+                f"sentence {number}: {name} has {len(found)} words, gold {n}. Score different words by "
+                "problems.parsing.metrics.conll18."
+            )
 
 
 def _flat(name: str, lists: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -147,5 +171,8 @@ def _flat(name: str, lists: Sequence[Sequence[int]], lengths: NDArray[np.int64])
     if wrong.any():
         at = int(np.argmax(wrong))
         number = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-        raise DataError(f"sentence {number + 1}: {name} head {heads[at]} of {lengths[number]} words. Give heads 0 (root) to {lengths[number]}.")
+        raise DataError(
+            f"sentence {number + 1}: {name} head {heads[at]} of {lengths[number]} words. Give heads 0 (root) "
+            f"to {lengths[number]}."
+        )
     return heads

@@ -1,9 +1,10 @@
 """UAS, LAS and CLAS of the CoNLL 2018 shared task: words may differ from the gold ones, the text may not.
 
-Words are aligned by the characters that they stand for (https://universaldependencies.org/conll18/evaluation.html), white space left out.
-A word of its own is aligned with one of exactly the same characters. The words of a multiword token have no characters of their own: where
-such tokens of either file overlap, the words of that stretch are aligned by a longest common subsequence of their forms in lower case.
-Sentence boundaries play no part in it.
+Words are aligned by the characters that they stand for
+(https://universaldependencies.org/conll18/evaluation.html), white space left out. A word of its own is
+aligned with one of exactly the same characters. The words of a multiword token have no characters of their
+own: where such tokens of either file overlap, the words of that stretch are aligned by a longest common
+subsequence of their forms in lower case. Sentence boundaries play no part in it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,39 @@ from unn.errors import DataError
 from ..conllu.treebank import Treebank
 
 # relations between content words, which CLAS counts
-CONTENT = frozenset({
-    "nsubj", "obj", "iobj", "csubj", "ccomp", "xcomp", "obl", "vocative", "expl", "dislocated", "advcl", "advmod", "discourse", "nmod", "appos",
-    "nummod", "acl", "amod", "conj", "fixed", "flat", "compound", "list", "parataxis", "orphan", "goeswith", "reparandum", "root", "dep",
-})  # fmt: skip
+CONTENT = frozenset(
+    {
+        "nsubj",
+        "obj",
+        "iobj",
+        "csubj",
+        "ccomp",
+        "xcomp",
+        "obl",
+        "vocative",
+        "expl",
+        "dislocated",
+        "advcl",
+        "advmod",
+        "discourse",
+        "nmod",
+        "appos",
+        "nummod",
+        "acl",
+        "amod",
+        "conj",
+        "fixed",
+        "flat",
+        "compound",
+        "list",
+        "parataxis",
+        "orphan",
+        "goeswith",
+        "reparandum",
+        "root",
+        "dep",
+    }
+)
 _ROOT, _UNALIGNED = -1, -2
 
 
@@ -88,7 +118,10 @@ def score(gold: Treebank, system: Treebank) -> Conll18:
     _check_text(gold, ours, system, theirs)
     partner = {s: g for g, s in _align(ours.words, theirs.words)}
     # heads in terms of gold words, so that those of both files can be compared
-    aligned_heads = [head if head == _ROOT else partner.get(head, _UNALIGNED) for head in (word.head for word in theirs.words)]
+    aligned_heads = [
+        head if head == _ROOT else partner.get(head, _UNALIGNED)
+        for head in (word.head for word in theirs.words)
+    ]
 
     def count(right: Callable[[int, int], bool], labels: frozenset[str] | None = None) -> Score:
         counts = [labels is None or word.label in labels for word in ours.words]
@@ -107,7 +140,8 @@ def score(gold: Treebank, system: Treebank) -> Conll18:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A word: the characters start to end of the text that it, or the multiword token that it is part of, stands for."""
+    """A word: the characters start to end of the text that it, or the multiword token that it is part of,
+    stands for."""
 
     start: int
     end: int
@@ -127,7 +161,10 @@ class _Tokens:
 def _tokens(treebank: Treebank) -> _Tokens:
     """The text without white space and the words; heads are positions among all words, or _ROOT."""
     if treebank.skipped:
-        raise DataError(f"{treebank.source}, line {treebank.skipped[0].line}: {treebank.skipped[0].reason} Sentences cannot be skipped in scoring.")
+        raise DataError(
+            f"{treebank.source}, line {treebank.skipped[0].line}: {treebank.skipped[0].reason} Sentences "
+            "cannot be skipped in scoring."
+        )
     pieces: list[str] = []
     units: list[_Unit] = []
     end = 0
@@ -141,7 +178,17 @@ def _tokens(treebank: Treebank) -> _Tokens:
                 start, end = end, end + len(pieces[-1])
                 multiword = i in ranges
             label = word.deprel.partition(":")[0]
-            units.append(_Unit(start, end, word.form.lower(), multiword, first_unit + head - 1 if head else _ROOT, label, word.line))
+            units.append(
+                _Unit(
+                    start,
+                    end,
+                    word.form.lower(),
+                    multiword,
+                    first_unit + head - 1 if head else _ROOT,
+                    label,
+                    word.line,
+                )
+            )
     return _Tokens("".join(pieces), units)
 
 
@@ -154,8 +201,14 @@ def _check_text(gold: Treebank, ours: _Tokens, system: Treebank, theirs: _Tokens
     places = []
     for treebank, tokens in ((gold, ours), (system, theirs)):
         line = next((word.line for word in tokens.words if word.end > at), None)
-        places.append(f"{treebank.source}{'' if line is None else f', line {line}'}: {tokens.text[at : at + 20] or 'the end'!r}")
-    raise DataError(f"{places[1]} instead of {places[0]}. Both files must hold the same text; only the division into words may differ.")
+        places.append(
+            f"{treebank.source}{'' if line is None else f', line {line}'}: "
+            f"{tokens.text[at : at + 20] or 'the end'!r}"
+        )
+    raise DataError(
+        f"{places[1]} instead of {places[0]}. Both files must hold the same text; only the division into "
+        "words may differ."
+    )
 
 
 def _align(gold: Sequence[_Unit], system: Sequence[_Unit]) -> list[tuple[int, int]]:
@@ -187,7 +240,8 @@ def _align(gold: Sequence[_Unit], system: Sequence[_Unit]) -> list[tuple[int, in
 def _stretch(gold: Sequence[_Unit], system: Sequence[_Unit], g: int, s: int, end: int) -> tuple[int, int]:
     """End of the stretch of overlapping multiword tokens that begins at words g and s, in both files.
 
-    Words join in the order of their first characters, gold ones first; each multiword token may extend its end.
+    Words join in the order of their first characters, gold ones first; each multiword token may extend its
+    end.
     """
 
     def joins(words: Sequence[_Unit], i: int) -> bool:

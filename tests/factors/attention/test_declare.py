@@ -1,4 +1,5 @@
-"""Undirected attention in one line equals its factors by hand, respects masks exactly, and runs fused with the engine's numbers."""
+"""Undirected attention in one line equals its factors by hand, respects masks exactly, and runs fused with
+the engine's numbers."""
 
 import copy
 import itertools
@@ -62,7 +63,7 @@ def known_rows(batch=3, n=N, seed=1):
     return known
 
 
-# -- the reference -----------------------------------------------------------------------------------------------------
+# -- the reference -------------------------------------------------------------------------------------------
 
 
 def golden():
@@ -81,7 +82,9 @@ def golden_problem(d=8):
     return z, g, attention, emb, missing, unn.Partial(x, ~missing)
 
 
-ORDERS = [("fb", ROUND_TRIP, k) for k in (1, 2, 3)] + [(f"rnd{j}", list(names), k) for j, names in enumerate(("VSQHKX", "HKSVQX")) for k in (1, 2)]
+ORDERS = [("fb", ROUND_TRIP, k) for k in (1, 2, 3)] + [
+    (f"rnd{j}", list(names), k) for j, names in enumerate(("VSQHKX", "HKSVQX")) for k in (1, 2)
+]
 
 
 @pytest.mark.parametrize(("name", "order", "k"), ORDERS)
@@ -112,7 +115,7 @@ def test_fused_passes_equal_the_network_of_the_paper_and_its_gradients(name, ord
             torch.testing.assert_close(getattr(g, f"W_{role}").grad, z[f"fb_k{k}_grad_W_{role}"], **EXACT)
 
 
-# -- declared by hand --------------------------------------------------------------------------------------------------
+# -- declared by hand ----------------------------------------------------------------------------------------
 
 
 def by_hand(weights, heads, positions):
@@ -137,7 +140,10 @@ def test_declared_graph_equals_its_factors_by_hand(heads, rounds, positions):
     g, _ = declared(positions, heads=heads, init=0.15)
     other = by_hand(dict(g.named_parameters()), heads, positions)
     assert list(other.factors) == list(g.factors)
-    values = {"X": unn.Partial(random(3, N, WIDTH), known_rows()), **({"P": random(N, WIDTH, seed=1)} if positions else {})}
+    values = {
+        "X": unn.Partial(random(3, N, WIDTH), known_rows()),
+        **({"P": random(N, WIDTH, seed=1)} if positions else {}),
+    }
     ours, theirs = (unn.infer(graph, values, order=ROUND_TRIP, iterations=rounds) for graph in (g, other))
     for name in "XQKVSH":
         torch.testing.assert_close(ours[name], theirs[name], **EXACT)
@@ -156,25 +162,40 @@ def test_energy_is_that_of_the_paper(heads):
     e = WIDTH // heads
     x = random(2, N, WIDTH)
     q, k, v, h = (random(2, N, *(() if heads == 1 else (heads,)), e, seed=seed) for seed in range(1, 5))
-    s = torch.softmax(random(2, *(() if heads == 1 else (heads,)), N, N, seed=5).masked_fill(~BAND, -torch.inf), -1)
+    s = torch.softmax(
+        random(2, *(() if heads == 1 else (heads,)), N, N, seed=5).masked_fill(~BAND, -torch.inf), -1
+    )
     Q, K, V, H = (t.view(2, N, heads, e) for t in (q, k, v, h))
     S = s.view(2, heads, N, N)
-    expected = 0.5 * sum(t.square().sum((1, 2)) for t in (x,)) + 0.5 * sum(t.square().sum((1, 2, 3)) for t in (Q, K, V, H))
+    expected = 0.5 * sum(t.square().sum((1, 2)) for t in (x,)) + 0.5 * sum(
+        t.square().sum((1, 2, 3)) for t in (Q, K, V, H)
+    )
     expected = expected - math.sqrt(e) * torch.special.entr(S).sum((1, 2, 3))
     for name, t in (("W_Q", Q), ("W_K", K), ("W_V", V)):
         expected = expected - torch.einsum("bnhe,hed,bnd->b", t, getattr(g, name).view(heads, e, WIDTH), x)
-    expected = expected - torch.einsum("bhnm,bnhe,bmhe->b", S, Q, K) - torch.einsum("bnhe,bhnm,bmhe->b", H, S, V)
+    expected = (
+        expected - torch.einsum("bhnm,bnhe,bmhe->b", S, Q, K) - torch.einsum("bnhe,bhnm,bmhe->b", H, S, V)
+    )
     torch.testing.assert_close(g.energy({"X": x, "Q": q, "K": k, "V": v, "H": h, "S": s}), expected, **EXACT)
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("heads", "mask"), [(1, None), (1, CAUSAL), (2, None), (2, BAND), (2, torch.stack([BAND, CAUSAL]))])
+@pytest.mark.parametrize(
+    ("heads", "mask"), [(1, None), (1, CAUSAL), (2, None), (2, BAND), (2, torch.stack([BAND, CAUSAL]))]
+)
 def test_one_pass_from_zero_is_scaled_dot_product_attention(heads, mask, fused):
     g, attention = declared(heads=heads, mask=mask)
     x = random(3, N, WIDTH)
-    q, k, v = ((x @ getattr(g, f"W_{role}").reshape(WIDTH, WIDTH).T).view(3, N, heads, -1).transpose(1, 2) for role in "QKV")
+    q, k, v = (
+        (x @ getattr(g, f"W_{role}").reshape(WIDTH, WIDTH).T).view(3, N, heads, -1).transpose(1, 2)
+        for role in "QKV"
+    )
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
-    found = UnrolledAttention(attention, "X", "H", attention.order)(x) if fused else unn.infer(g, {"X": x}, order=attention.order)["H"]
+    found = (
+        UnrolledAttention(attention, "X", "H", attention.order)(x)
+        if fused
+        else unn.infer(g, {"X": x}, order=attention.order)["H"]
+    )
     torch.testing.assert_close(found.view(3, N, heads, -1), expected, **EXACT)
 
 
@@ -183,12 +204,23 @@ def test_names_axes_and_sizes_of_what_is_declared():
     first = undirected_attention(g, X, heads=2, prefix="first_")
     second = undirected_attention(g, X, width=8, prefix="second_", regularizers={"H": unn.SignedEntropy()})
     assert first.order == ("first_Q", "first_K", "first_V", "first_S", "first_H")
-    assert [first.Q.pattern, first.S.pattern, first.H.pattern] == ["n | first_head first_e", "first_head n | n_key", "n | first_head first_e"]
+    assert [first.Q.pattern, first.S.pattern, first.H.pattern] == [
+        "n | first_head first_e",
+        "first_head n | n_key",
+        "n | first_head first_e",
+    ]
     assert [second.Q.pattern, second.S.pattern] == ["n | second_e", "n | n_key"]
     assert tuple(g.first_W_Q.shape) == (2, 3, WIDTH) and tuple(g.second_W_K.shape) == (8, WIDTH)
-    assert first.S.regularizer.temperature == math.sqrt(3) and second.S.regularizer.temperature == math.sqrt(8)
-    assert isinstance(second.H.regularizer, unn.SignedEntropy) and isinstance(second.Q.regularizer, unn.SquaredNorm)
-    assert set(first.factors_of("S")) == {first.scores, first.mixing} and set(first.factors_of("V")) == {*first.projections["V"], first.mixing}
+    assert first.S.regularizer.temperature == math.sqrt(3) and second.S.regularizer.temperature == math.sqrt(
+        8
+    )
+    assert isinstance(second.H.regularizer, unn.SignedEntropy) and isinstance(
+        second.Q.regularizer, unn.SquaredNorm
+    )
+    assert set(first.factors_of("S")) == {first.scores, first.mixing} and set(first.factors_of("V")) == {
+        *first.projections["V"],
+        first.mixing,
+    }
     assert "masked" not in g.explain()
     out = unn.infer(g, {"X": torch.randn(2, 4, WIDTH)}, order=[*first.order, *second.order])
     assert out["first_S"].shape == (2, 2, 4, 4) and out["second_H"].shape == (2, 4, 8)
@@ -213,18 +245,25 @@ def test_weights_start_as_asked():
 
 def test_cross_attention_between_arrays_of_different_lengths_and_widths():
     g = unn.FactorGraph("cross", d=4, c=3)
-    X, Z, U = (g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("X", "n d"), ("Z", "k c"), ("U", "k d")))
+    X, Z, U = (
+        g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("X", "n d"), ("Z", "k c"), ("U", "k d"))
+    )
     mask = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) > 0.4
     mask[0, 0] = mask[1, 1] = mask[2, 2] = True
     attention = undirected_attention(g, X, Z, U, width=6, heads=2, mask=mask)
     g.double()
     assert attention.S.axes == ("head", "n", "k") and attention.K.axes == ("k", "head", "e")
     x, z, u = random(2, 3, 4), random(2, 5, 3), random(2, 5, 4, seed=1)
-    q, k, v = ((t @ W.reshape(6, -1).T).view(2, -1, 2, 3).transpose(1, 2) for t, W in ((x, g.W_Q), (z, g.W_K), (u, g.W_V)))
+    q, k, v = (
+        (t @ W.reshape(6, -1).T).view(2, -1, 2, 3).transpose(1, 2)
+        for t, W in ((x, g.W_Q), (z, g.W_K), (u, g.W_V))
+    )
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
     values = {"X": x, "Z": z, "U": u}
     torch.testing.assert_close(unn.infer(g, values, order=attention.order)["H"], expected, **EXACT)
-    torch.testing.assert_close(UnrolledAttention(attention, list(values), "H", attention.order)(x, z, u), expected, **EXACT)
+    torch.testing.assert_close(
+        UnrolledAttention(attention, list(values), "H", attention.order)(x, z, u), expected, **EXACT
+    )
 
 
 def test_learned_queries_attend_to_a_sequence():
@@ -240,7 +279,7 @@ def test_learned_queries_attend_to_a_sequence():
     assert generic.shape == (3, 3, 2, 2)
 
 
-# -- masks -------------------------------------------------------------------------------------------------------------
+# -- masks ---------------------------------------------------------------------------------------------------
 
 
 def neighbours_on_a_ring():
@@ -273,12 +312,18 @@ def test_forbidden_weights_are_exactly_zero_and_rows_without_keys_too(heads, mas
     g, attention = declared(heads=heads, mask=mask, init=0.15)
     lengths = torch.tensor([N, 3, 1])
     exists = torch.arange(N) < lengths[:, None]
-    allowed = mask & exists[:, None, None, :] & exists[:, None, :, None] if heads > 1 else mask & exists[:, None] & exists[:, :, None]
+    allowed = (
+        mask & exists[:, None, None, :] & exists[:, None, :, None]
+        if heads > 1
+        else mask & exists[:, None] & exists[:, :, None]
+    )
     allowed = allowed.expand(3, *([heads] if heads > 1 else []), N, N)
     seen = unn.Partial(random(3, N, WIDTH), known_rows())
     for rounds in (1, 3):
         if fused:
-            s, h = UnrolledAttention(attention, "X", ["S", "H"], ROUND_TRIP, rounds)(seen, lengths={"n": lengths})
+            s, h = UnrolledAttention(attention, "X", ["S", "H"], ROUND_TRIP, rounds)(
+                seen, lengths={"n": lengths}
+            )
         else:
             out = unn.infer(g, {"X": seen}, order=ROUND_TRIP, iterations=rounds, lengths={"n": lengths})
             s, h = out["S"], out["H"]
@@ -312,7 +357,11 @@ def test_rows_without_keys_have_no_energy():
 def test_what_may_not_be_attended_to_changes_nothing(fused):
     g, attention = declared(mask=HOLES)
     x = random(2, N, WIDTH)
-    run = UnrolledAttention(attention, "X", "H", attention.order) if fused else unn.Unrolled(g, "X", "H", attention.order, fusions=())
+    run = (
+        UnrolledAttention(attention, "X", "H", attention.order)
+        if fused
+        else unn.Unrolled(g, "X", "H", attention.order, fusions=())
+    )
     before = run(x)
     for j in range(N):
         other = x.clone()
@@ -366,7 +415,9 @@ def test_a_given_weight_on_a_forbidden_pair_is_refused():
     with pytest.raises(ObservationError, match=says("'S'", "outside the domain", "MaskedEntropy")):
         unn.infer(g, {"X": random(1, N, WIDTH), "S": s}, order=list("QKVH"))
     fine = (BAND.to(D) / BAND.sum(1, keepdim=True))[None]
-    out = unn.infer(g, {"X": random(1, N, WIDTH), "S": fine}, order=list("VH"), initial={"Q": "zero", "K": "zero"})
+    out = unn.infer(
+        g, {"X": random(1, N, WIDTH), "S": fine}, order=list("VH"), initial={"Q": "zero", "K": "zero"}
+    )
     torch.testing.assert_close(out["H"], fine @ random(1, N, WIDTH) @ g.W_V.T, **EXACT)
 
 
@@ -385,7 +436,7 @@ def test_a_mask_fixes_the_number_of_positions():
         unn.infer(g, {"X": random(1, 4, WIDTH)}, order=list("QKVSH"))
 
 
-# -- the regularizer ---------------------------------------------------------------------------------------------------
+# -- the regularizer -----------------------------------------------------------------------------------------
 
 
 class TestMaskedEntropyWithoutMask(RegularizerContract):
@@ -415,7 +466,9 @@ class TestMaskedEntropy(RegularizerContract):
             torch.testing.assert_close(x[kept], short.mirror(t[kept]), **EXACT)
             assert (x[~mask] == 0).all() and r.contains(x, mask).all()
             torch.testing.assert_close(r.conjugate(filled, mask), short.conjugate(t[kept]), **EXACT)
-            torch.testing.assert_close(r.value(torch.where(mask, x, padding), mask), short.value(x[kept]), **EXACT)
+            torch.testing.assert_close(
+                r.value(torch.where(mask, x, padding), mask), short.value(x[kept]), **EXACT
+            )
 
     def test_coupled_axes_are_named(self):
         r = MaskedEntropy(over="row", allowed=self.allowed).bind(("row", "entry"), "X")
@@ -428,7 +481,9 @@ class TestMaskedEntropy(RegularizerContract):
         r = self.regularizer()
         x = r.mirror(self.noise(0, 3.0))
         assert (x[:, ~self.allowed] == 0).all() and (x[:, self.allowed] > 0).all()
-        torch.testing.assert_close(x, torch.softmax((self.noise(0, 3.0) / 1.5).masked_fill(~self.allowed, -torch.inf), -1), **EXACT)
+        torch.testing.assert_close(
+            x, torch.softmax((self.noise(0, 3.0) / 1.5).masked_fill(~self.allowed, -torch.inf), -1), **EXACT
+        )
         x[1, 0, 1], x[1, 0, 0] = x[1, 0, 0].clone(), 0
         assert r.contains(x).tolist() == [True, False, True]
         assert r.value(x).isinf().tolist() == [False, True, False]
@@ -441,7 +496,9 @@ class TestMaskedEntropy(RegularizerContract):
         with pytest.raises(DeclarationError, match=says("boolean", "torch.int64")):
             MaskedEntropy(allowed=torch.ones(2, 2, dtype=torch.int64))
         g = unn.FactorGraph(n=3)
-        unchanged(g, lambda: g.variable("S", "n", self.regularizer()), match=says("'S'", "(2, 5)", "first axes"))
+        unchanged(
+            g, lambda: g.variable("S", "n", self.regularizer()), match=says("'S'", "(2, 5)", "first axes")
+        )
         unchanged(g, lambda: g.variable("S", "n m", self.regularizer()), match=says("'S'", "'n'", "3", "2"))
 
 
@@ -468,7 +525,7 @@ class TestMaskedEntropyWithAnEmptyRow(TestMaskedEntropy):
         assert (x[:, ~self.allowed] == 0).all() and (x[:, self.allowed] > 0).all()
 
 
-# -- inference ---------------------------------------------------------------------------------------------------------
+# -- inference -----------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -484,21 +541,44 @@ def problems(draw):
     g = unn.FactorGraph("random", d=3)
     X = g.variable("X", "n d", unn.SquaredNorm())
     regularizer = draw(st.sampled_from([unn.SquaredNorm, unn.Ball, unn.NonNegative, unn.SignedEntropy]))
-    weights = {role: 0.7 * torch.randn((2, 2, 3) if heads == 2 else (4, 3), generator=generator) for role in "QKV"}
+    weights = {
+        role: 0.7 * torch.randn((2, 2, 3) if heads == 2 else (4, 3), generator=generator) for role in "QKV"
+    }
     mask = masks[draw(st.sampled_from(list(masks)))]
-    undirected_attention(g, X, heads=heads, width=4, mask=mask, init=weights, regularizers={draw(st.sampled_from("QKVH")): regularizer()})
+    undirected_attention(
+        g,
+        X,
+        heads=heads,
+        width=4,
+        mask=mask,
+        init=weights,
+        regularizers={draw(st.sampled_from("QKVH")): regularizer()},
+    )
     g.double()
     sizes = {"n": n, "n_key": n, "d": 3, "head": heads, "e": 4 // heads}
-    noise = {name: torch.randn((3, *(sizes[a] for a in v.axes)), dtype=D, generator=generator) for name, v in g.variables.items()}
-    values = {name: variable.regularizer.mirror(noise[name]) * (1 if name == "S" else 0.98) for name, variable in g.variables.items()}
+    noise = {
+        name: torch.randn((3, *(sizes[a] for a in v.axes)), dtype=D, generator=generator)
+        for name, v in g.variables.items()
+    }
+    values = {
+        name: variable.regularizer.mirror(noise[name]) * (1 if name == "S" else 0.98)
+        for name, variable in g.variables.items()
+    }
     names = draw(st.permutations(list(g.variables)))
     observed = draw(st.integers(0, len(names) - 1))
     given, free = tuple(names[:observed]), names[observed:]
-    return GraphCase(g, values, given, draw(st.sampled_from([list(free), unn.ForwardBackward(free), unn.RandomOrder(free)])), seed)
+    return GraphCase(
+        g,
+        values,
+        given,
+        draw(st.sampled_from([list(free), unn.ForwardBackward(free), unn.RandomOrder(free)])),
+        seed,
+    )
 
 
 class TestAnyAttention(GraphContract):
-    """The energy never rises, messages are gradients, values stay in their domains, and whatever else holds of every graph."""
+    """The energy never rises, messages are gradients, values stay in their domains, and whatever else holds
+    of every graph."""
 
     @staticmethod
     def cases():
@@ -525,7 +605,11 @@ def test_the_energy_falls_along_the_passes_of_the_paper():
     seen = unn.Partial(random(3, N, WIDTH), known_rows())
     energy = unn.infer(g, {"X": seen, "P": random(N, WIDTH, seed=1)}, order=ROUND_TRIP, iterations=4).energy
     energy = energy[energy.isfinite().all(1)]
-    assert len(energy) == 4 * 10 - 3 and (energy.diff(dim=0) <= 1e-12 * energy[1:].abs()).all() and energy[-1].max() < energy[0].min()
+    assert (
+        len(energy) == 4 * 10 - 3
+        and (energy.diff(dim=0) <= 1e-12 * energy[1:].abs()).all()
+        and energy[-1].max() < energy[0].min()
+    )
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -569,7 +653,7 @@ def test_the_unbounded_energy_diverges_in_some_rounds_and_is_reported():
         UnrolledAttention(attention, "X", "H", attention.order, iterations=400)(random(1, N, WIDTH))
 
 
-# -- fused -------------------------------------------------------------------------------------------------------------
+# -- fused ---------------------------------------------------------------------------------------------------
 
 
 def compare(attention, given_names, want, inputs, order, rounds=3, lengths=None, **options):
@@ -583,12 +667,21 @@ def compare(attention, given_names, want, inputs, order, rounds=3, lengths=None,
     ):
         learned = [*graph.parameters(), *(x for x in leaves if x.requires_grad)]
         out = net(*inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed))
-        t = net.preactivations(*inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed))
+        t = net.preactivations(
+            *inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed)
+        )
         slopes = [random(*x.shape, seed=k) for k, x in enumerate(out)]
-        gradients = torch.autograd.grad(sum((x * slope).sum() for x, slope in zip(out, slopes, strict=True)), learned, allow_unused=True)
+        gradients = torch.autograd.grad(
+            sum((x * slope).sum() for x, slope in zip(out, slopes, strict=True)), learned, allow_unused=True
+        )
         with torch.no_grad():
             again = net(*inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed))
-        found.append(([*out, *t, *again], [torch.zeros_like(x) if g is None else g for x, g in zip(learned, gradients, strict=True)]))
+        found.append(
+            (
+                [*out, *t, *again],
+                [torch.zeros_like(x) if g is None else g for x, g in zip(learned, gradients, strict=True)],
+            )
+        )
     for ours, theirs in zip(found[0], found[1], strict=True):
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, **EXACT)
@@ -612,7 +705,15 @@ def test_fused_equals_generic_where_rows_are_inferred(order, heads, mask, length
     x = random(3, N, WIDTH).requires_grad_()
     for p in (random(N, WIDTH, seed=1), random(3, N, WIDTH, seed=1)):
         inputs = [unn.Partial(x, known_rows()), p]
-        compare(attention, ["X", "P"], list("XSHQKV"), inputs, order, 2, None if lengths is None else {"n": lengths})
+        compare(
+            attention,
+            ["X", "P"],
+            list("XSHQKV"),
+            inputs,
+            order,
+            2,
+            None if lengths is None else {"n": lengths},
+        )
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -620,7 +721,14 @@ def test_fused_equals_generic_where_rows_are_inferred(order, heads, mask, length
 def test_fused_equals_generic_after_every_number_of_rounds(rounds, heads):
     _, attention = declared(True, heads=heads, init=0.1)
     x = random(3, N, WIDTH).requires_grad_()
-    compare(attention, ["X", "P"], ["X", "H"], [unn.Partial(x, known_rows()), random(N, WIDTH, seed=1)], ROUND_TRIP, rounds)
+    compare(
+        attention,
+        ["X", "P"],
+        ["X", "H"],
+        [unn.Partial(x, known_rows()), random(N, WIDTH, seed=1)],
+        ROUND_TRIP,
+        rounds,
+    )
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -641,7 +749,15 @@ def test_fused_equals_generic_in_reverse_and_from_other_starts(heads):
     compare(attention, ["H", "P"], list("XVSQK"), [h, p], ["V", "X", "Q", "K", "S", "X"], 2)
     starts = {"Q": random(*shape, seed=3), "S": "uniform", "X": random(3, N, WIDTH, seed=4)}
     x = random(3, N, WIDTH, seed=2).requires_grad_()
-    compare(attention, ["X", "P"], list("XVSQKH"), [unn.Partial(x, known_rows()), p], ["K", "V", "H", "S", "Q", "X"], 2, initial=starts)
+    compare(
+        attention,
+        ["X", "P"],
+        list("XVSQKH"),
+        [unn.Partial(x, known_rows()), p],
+        ["K", "V", "H", "S", "Q", "X"],
+        2,
+        initial=starts,
+    )
     s = torch.softmax(random(3, *((heads,) if heads > 1 else ()), N, N), -1)
     compare(attention, ["S", "K", "P"], list("XVHQ"), [s, random(*shape, seed=5), p], ["Q", "X", "V", "H"], 3)
 
@@ -660,11 +776,16 @@ def test_fused_equals_generic_where_rows_of_several_arrays_are_inferred(heads):
 
 
 def test_fused_equals_generic_with_other_regularizers_and_dropout():
-    for regularizers in ({"Q": unn.Ball(), "H": unn.Ball()}, {"V": unn.Box(-0.5, 0.5), "K": unn.NonNegative()}):
+    for regularizers in (
+        {"Q": unn.Ball(), "H": unn.Ball()},
+        {"V": unn.Box(-0.5, 0.5), "K": unn.NonNegative()},
+    ):
         _, attention = declared(True, heads=2, regularizers=regularizers, mask=BAND)
         x = random(3, N, WIDTH).requires_grad_()
         inputs = [unn.Partial(x, known_rows()), random(N, WIDTH, seed=1)]
-        compare(attention, ["X", "P"], list("XSHQKV"), inputs, ROUND_TRIP, lengths={"n": torch.tensor([3, N, 4])})
+        compare(
+            attention, ["X", "P"], list("XSHQKV"), inputs, ROUND_TRIP, lengths={"n": torch.tensor([3, N, 4])}
+        )
     _, attention = declared(True, init=0.2)
     compare(attention, ["X", "P"], list("XSH"), inputs, ROUND_TRIP, dropout={"Q": 0.5, "H": 0.3, "X": 0.2})
 
@@ -680,12 +801,17 @@ def test_fused_equals_generic_inside_a_larger_graph():
     W, b = g.parameter("W", "label a_head a_e", init=0.3), g.parameter("b", "b_e", init="normal")
     g.factor(Multilinear(Y["n y"], W["y h e"], first.H["n h e"]))
     g.factor(Multilinear(b["e"], second.Q["n e"]))
-    g.factor(Multilinear(first.K["n h e"], second.V["n f"], g.parameter("U", "a_head a_e b_e", init=0.1)["h e f"]))
+    g.factor(
+        Multilinear(first.K["n h e"], second.V["n f"], g.parameter("U", "a_head a_e b_e", init=0.1)["h e f"])
+    )
     g.double()
     order = [*first.order, "M", *second.order, "Y", "X"]
     x = random(3, N, WIDTH).requires_grad_()
     found = []
-    for net in (UnrolledAttention([first, second], "X", ["X", "Y", "b_H"], order, 3), unn.Unrolled(g, "X", ["X", "Y", "b_H"], order, 3, fusions=())):
+    for net in (
+        UnrolledAttention([first, second], "X", ["X", "Y", "b_H"], order, 3),
+        unn.Unrolled(g, "X", ["X", "Y", "b_H"], order, 3, fusions=()),
+    ):
         out = net(unn.Partial(x, known_rows()), lengths={"n": torch.tensor([N, 4, 3])})
         found.append([*out, *torch.autograd.grad(sum(t.sin().sum() for t in out), [x, *g.parameters()])])
     for a, b in zip(*found, strict=True):
@@ -709,8 +835,13 @@ def test_fused_has_second_derivatives():
     g, attention = declared(init=0.3)
     x, known = random(2, N, WIDTH), known_rows(2)
     found = []
-    for net in (UnrolledAttention(attention, "X", "X", ROUND_TRIP, 2), unn.Unrolled(g, "X", "X", ROUND_TRIP, 2, fusions=())):
-        gradients = torch.autograd.grad(net(unn.Partial(x, known)).sin().sum(), list(g.parameters()), create_graph=True)
+    for net in (
+        UnrolledAttention(attention, "X", "X", ROUND_TRIP, 2),
+        unn.Unrolled(g, "X", "X", ROUND_TRIP, 2, fusions=()),
+    ):
+        gradients = torch.autograd.grad(
+            net(unn.Partial(x, known)).sin().sum(), list(g.parameters()), create_graph=True
+        )
         found.append(torch.autograd.grad(sum(t.square().sum() for t in gradients), list(g.parameters())))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
@@ -743,7 +874,11 @@ def test_fused_runs_under_autocast_and_in_half_precision(heads):
 def test_fused_is_a_module_like_any_unrolled_network():
     g, attention = declared(True, heads=2)
     net = UnrolledAttention(attention, ["X", "P"], "X", ROUND_TRIP, iterations=range(1, 6))
-    assert sorted(name for name, _ in net.named_parameters()) == ["declaration.W_K", "declaration.W_Q", "declaration.W_V"]
+    assert sorted(name for name, _ in net.named_parameters()) == [
+        "declaration.W_K",
+        "declaration.W_Q",
+        "declaration.W_V",
+    ]
     inputs = unn.Partial(random(3, N, WIDTH), known_rows()), random(N, WIDTH, seed=1)
     other = copy.deepcopy(net)
     other.load_state_dict(net.state_dict())
@@ -770,7 +905,7 @@ def test_training_on_fused_passes_lowers_the_loss():
     assert losses[-1] < 0.5 * losses[0]
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
+# -- bad input -----------------------------------------------------------------------------------------------
 
 
 def bad(match, positions=False, **options):
@@ -786,10 +921,18 @@ def test_bad_masks_are_refused():
     bad(says("mask", "(5,)", "(queries, keys)"), mask=torch.ones(N, dtype=torch.bool))
     g = unn.FactorGraph("fixed", n=7, k=4, d=WIDTH)
     X, Z = (g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("X", "n d"), ("Z", "k d")))
-    unchanged(g, lambda: undirected_attention(g, X, mask=BAND), match=says("mask", "(5, 5)", "'n'", "'X'", "7"))
+    unchanged(
+        g, lambda: undirected_attention(g, X, mask=BAND), match=says("mask", "(5, 5)", "'n'", "'X'", "7")
+    )
     short = torch.ones(7, 3, dtype=torch.bool)
-    unchanged(g, lambda: undirected_attention(g, X, Z, mask=short), match=says("mask", "(7, 3)", "'k'", "'Z'", "4 keys"))
-    unchanged(g, lambda: undirected_attention(g, X, mask=neighbours_on_a_ring()), match=says("mask", "(5, 5)", "7"))
+    unchanged(
+        g,
+        lambda: undirected_attention(g, X, Z, mask=short),
+        match=says("mask", "(7, 3)", "'k'", "'Z'", "4 keys"),
+    )
+    unchanged(
+        g, lambda: undirected_attention(g, X, mask=neighbours_on_a_ring()), match=says("mask", "(5, 5)", "7")
+    )
 
 
 def test_bad_heads_and_widths_are_refused():
@@ -804,7 +947,11 @@ def test_names_in_use_are_refused_with_the_remedy():
     for name in ("Q", "K", "V", "S", "H", "W_Q", "W_V"):
         g, X = small_graph()
         g.variable(name, "n d", unn.SquaredNorm())
-        unchanged(g, lambda g=g, X=X: undirected_attention(g, X), match=says(repr(name), "in use", "variable", "prefix="))
+        unchanged(
+            g,
+            lambda g=g, X=X: undirected_attention(g, X),
+            match=says(repr(name), "in use", "variable", "prefix="),
+        )
         undirected_attention(g, X, prefix="own_")
     g = unn.FactorGraph("axes", d=WIDTH, e=4)
     X = g.variable("X", "n d", unn.SquaredNorm())
@@ -812,7 +959,9 @@ def test_names_in_use_are_refused_with_the_remedy():
     undirected_attention(g, X, width=4)
     g, X = small_graph()
     Z = g.variable("Z", "n_key head", unn.SquaredNorm())
-    unchanged(g, lambda: undirected_attention(g, X, heads=2), match=says("'head'", "no fixed size", "prefix="))
+    unchanged(
+        g, lambda: undirected_attention(g, X, heads=2), match=says("'head'", "no fixed size", "prefix=")
+    )
     unchanged(g, lambda: undirected_attention(g, X), match=says("'n_key'", "rename"))
     unchanged(g, lambda: undirected_attention(g, X, prefix="1"), match=says("prefix", "'1'"))
     assert Z.axes == ("n_key", "head")
@@ -835,8 +984,14 @@ def test_bad_sources_are_refused():
     ):
         unchanged(g, lambda sources=sources: undirected_attention(g, sources), match=says(*words))
     g = unn.FactorGraph("sizes", n=3, k=4, d=4)
-    X, Z, U = (g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("X", "n d"), ("Z", "k d"), ("U", "n d")))
-    unchanged(g, lambda: undirected_attention(g, X, Z, U), match=says("'n' of 'U' has size 3", "'k' of 'Z' has size 4"))
+    X, Z, U = (
+        g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("X", "n d"), ("Z", "k d"), ("U", "n d"))
+    )
+    unchanged(
+        g,
+        lambda: undirected_attention(g, X, Z, U),
+        match=says("'n' of 'U' has size 3", "'k' of 'Z' has size 4"),
+    )
     assert other.name == "words"
 
 

@@ -30,7 +30,10 @@ def test_each_round_after_the_first_carries_information_over_one_or_two_edges(he
 
 
 def test_all_rounds_share_their_weights():
-    counts = {sum(p.numel() for p in EnergyBody(chain(4).adjacency(), 8, 2, rounds).parameters()) for rounds in (1, 5)}
+    counts = {
+        sum(p.numel() for p in EnergyBody(chain(4).adjacency(), 8, 2, rounds).parameters())
+        for rounds in (1, 5)
+    }
     assert len(counts) == 1
 
 
@@ -38,7 +41,9 @@ def test_no_round_raises_the_energy():
     torch.manual_seed(0)
     body = EnergyBody(chain(6).adjacency(), width=8, heads=2, rounds=4).double()
     network = body.network
-    found = unn.infer(network.graph, {"T": torch.randn(3, 6, 8, dtype=torch.float64)}, order=network.order, iterations=4)
+    found = unn.infer(
+        network.graph, {"T": torch.randn(3, 6, 8, dtype=torch.float64)}, order=network.order, iterations=4
+    )
     energy = found.energy[torch.isfinite(found.energy).all(1)]
     assert len(energy) > 10 and (energy.diff(dim=0) <= 1e-9).all()
 
@@ -64,7 +69,10 @@ def test_a_denoiser_with_this_body_learns_and_is_equivariant():
     x = torch.randn(2, 64)
     condition = diffusion.condition({}, 2)
     with torch.no_grad():
-        there, here = diffusion.denoise(x[:, numbers], torch.tensor(1.0), condition), diffusion.denoise(x, torch.tensor(1.0), condition)
+        there, here = (
+            diffusion.denoise(x[:, numbers], torch.tensor(1.0), condition),
+            diffusion.denoise(x, torch.tensor(1.0), condition),
+        )
     torch.testing.assert_close(there, here[:, numbers], rtol=0, atol=1e-4)
 
 

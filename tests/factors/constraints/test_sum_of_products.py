@@ -27,14 +27,28 @@ EQUATIONS = {
     "shifted": ("s", "p+1", [("s", "p")]),
     "shifted back": ("s", "p", [("q", "p-1")]),
 }  # fmt: skip
-AXES = {"A": "i k", "R": "k j", "C": "i j k", "E": "i j", "F": "i j", "T": "j i", "u": "k", "t": "", "s": "p", "q": "p"}
+AXES = {
+    "A": "i k",
+    "R": "k j",
+    "C": "i j k",
+    "E": "i j",
+    "F": "i j",
+    "T": "j i",
+    "u": "k",
+    "t": "",
+    "s": "p",
+    "q": "p",
+}
 EVERY_EQUATION = pytest.mark.parametrize("which", EQUATIONS)
 
 
 def declared(which, within=0.05):
     g = unn.FactorGraph("equations", **SIZES)
     child, pattern, parents = EQUATIONS[which]
-    arrays = {name: g.variable(name, AXES[name], unn.SquaredNorm()) for name in dict.fromkeys([child, *(name for name, _ in parents)])}
+    arrays = {
+        name: g.variable(name, AXES[name], unn.SquaredNorm())
+        for name in dict.fromkeys([child, *(name for name, _ in parents)])
+    }
     references = [arrays[child][pattern], *(arrays[name][p] for name, p in parents)]
     g.factor(SumOfProducts(*references, within=within, name="equation"))
     return g
@@ -43,7 +57,10 @@ def declared(which, within=0.05):
 def drawn(g, seed, batch=3):
     generator = torch.Generator().manual_seed(seed)
     shapes = {name: [g.sizes[axis] for axis in x.axes] for name, x in g.variables.items()}
-    return {name: torch.randn(batch, *shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    return {
+        name: torch.randn(batch, *shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
 
 
 def place(pattern, index):
@@ -51,11 +68,16 @@ def place(pattern, index):
     if pattern == "(i k)":
         return (index["i"] * SIZES["k"] + index["k"],)
     found = [index[x[0]] + int(x[1:] or 0) for x in pattern.split()]
-    return tuple(found) if all(0 <= at < SIZES[x[0]] for at, x in zip(found, pattern.split(), strict=True)) else None
+    return (
+        tuple(found)
+        if all(0 <= at < SIZES[x[0]] for at, x in zip(found, pattern.split(), strict=True))
+        else None
+    )
 
 
 def sums_by_loops(which, values):
-    """What each entry of the child that has an equation should be: by its place, a number for each of the batch."""
+    """What each entry of the child that has an equation should be: by its place, a number for each of the
+    batch."""
     _, pattern, parents = EQUATIONS[which]
     letters = list(dict.fromkeys(x for _, p in [("", pattern), *parents] for x in p if x.isalpha()))
     found = {}
@@ -64,7 +86,9 @@ def sums_by_loops(which, values):
         places = [place(p, index) for p in (pattern, *(p for _, p in parents))]
         if None in places:
             continue
-        terms = [values[name][(slice(None), *spot)] for (name, _), spot in zip(parents, places[1:], strict=True)]
+        terms = [
+            values[name][(slice(None), *spot)] for (name, _), spot in zip(parents, places[1:], strict=True)
+        ]
         found[places[0]] = found.get(places[0], 0) + math.prod(terms)
     return found
 
@@ -83,7 +107,9 @@ def test_entries_that_are_off_are_those_that_a_loop_counts(which, seed, within):
 
 @pytest.mark.parametrize("which", [name for name in EQUATIONS if not name.startswith("shifted")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_what_was_computed_from_its_parents_breaks_nothing_and_each_change_beyond_the_tolerance_counts_once(which, dtype):
+def test_what_was_computed_from_its_parents_breaks_nothing_and_each_change_beyond_the_tolerance_counts_once(
+    which, dtype
+):
     g = declared(which)
     child = EQUATIONS[which][0]
     values = {name: x.to(dtype) for name, x in drawn(g, 0).items()}
@@ -122,12 +148,19 @@ def test_indices_are_exchangeable_unless_they_are_shifted():
     def symmetries(which):
         return " ".join(map(str, declared(which).symmetries()))
 
-    assert declared("matrix product").factors["equation"].ordered_letters() == set() and "A.i" in symmetries("matrix product")
-    assert declared("shifted").factors["equation"].ordered_letters() == {"p"} and "p" not in symmetries("shifted")
+    assert declared("matrix product").factors["equation"].ordered_letters() == set() and "A.i" in symmetries(
+        "matrix product"
+    )
+    assert declared("shifted").factors["equation"].ordered_letters() == {"p"} and "p" not in symmetries(
+        "shifted"
+    )
 
 
 def test_it_prints_its_equation():
-    assert str(declared("matrix product").factors["equation"]) == "E[i j] = sum over k of A[i k] * R[k j] within 0.05"
+    assert (
+        str(declared("matrix product").factors["equation"])
+        == "E[i j] = sum over k of A[i k] * R[k j] within 0.05"
+    )
     assert str(declared("products").factors["equation"]) == "C[i j k] = A[i k] * R[k j] within 0.05"
     assert isinstance(declared("sum").factors["equation"], unn.Constraint)
     text = " ".join(declared("sum").explain().split())
@@ -171,7 +204,17 @@ def matrices(**changes):
         ({"E": torch.zeros(2, 3, 3)}, ["'E'", "'i'", "size 3", "2"]),
         ({"R": torch.zeros(2, 3, 3)}, ["'R'", "'k'", "size 3", "2"]),
     ],
-    ids=["None", "numpy", "complex", "no batch", "too many axes", "batch", "batch of one", "a row more", "rank"],
+    ids=[
+        "None",
+        "numpy",
+        "complex",
+        "no batch",
+        "too many axes",
+        "batch",
+        "batch of one",
+        "a row more",
+        "rank",
+    ],
 )
 def test_values_that_do_not_fit_are_refused_by_factor_variable_and_axis(changes, words):
     violations_of = declared("matrix product").factors["equation"].violations_of
@@ -193,7 +236,9 @@ def test_a_split_that_does_not_multiply_out_is_refused():
         declared("split").factors["equation"].violations_of({**values, "s": torch.zeros(3, 5)})
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 def test_values_of_any_real_type_are_compared_with_one_another(dtype):
     A = torch.tensor([[[1, 0], [1, 1]]])
     R = torch.tensor([[[1, 0, 1], [0, 1, 0]]])
@@ -206,8 +251,15 @@ def test_values_of_any_real_type_are_compared_with_one_another(dtype):
 
 def test_diagonals_and_more_letters_than_the_alphabet_has():
     g = unn.FactorGraph("many", n=3)
-    P, t, y = g.variable("P", "n n", unn.SquaredNorm()), g.variable("t", "", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
-    trace, diagonal = SumOfProducts(t[""], P["a a"], within=1e-9), SumOfProducts(y["a"], P["a a"], within=1e-9)
+    P, t, y = (
+        g.variable("P", "n n", unn.SquaredNorm()),
+        g.variable("t", "", unn.SquaredNorm()),
+        g.variable("y", "n", unn.SquaredNorm()),
+    )
+    trace, diagonal = (
+        SumOfProducts(t[""], P["a a"], within=1e-9),
+        SumOfProducts(y["a"], P["a a"], within=1e-9),
+    )
     many = SumOfProducts(t[""], *(P[f"a{k} b{k}"] for k in range(30)), within=1e-9)
     x = torch.rand(2, 3, 3, dtype=torch.float64)
     assert trace.violations_of({"P": x, "t": x.diagonal(dim1=1, dim2=2).sum(1)}).tolist() == [0, 0]
@@ -220,6 +272,9 @@ def test_diagonals_and_more_letters_than_the_alphabet_has():
 def test_it_relates_variables_only(kind):
     g = unn.FactorGraph("kinds", n=2)
     X, W = g.variable("X", "n", unn.SquaredNorm()), getattr(g, kind)("W", "n")
-    for make in (lambda: SumOfProducts(X["i"], W["i"], within=0.1), lambda: SumOfProducts(W["i"], X["i"], within=0.1)):
+    for make in (
+        lambda: SumOfProducts(X["i"], W["i"], within=0.1),
+        lambda: SumOfProducts(W["i"], X["i"], within=0.1),
+    ):
         with pytest.raises(unn.DeclarationError, match=f"'W' is a {kind}"):
             make()

@@ -47,11 +47,14 @@ class Case:
 
 @st.composite
 def cases(draw):
-    """Rectangular images and kernels, any stride, padding, dilation and groups; remainders of the stride included."""
+    """Rectangular images and kernels, any stride, padding, dilation and groups; remainders of the stride
+    included."""
     pairs = {
         "stride": draw(st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(1, 3)))),
         "padding": draw(st.one_of(st.integers(0, 3), st.tuples(st.integers(0, 3), st.integers(0, 3)))),
-        "dilation": draw(st.one_of(st.just(1), st.integers(1, 3), st.tuples(st.integers(1, 2), st.integers(1, 2)))),
+        "dilation": draw(
+            st.one_of(st.just(1), st.integers(1, 3), st.tuples(st.integers(1, 2), st.integers(1, 2)))
+        ),
     }
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
@@ -115,21 +118,29 @@ def test_sub_pixel_forms_equal_strided_convolutions_and_their_adjoints(data):
     stride = data.draw(st.integers(1, 4))
     padding = data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     kernel = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
-    size = tuple(max(1, k - 2 * p) + data.draw(st.integers(0, 6)) for k, p in zip(kernel, padding, strict=True))
+    size = tuple(
+        max(1, k - 2 * p) + data.draw(st.integers(0, 6)) for k, p in zip(kernel, padding, strict=True)
+    )
     channels, filters = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 3)))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
-    x, w = (torch.randn(s, dtype=torch.float64, generator=generator) for s in ((BATCH, channels, *size), (filters, channels, *kernel)))
+    x, w = (
+        torch.randn(s, dtype=torch.float64, generator=generator)
+        for s in ((BATCH, channels, *size), (filters, channels, *kernel))
+    )
     out = F.conv2d(x, w, stride=stride, padding=padding)
     torch.testing.assert_close(subpixel.convolve(x, w, stride, padding), out, rtol=1e-10, atol=1e-10)
     h = torch.randn(out.shape, dtype=torch.float64, generator=generator)
     back = subpixel.transpose(h, w, stride, padding, size)
-    torch.testing.assert_close(back, adjoint(h, w, x.shape, stride=stride, padding=padding), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        back, adjoint(h, w, x.shape, stride=stride, padding=padding), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_sub_pixel_forms_have_exact_first_and_second_derivatives():
     generator = torch.Generator().manual_seed(0)
     x, w, h = (
-        torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True) for shape in ((1, 1, 5, 6), (2, 1, 3, 2), (1, 2, 3, 4))
+        torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+        for shape in ((1, 1, 5, 6), (2, 1, 3, 2), (1, 2, 3, 4))
     )
     assert torch.autograd.gradcheck(lambda x, w: subpixel.convolve(x, w, 2, (1, 1)), (x, w))
     assert torch.autograd.gradcheck(lambda h, w: subpixel.transpose(h, w, 2, (1, 1), (5, 6)), (h, w))
@@ -144,7 +155,9 @@ def test_sizes_of_features_follow_from_the_image(case):
     g, values = case.declared(sizes=False)
     assert None in g.size_table.shape(g["H"], g.size_table.static)
     out = unn.infer(g, {"X": values["X"]}, order=["H"])
-    torch.testing.assert_close(out["H"], F.conv2d(values["X"], values["W"], **case.options), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        out["H"], F.conv2d(values["X"], values["W"], **case.options), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_sizes_pass_through_a_stack_of_convolutions():
@@ -227,7 +240,11 @@ def test_arrays_of_another_kind_or_rank_are_refused(role):
     flat = g.variable("flat", "d a", unn.SquaredNorm())
     with pytest.raises(unn.DeclarationError, match=f"{role} variable 'flat' has 2 axes"):
         Conv2d(**{**right, role: flat})
-    kind = {"output": g.constant("A", "p q r"), "input": g.constant("B", "p q r"), "weight": g.variable("C", "p q r s", unn.SquaredNorm())}[role]
+    kind = {
+        "output": g.constant("A", "p q r"),
+        "input": g.constant("B", "p q r"),
+        "weight": g.variable("C", "p q r s", unn.SquaredNorm()),
+    }[role]
     with pytest.raises(unn.DeclarationError, match=f"{role} must be"):
         Conv2d(**{**right, role: kind})
     with pytest.raises(unn.DeclarationError, match="whole arrays"):
@@ -248,7 +265,9 @@ class TestSquareStridedOnOneChannel(FactorContract):
         torch.manual_seed(0)
         g = unn.FactorGraph("sub-pixel", d=1, a=8, b=7)
         H, X = g.variable("H", "o i j", unn.SignedEntropy()), g.variable("X", "d a b", unn.SquaredNorm())
-        g.factor(Conv2d(H, g.parameter("W", "o d u v", init=0.3 * torch.randn(2, 1, 3, 3)), X, stride=2, padding=1))
+        g.factor(
+            Conv2d(H, g.parameter("W", "o d u v", init=0.3 * torch.randn(2, 1, 3, 3)), X, stride=2, padding=1)
+        )
         return g
 
 
@@ -266,5 +285,7 @@ class TestConstantWeight(FactorContract):
     def graph(self):
         g = unn.FactorGraph("constant", d=5, a=5, b=5)
         H, X = g.variable("H", "o i j", unn.SquaredNorm()), g.variable("X", "d a b", unn.BinaryEntropy())
-        g.factor(Conv2d(H, g.constant("W", "o d u v", torch.linspace(-0.2, 0.2, 2 * 5 * 9).view(2, 5, 3, 3)), X))
+        g.factor(
+            Conv2d(H, g.constant("W", "o d u v", torch.linspace(-0.2, 0.2, 2 * 5 * 9).view(2, 5, 3, 3)), X)
+        )
         return g

@@ -41,7 +41,9 @@ def directed(regularizer, parent=None):
 
 @settings(max_examples=40, deadline=None)
 @given(make=st.sampled_from(REGULARIZERS), seed=st.integers(0, 999))
-def test_with_the_regularizer_of_the_child_the_energy_is_positive_except_at_the_feed_forward_result(make, seed):
+def test_with_the_regularizer_of_the_child_the_energy_is_positive_except_at_the_feed_forward_result(
+    make, seed
+):
     r = make()
     g, net = directed(r)
     f = g.factors["net"]
@@ -150,9 +152,18 @@ def test_the_degree_of_a_directed_factor_is_one_more_than_the_growth_of_its_modu
 
 def test_wrong_roles_and_wrong_modules_are_refused():
     g = unn.FactorGraph("wrong", x=3, h=4)
-    H, X, W = g.variable("H", "h", unn.SquaredNorm()), g.variable("X", "x", unn.SquaredNorm()), g.parameter("W", "x")
+    H, X, W = (
+        g.variable("H", "h", unn.SquaredNorm()),
+        g.variable("X", "x", unn.SquaredNorm()),
+        g.parameter("W", "x"),
+    )
     net = torch.nn.Linear(3, 4)
-    for child, parents, words in ((H, [H], "own parent"), (H, [], "at least one parent"), (W, X, "takes variables"), (H, [X, W], "takes variables")):
+    for child, parents, words in (
+        (H, [H], "own parent"),
+        (H, [], "at least one parent"),
+        (W, X, "takes variables"),
+        (H, [X, W], "takes variables"),
+    ):
         with pytest.raises(unn.DeclarationError, match=words):
             Directed(net, child, parents)
     wide = Directed(torch.nn.Linear(3, 5), H, X, name="wide")
@@ -160,7 +171,7 @@ def test_wrong_roles_and_wrong_modules_are_refused():
         wide.energy({"X": torch.zeros(2, 3), "H": torch.zeros(2, 4)})
 
 
-# -- implicit --------------------------------------------------------------------------------------------------------
+# -- implicit ------------------------------------------------------------------------------------------------
 
 
 def coupled(x, y):
@@ -195,7 +206,8 @@ def test_messages_are_minus_the_gradient_also_where_a_variable_does_not_matter()
 
 
 def test_messages_are_partial_derivatives_even_if_another_value_was_computed_from_the_target():
-    """After an update Y carries the history of X; the message to X must not follow it, but must keep its own history."""
+    """After an update Y carries the history of X; the message to X must not follow it, but must keep its own
+    history."""
     g = unn.FactorGraph("history", n=3)
     X, Y = g.variable("X", "n", unn.SquaredNorm()), g.variable("Y", "n", unn.SquaredNorm())
     f = Implicit(lambda x, y: -(x.square() * y).sum(1), X["i"], Y["i"])
@@ -217,7 +229,9 @@ def test_inference_finds_the_same_values_with_and_without_gradients(directed_fac
         g = unn.FactorGraph("free", x=3, h=4)
         H, X = g.variable("H", "h", unn.SignedEntropy()), g.variable("X", "x", unn.L1(0.1))
         W = g.parameter("W", "h x", init=noise(4, 3))
-        g.factor(Implicit(lambda h, w, x: (h - x @ w.T).square().sum(1).cosh().log(), H["h"], W["h x"], X["x"]))
+        g.factor(
+            Implicit(lambda h, w, x: (h - x @ w.T).square().sum(1).cosh().log(), H["h"], W["h x"], X["x"])
+        )
         g.double()
     start = {"H": 0.5 * torch.tanh(noise(BATCH, 4)), "X": torch.sigmoid(noise(BATCH, 3, seed=1))}
     runs = []
@@ -238,10 +252,18 @@ def test_a_bilinear_energy_in_disguise_gives_the_closed_form(make):
         H, X = g.variable("H", "h", unn.SignedEntropy()), g.variable("X", "x", make())
         W = g.parameter("W", "h x", init=w)
         if disguised:
-            g.factor(Implicit(lambda h, w, x: -torch.einsum("bh,hx,bx->b", h, w, x), H["h"], W["h x"], X["x"]))
+            g.factor(
+                Implicit(lambda h, w, x: -torch.einsum("bh,hx,bx->b", h, w, x), H["h"], W["h x"], X["x"])
+            )
         else:
             g.factor(Multilinear(H["h"], W["h x"], X["x"]))
-        out = unn.infer(g, {}, initial={"X": start, "H": torch.zeros(BATCH, 4, dtype=torch.float64)}, order=["H", "X"], iterations=3)
+        out = unn.infer(
+            g,
+            {},
+            initial={"X": start, "H": torch.zeros(BATCH, 4, dtype=torch.float64)},
+            order=["H", "X"],
+            iterations=3,
+        )
         found.append(out)
     disguised, plain = found
     for name in "HX":
@@ -255,7 +277,14 @@ def test_a_quadratic_energy_is_minimised_to_the_solution_of_its_linear_system():
     g = unn.FactorGraph("quadratic", n=4)
     X, B = g.variable("X", "n", unn.SquaredNorm()), g.variable("B", "n", unn.SquaredNorm())
     A = g.parameter("A", "n m", init=a)
-    g.factor(Implicit(lambda x, a, b: 0.5 * torch.einsum("bi,ij,bj->b", x, a, x) - (x * b).sum(1), X["i"], A["i j"], B["i"]))
+    g.factor(
+        Implicit(
+            lambda x, a, b: 0.5 * torch.einsum("bi,ij,bj->b", x, a, x) - (x * b).sum(1),
+            X["i"],
+            A["i j"],
+            B["i"],
+        )
+    )
     b = noise(BATCH, 4, seed=1)
     out = unn.infer(g, {"B": b}, order=["X"], iterations=5)
     exact = torch.linalg.solve(torch.eye(4, dtype=torch.float64) + a, b[..., None])[..., 0]
@@ -268,9 +297,14 @@ def test_gradients_through_inference_are_those_of_finite_differences():
 
     def solve(w):
         g = unn.FactorGraph("gradient", n=2)
-        X, Y, B = (g.variable(name, "n", r) for name, r in (("X", unn.SquaredNorm()), ("Y", unn.SignedEntropy()), ("B", unn.SquaredNorm())))
+        X, Y, B = (
+            g.variable(name, "n", r)
+            for name, r in (("X", unn.SquaredNorm()), ("Y", unn.SignedEntropy()), ("B", unn.SquaredNorm()))
+        )
         W = g.constant("W", "n m")
-        g.factor(Implicit(lambda x, w, y: 0.1 * ((x @ w - y).square() + 1).sqrt().sum(1), X["i"], W["i j"], Y["j"]))
+        g.factor(
+            Implicit(lambda x, w, y: 0.1 * ((x @ w - y).square() + 1).sqrt().sum(1), X["i"], W["i j"], Y["j"])
+        )
         g.factor(Multilinear(X["i"], B["i"]))
         out = unn.infer(g, {"B": b, "W": w}, order=["X", "Y"], iterations=2)
         return (out["Y"] + out["X"].square()).sum()
@@ -311,7 +345,7 @@ def test_energies_of_wrong_shape_and_references_that_need_a_view_are_refused_by_
         Implicit(X["i"], X["i"])
 
 
-# -- the contract ----------------------------------------------------------------------------------------------------
+# -- the contract --------------------------------------------------------------------------------------------
 
 
 class TestDirectedChain(FactorContract):

@@ -21,7 +21,7 @@ BATCH = 2
 RELATIONS = {"!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
-# -- the oracle ------------------------------------------------------------------------------------------------------
+# -- the oracle ----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -48,7 +48,8 @@ class Case:
         return tuple(self.values[name].shape[self.values[name].ndim - rank :])
 
     def assignments(self):
-        """For each assignment of the letters at which every reference lies inside its array: one position for each reference."""
+        """For each assignment of the letters at which every reference lies inside its array: one position for
+        each reference."""
         letters = list(dict.fromkeys(x for _, dims in self.terms for group, _ in dims for x in group))
         widest = max([1, *(size for name, _ in self.terms for size in self.own_shape(name))])
         reach = widest + max([0, *(abs(shift) for _, dims in self.terms for _, shift in dims)])
@@ -56,9 +57,15 @@ class Case:
             at = dict(zip(letters, index, strict=True))
             if self.where is not None and not RELATIONS[self.where[1]](at[self.where[0]], at[self.where[2]]):
                 continue
-            positions = [tuple(self.along(group, shift, at) for group, shift in dims) for _, dims in self.terms]
+            positions = [
+                tuple(self.along(group, shift, at) for group, shift in dims) for _, dims in self.terms
+            ]
             shapes = [self.own_shape(name) for name, _ in self.terms]
-            if all(0 <= p < n for place, shape in zip(positions, shapes, strict=True) for p, n in zip(place, shape, strict=True)):
+            if all(
+                0 <= p < n
+                for place, shape in zip(positions, shapes, strict=True)
+                for p, n in zip(place, shape, strict=True)
+            ):
                 yield positions
 
     def along(self, group, shift, at):
@@ -86,12 +93,16 @@ class Case:
 
 
 def pattern(dims):
-    return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] + (f"{shift:+d}" if shift else "") for group, shift in dims)
+    return " ".join(
+        f"({' '.join(group)})" if len(group) > 1 else group[0] + (f"{shift:+d}" if shift else "")
+        for group, shift in dims
+    )
 
 
 @st.composite
 def cases(draw):
-    """Random references: shared and free letters, splits, shifts, diagonals, repeated variables, constants with and without batch."""
+    """Random references: shared and free letters, splits, shifts, diagonals, repeated variables, constants
+    with and without batch."""
     sizes = {"R": draw(st.integers(1, 3)), "r": draw(st.integers(1, 2)), "k": draw(st.integers(1, 3))}
     tied = {(x, 0): n for x, n in sizes.items()}
     g = unn.FactorGraph("random", **sizes)
@@ -121,7 +132,11 @@ def cases(draw):
     for kind in draw(st.permutations(["variable"] * degree + ["other"] * others)):
         again = [name for name in arrays if kind == "variable" and name[0] == "x"]
         name = draw(st.sampled_from(again)) if again and draw(st.booleans()) else None
-        known = arrays[name][1] if name else (None,) * draw(st.sampled_from([0, 1, 1, 2, 2, 3] if degree + others < 5 else [0, 1, 2]))
+        known = (
+            arrays[name][1]
+            if name
+            else (None,) * draw(st.sampled_from([0, 1, 1, 2, 2, 3] if degree + others < 5 else [0, 1, 2]))
+        )
         dims, shape = [], []
         for size in known:
             dim, found = axis(size)
@@ -154,7 +169,9 @@ def cases(draw):
     return Case(factor, values, terms, sizes, where)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(cases())
 def test_energies_and_messages_equal_the_loop_over_all_assignments(case):
     energy, messages = case.expected()
@@ -164,10 +181,14 @@ def test_energies_and_messages_equal_the_loop_over_all_assignments(case):
     for name, expected in messages.items():
         message = case.factor.message(name, case.values)
         assert message.dtype == torch.float64
-        torch.testing.assert_close(message.expand(expected.shape), torch.from_numpy(expected), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            message.expand(expected.shape), torch.from_numpy(expected), rtol=1e-10, atol=1e-10
+        )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(cases())
 def test_messages_have_one_dimension_for_each_axis_and_a_batch_only_if_an_operand_has_one(case):
     for name in case.factor.variables:
@@ -182,7 +203,9 @@ def test_messages_have_one_dimension_for_each_axis_and_a_batch_only_if_an_operan
         assert message.shape[0] == (BATCH if batched else 1)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(cases())
 def test_affine_messages_need_only_the_shape_of_an_absent_target(case):
     for name in case.factor.variables:
@@ -194,7 +217,9 @@ def test_affine_messages_need_only_the_shape_of_an_absent_target(case):
             assert torch.equal(found, case.factor.message(name, case.values))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(cases())
 def test_degree_counts_occurrences_and_affine_means_one(case):
     names = [name for name, _ in case.terms if name in case.factor.variables]
@@ -205,7 +230,7 @@ def test_degree_counts_occurrences_and_affine_means_one(case):
     assert case.factor.degree(["unrelated"]) == 0
 
 
-# -- what random cases may miss --------------------------------------------------------------------------------------
+# -- what random cases may miss ------------------------------------------------------------------------------
 
 
 def pair(first, second, sizes=None, **options):
@@ -290,7 +315,9 @@ def test_shifted_diagonals_take_neighbours_of_one_array():
     g.factor(f)
     x = noise(BATCH, 4, 4)
     torch.testing.assert_close(f.energy({"X": x}), -x.diagonal(1, 1, 2).sum(1))
-    torch.testing.assert_close(f.message("X", {"X": x}).expand(1, 4, 4), torch.diag_embed(torch.ones(1, 3, dtype=torch.float64), 1))
+    torch.testing.assert_close(
+        f.message("X", {"X": x}).expand(1, 4, 4), torch.diag_embed(torch.ones(1, 3, dtype=torch.float64), 1)
+    )
 
 
 @pytest.mark.parametrize("relation", sorted(RELATIONS))
@@ -300,7 +327,9 @@ def test_conditions_keep_the_terms_that_they_name(relation):
     W = g.parameter("W", "n m", init=noise(4, 4))
     f = Multilinear(W["i j"], s["i"], s["j"], where=f"i {relation} j")
     g.factor(f)
-    kept = torch.tensor([[RELATIONS[relation](i, j) for j in range(4)] for i in range(4)], dtype=torch.float64)
+    kept = torch.tensor(
+        [[RELATIONS[relation](i, j) for j in range(4)] for i in range(4)], dtype=torch.float64
+    )
     values = {"W": g.W.detach(), "s": noise(BATCH, 4)}
     w = values["W"] * kept
     torch.testing.assert_close(f.energy(values), -torch.einsum("bi,ij,bj->b", values["s"], w, values["s"]))
@@ -356,7 +385,13 @@ def test_a_condition_seen_first_inside_a_function_transform_holds_outside_of_it(
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [("i ~ j", "not a condition"), ("i !=", "not a condition"), ("i != k", "'k' is not a letter"), ("i < i", "two letters"), ("", "not a condition")],
+    [
+        ("i ~ j", "not a condition"),
+        ("i !=", "not a condition"),
+        ("i != k", "'k' is not a letter"),
+        ("i < i", "two letters"),
+        ("", "not a condition"),
+    ],
 )
 def test_conditions_that_cannot_hold_a_meaning_are_refused_by_name(where, words):
     with pytest.raises(unn.DeclarationError, match=f"Multilinear.*{words}"):
@@ -380,7 +415,7 @@ def test_a_shifted_message_without_the_shape_of_its_target_is_refused():
         f.message("Y", {"X": noise(BATCH, 3)})
 
 
-# -- nothing is expanded ---------------------------------------------------------------------------------------------
+# -- nothing is expanded -------------------------------------------------------------------------------------
 
 
 class Largest(TorchDispatchMode):
@@ -418,7 +453,9 @@ def test_dense_messages_are_one_linear_map_with_the_parameter_itself(monkeypatch
     f, values = dense(5)
     weights = []
     original = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w, *rest: (weights.append(w), original(x, w, *rest))[1])
+    monkeypatch.setattr(
+        torch.nn.functional, "linear", lambda x, w, *rest: (weights.append(w), original(x, w, *rest))[1]
+    )
     message = f.message("H", values)
     assert [w.data_ptr() for w in weights] == [values["W"].data_ptr()]
     assert weights[0].numel() == values["W"].numel()
@@ -451,7 +488,7 @@ def test_a_sum_alone_sends_a_single_one():
     assert message.item() == 1
 
 
-# -- paths are found once --------------------------------------------------------------------------------------------
+# -- paths are found once ------------------------------------------------------------------------------------
 
 
 def attention(letters):
@@ -467,7 +504,11 @@ def attention(letters):
 def test_paths_are_found_once_for_a_pattern_even_by_another_factor(monkeypatch):
     searched = []
     original = lowering.opt_einsum.contract_path
-    monkeypatch.setattr(lowering.opt_einsum, "contract_path", lambda *args, **options: (searched.append(args), original(*args, **options))[1])
+    monkeypatch.setattr(
+        lowering.opt_einsum,
+        "contract_path",
+        lambda *args, **options: (searched.append(args), original(*args, **options))[1],
+    )
     letters = ("once_n", "once_m", "once_d")
     f, values = attention(letters)
     for _ in range(3):
@@ -485,13 +526,15 @@ def test_paths_are_found_once_for_a_pattern_even_by_another_factor(monkeypatch):
 def test_prepare_leaves_no_path_to_be_found_in_the_first_run(monkeypatch):
     f, values = attention(("ahead_n", "ahead_m", "ahead_d"))
     f.prepare({"n": 3, "m": 3, "d": 2})
-    monkeypatch.setattr(lowering.opt_einsum, "contract_path", lambda *args, **options: pytest.fail("searched for a path"))
+    monkeypatch.setattr(
+        lowering.opt_einsum, "contract_path", lambda *args, **options: pytest.fail("searched for a path")
+    )
     f.energy(values)
     for name in ("S", "Q", "K"):
         f.message(name, values)
 
 
-# -- the contract ----------------------------------------------------------------------------------------------------
+# -- the contract --------------------------------------------------------------------------------------------
 
 
 class TestDenseAndBias(FactorContract):

@@ -1,4 +1,5 @@
-"""Subsets of k entries: the contract, enumeration at any scale, padding, forbidden entries, the scores of given marginals, inference."""
+"""Subsets of k entries: the contract, enumeration at any scale, padding, forbidden entries, the scores of
+given marginals, inference."""
 
 from itertools import combinations
 
@@ -43,13 +44,21 @@ class TestBudgetOfAllButOne(TestBudget):
 
 
 def subsets(n, k):
-    return torch.stack([torch.zeros(n, dtype=D).index_fill(0, torch.tensor(chosen), 1.0) for chosen in combinations(range(n), k)])
+    return torch.stack(
+        [
+            torch.zeros(n, dtype=D).index_fill(0, torch.tensor(chosen), 1.0)
+            for chosen in combinations(range(n), k)
+        ]
+    )
 
 
 @given(
-    n=st.integers(1, 7), k=st.integers(1, 7), scale=st.sampled_from([0.1, 1.0, 30.0, 1000.0]), forbid=st.sampled_from([0.0, 0.0, 0.3]),
+    n=st.integers(1, 7),
+    k=st.integers(1, 7),
+    scale=st.sampled_from([0.1, 1.0, 30.0, 1000.0]),
+    forbid=st.sampled_from([0.0, 0.0, 0.3]),
     seed=st.integers(0, 10_000),
-)  # fmt: skip
+)
 @settings(max_examples=80, deadline=None)
 def test_every_sum_and_maximum_is_that_of_all_subsets(n, k, scale, forbid, seed):
     n = max(n, k)
@@ -74,7 +83,9 @@ def test_every_sum_and_maximum_is_that_of_all_subsets(n, k, scale, forbid, seed)
         assert (every == x).all(1).any() and (t[0, x > 0] > -torch.inf).all()
 
 
-@given(n=st.integers(2, 40), seed=st.integers(0, 10_000), spread=st.sampled_from([0.3, 2.0, 6.0]), data=st.data())
+@given(
+    n=st.integers(2, 40), seed=st.integers(0, 10_000), spread=st.sampled_from([0.3, 2.0, 6.0]), data=st.data()
+)
 @settings(max_examples=30, deadline=None)
 def test_scores_are_found_for_any_marginals(n, seed, spread, data):
     k = data.draw(st.integers(1, n - 1))
@@ -110,10 +121,18 @@ def test_ragged_batches_are_their_elements_whatever_stands_in_the_padding(junk, 
     for b, n in enumerate(sizes):
         t[b, :n] = scale * torch.randn(n, dtype=D, generator=generator)
     t.requires_grad_()
-    x, partition, best, drawn = r.mirror(t, mask), r.conjugate(t, mask), r.argmax(t, mask), r.sample(t, mask, generator)
+    x, partition, best, drawn = (
+        r.mirror(t, mask),
+        r.conjugate(t, mask),
+        r.argmax(t, mask),
+        r.sample(t, mask, generator),
+    )
     (gradient,) = torch.autograd.grad((x * x.detach()).sum(), t)
     assert gradient.isfinite().all() and (gradient[~mask] == 0).all() and (x[~mask] == 0).all()
-    assert all(r.contains(value.detach(), mask).all() for value in (x, best, drawn)) and r.value(x.detach(), mask).isfinite().all()
+    assert (
+        all(r.contains(value.detach(), mask).all() for value in (x, best, drawn))
+        and r.value(x.detach(), mask).isfinite().all()
+    )
     for b, n in enumerate(sizes):
         torch.testing.assert_close(x[b, :n], r.mirror(t[b : b + 1, :n])[0], atol=1e-11, rtol=0)
         torch.testing.assert_close(partition[b], r.conjugate(t[b : b + 1, :n])[0])
@@ -131,10 +150,14 @@ def test_samples_come_with_the_probabilities_of_their_subsets():
 
 def test_what_is_no_mean_of_subsets_is_outside():
     r = Budget(2)
-    x = torch.tensor([[0.5, 0.5, 1.0], [0.5, 0.5, 0.9], [1.2, 0.8, 0.0], [1.1, 1.0, -0.1], [1.0, 1.0, 0.0]], dtype=D)
+    x = torch.tensor(
+        [[0.5, 0.5, 1.0], [0.5, 0.5, 0.9], [1.2, 0.8, 0.0], [1.1, 1.0, -0.1], [1.0, 1.0, 0.0]], dtype=D
+    )
     assert r.contains(x).tolist() == [True, False, False, False, True]
     assert r.value(x).isfinite().tolist() == [True, False, False, False, True]
-    torch.testing.assert_close(r.value(x[[0, 4]]), torch.tensor([-0.6931471805599453, 0.0], dtype=D), atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        r.value(x[[0, 4]]), torch.tensor([-0.6931471805599453, 0.0], dtype=D), atol=1e-9, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +169,9 @@ def test_what_is_no_mean_of_subsets_is_outside():
         (lambda: Budget(2, over="b").bind(("a",), "Z"), unn.DeclarationError, ("'Z'", "'b'")),
         (lambda: Budget(3).mirror(torch.zeros(1, 2)), unn.ObservationError, ("Budget(3)", "2 entries")),
         (
-            lambda: Budget(3).conjugate(torch.zeros(2, 2, 4), torch.tensor([[[True]], [[False]]]) | (torch.arange(4) < 2)),
+            lambda: Budget(3).conjugate(
+                torch.zeros(2, 2, 4), torch.tensor([[[True]], [[False]]]) | (torch.arange(4) < 2)
+            ),
             unn.ObservationError,
             ("Budget(3)", "batch element 1", "2 entries"),
         ),
@@ -159,12 +184,18 @@ def test_what_makes_no_sense_is_refused(attempt, error, words):
 
 def test_energies_never_rise_and_padding_is_left_out():
     g = unn.FactorGraph("extract", k=3)
-    z, x, h = g.variable("Z", "sentence", Budget(2)), g.variable("X", "sentence k", unn.SquaredNorm()), g.variable("H", "k", unn.SignedEntropy())
+    z, x, h = (
+        g.variable("Z", "sentence", Budget(2)),
+        g.variable("X", "sentence k", unn.SquaredNorm()),
+        g.variable("H", "k", unn.SignedEntropy()),
+    )
     g.factor(Multilinear(z["i"], x["i k"], h["k"]))
     g.double()
     x = 2 * torch.randn(2, 6, 3, dtype=D, generator=torch.Generator().manual_seed(0))
     start = {"H": torch.full((2, 3), 0.1, dtype=D)}
-    out = unn.infer(g, {"X": x}, order=["Z", "H"], initial=start, iterations=8, lengths={"sentence": torch.tensor([6, 3])})
+    out = unn.infer(
+        g, {"X": x}, order=["Z", "H"], initial=start, iterations=8, lengths={"sentence": torch.tensor([6, 3])}
+    )
     assert out.energy.isfinite().all() and (out.energy.diff(dim=0) <= 1e-9).all()
     alone = unn.infer(g, {"X": x[1:, :3]}, order=["Z", "H"], initial={"H": start["H"][1:]}, iterations=8)
     torch.testing.assert_close(out["Z"][1, :3], alone["Z"][0])

@@ -1,4 +1,5 @@
-"""Distributions of torch-struct as regularizers: the contract, enumeration at any scale, padding, forbidden entries, inference."""
+"""Distributions of torch-struct as regularizers: the contract, enumeration at any scale, padding, forbidden
+entries, inference."""
 
 from itertools import product
 
@@ -16,7 +17,10 @@ from unn.testing import RegularizerContract
 
 D = torch.float64
 CHAIN, SEGMENTS = Structured(torch_struct.LinearChainCRF), Structured(torch_struct.SemiMarkovCRF)
-PROJECTIVE, ONE_ROOT = Structured(torch_struct.DependencyCRF), Structured(torch_struct.DependencyCRF, multiroot=False)
+PROJECTIVE, ONE_ROOT = (
+    Structured(torch_struct.DependencyCRF),
+    Structured(torch_struct.DependencyCRF, multiroot=False),
+)
 ALIGNMENT, SPANS = Structured(torch_struct.AlignmentCRF), Structured(torch_struct.TreeCRF)
 
 
@@ -107,7 +111,9 @@ def parts(shape, entries):
 
 
 def chains(n, c):
-    return [parts((n, c, c), [(k, z[k + 1], z[k]) for k in range(n)]) for z in product(range(c), repeat=n + 1)]
+    return [
+        parts((n, c, c), [(k, z[k + 1], z[k]) for k in range(n)]) for z in product(range(c), repeat=n + 1)
+    ]
 
 
 def segmentations(n, k, c):
@@ -134,7 +140,9 @@ def alignments(n, m):
 
 def bracketings(n, labels):
     def spans(i, j):
-        inside = [[]] if i == j else [a + b for k in range(i, j) for a in spans(i, k) for b in spans(k + 1, j)]
+        inside = (
+            [[]] if i == j else [a + b for k in range(i, j) for a in spans(i, k) for b in spans(k + 1, j)]
+        )
         return [[*rest, (i, j, label)] for rest in inside for label in range(labels)]
 
     return [parts((n, n, labels), entries) for entries in spans(0, n - 1)]
@@ -168,11 +176,19 @@ CASES = {
     "spans": (SPANS, lambda n: bracketings(n, 2)),
 }
 KINDS = pytest.mark.parametrize("kind", CASES)
-LENGTH_AXES = {CHAIN: (0,), SEGMENTS: (0,), ALIGNMENT: (0,), PROJECTIVE: (0, 1), ONE_ROOT: (0, 1), SPANS: (0, 1)}
+LENGTH_AXES = {
+    CHAIN: (0,),
+    SEGMENTS: (0,),
+    ALIGNMENT: (0,),
+    PROJECTIVE: (0, 1),
+    ONE_ROOT: (0, 1),
+    SPANS: (0, 1),
+}
 
 
 def enumerated(structures, t):
-    """Log-partition, marginals, entropy and the largest score, by listing all structures; None where none is possible."""
+    """Log-partition, marginals, entropy and the largest score, by listing all structures; None where none is
+    possible."""
     scores = (structures * torch.where(structures > 0, t, 0)).flatten(1).sum(1)
     if scores.max() == -torch.inf:
         return None
@@ -183,7 +199,10 @@ def enumerated(structures, t):
 
 @KINDS
 @given(
-    n=st.integers(1, 4), scale=st.sampled_from([0.1, 1.0, 30.0, 1000.0]), forbid=st.sampled_from([0.0, 0.0, 0.15, 0.4]), seed=st.integers(0, 10_000)
+    n=st.integers(1, 4),
+    scale=st.sampled_from([0.1, 1.0, 30.0, 1000.0]),
+    forbid=st.sampled_from([0.0, 0.0, 0.15, 0.4]),
+    seed=st.integers(0, 10_000),
 )
 @settings(max_examples=25, deadline=None)
 def test_every_sum_and_maximum_is_that_of_all_structures(kind, n, scale, forbid, seed):
@@ -219,11 +238,15 @@ def test_every_sum_and_maximum_is_that_of_all_structures(kind, n, scale, forbid,
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=15, deadline=None)
-def test_ragged_batches_are_their_elements_whatever_stands_in_the_padding_and_however_much(kind, scale, junk, more, seed):
+def test_ragged_batches_are_their_elements_whatever_stands_in_the_padding_and_however_much(
+    kind, scale, junk, more, seed
+):
     r, build = CASES[kind]
     generator = torch.Generator().manual_seed(seed)
     shorter = [torch.stack(build(n)).shape[1:] for n in (2, 4, 1)]
-    full = tuple(max(size) + (more if k in LENGTH_AXES[r] else 0) for k, size in enumerate(zip(*shorter, strict=True)))
+    full = tuple(
+        max(size) + (more if k in LENGTH_AXES[r] else 0) for k, size in enumerate(zip(*shorter, strict=True))
+    )
     t, mask = torch.full((3, *full), junk, dtype=D), torch.zeros(3, *full, dtype=torch.bool)
     own = [scale * torch.randn(size, generator=generator, dtype=D) for size in shorter]
     for b, scores in enumerate(own):
@@ -292,7 +315,9 @@ def test_changing_label_is_impossible_if_it_is_forbidden_however_bad_staying_is(
 def test_distributions_with_different_options_do_not_change_each_other():
     t = torch.zeros(1, 3, 3, dtype=D)
     for _ in range(2):
-        assert ONE_ROOT.conjugate(t).exp().item() == pytest.approx(7) and PROJECTIVE.conjugate(t).exp().item() == pytest.approx(12)
+        assert ONE_ROOT.conjugate(t).exp().item() == pytest.approx(7) and PROJECTIVE.conjugate(
+            t
+        ).exp().item() == pytest.approx(12)
 
 
 def test_scores_are_not_changed_and_need_no_gradient():
@@ -309,7 +334,9 @@ def test_a_subclass_of_a_known_distribution_is_that_distribution():
         pass
 
     t = torch.randn(2, 3, 2, 2, dtype=D)
-    assert torch.equal(Structured(Own).mirror(t), CHAIN.mirror(t)) and repr(Structured(Own)) == "Structured(Own)"
+    assert (
+        torch.equal(Structured(Own).mirror(t), CHAIN.mirror(t)) and repr(Structured(Own)) == "Structured(Own)"
+    )
     assert repr(ONE_ROOT) == "Structured(DependencyCRF, multiroot=False)"
 
 
@@ -324,18 +351,24 @@ def biased(r, **sizes):
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: Structured(torch_struct.NonProjectiveDependencyCRF), ("NonProjectiveDependencyCRF", "1e-5", "TreeEntropy")),
+        (
+            lambda: Structured(torch_struct.NonProjectiveDependencyCRF),
+            ("NonProjectiveDependencyCRF", "1e-5", "TreeEntropy"),
+        ),
         (lambda: Structured(torch_struct.SentCFG), ("SentCFG", "three tensors", "TreeCRF")),
         (lambda: Structured(torch_struct.HMM), ("HMM", "LinearChainCRF")),
         (lambda: Structured("LinearChainCRF"), ("a class of torch_struct", "object of str")),
         (lambda: Structured(dict), ("a class of torch_struct", "dict")),
-        (lambda: Structured(torch_struct.StructDistribution), ("StructDistribution", "not supported", "TreeCRF")),
+        (
+            lambda: Structured(torch_struct.StructDistribution),
+            ("StructDistribution", "not supported", "TreeCRF"),
+        ),
         (lambda: Structured(torch_struct.TreeCRF, multiroot=False), ("multiroot", "DependencyCRF")),
         (lambda: unn.FactorGraph("g").variable("Y", "a b", CHAIN), ("'Y'", "a b", "needs 3")),
         (lambda: biased(CHAIN, n=4, a=2, b=3), ("'Y'", "'a'", "'b'")),
         (lambda: biased(ALIGNMENT, n=4, a=4, b=2), ("'Y'", "'b'", "3")),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_supported_is_refused_by_name(build, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
         build()
@@ -354,16 +387,26 @@ def test_widths_of_segments_begin_at_one():
         pytest.param(PROJECTIVE, "head word", "h m", {}, ["head", "word"], marks=pytest.mark.slow),
         pytest.param(ONE_ROOT, "head word", "h m", {}, ["head", "word"], marks=pytest.mark.slow),
         (ALIGNMENT, "left right way", "i j o", {"way": 3}, ["left", "right"]),
-        pytest.param(SPANS, "first last label", "i j l", {"label": 2}, ["first", "last"], marks=pytest.mark.slow),
+        pytest.param(
+            SPANS, "first last label", "i j l", {"label": 2}, ["first", "last"], marks=pytest.mark.slow
+        ),
     ],
     ids=repr,
 )
 def test_energies_never_rise_and_padding_is_left_out(r, axes, letters, sizes, lengths):
     torch.manual_seed(0)
     g = unn.FactorGraph("structured", d=3, **sizes)
-    y, z, s = g.variable("Y", axes, r), g.variable("Z", "d", unn.SignedEntropy()), g.variable("S", axes, unn.SquaredNorm())
+    y, z, s = (
+        g.variable("Y", axes, r),
+        g.variable("Z", "d", unn.SignedEntropy()),
+        g.variable("S", axes, unn.SquaredNorm()),
+    )
     g.factor(Multilinear(y[letters], s[letters]))
-    g.factor(Multilinear(y[letters], s[letters], g.parameter("W", "d", init=torch.tensor([1.0, -0.5, 2.0]))["k"], z["k"]))
+    g.factor(
+        Multilinear(
+            y[letters], s[letters], g.parameter("W", "d", init=torch.tensor([1.0, -0.5, 2.0]))["k"], z["k"]
+        )
+    )
     g.double()
     shape = [sizes.get(axis, 4) for axis in axes.split()]
     scores = torch.randn(2, *shape, dtype=D)

@@ -1,4 +1,5 @@
-"""Decoding, the k best trees and the best tree of the regularizer, against exact sums over all trees, under masks of any magnitude."""
+"""Decoding, the k best trees and the best tree of the regularizer, against exact sums over all trees, under
+masks of any magnitude."""
 
 from fractions import Fraction
 from itertools import product
@@ -15,7 +16,19 @@ from factors.trees.decoding import decode
 from factors.trees.k_best import k_best
 
 D = torch.float64
-MASKS = [-50.0, -1e4, -1e6, -1e9, -1e12, -1e15, -1e17, -1e20, -1e30, torch.finfo(torch.float32).min, torch.finfo(D).min]
+MASKS = [
+    -50.0,
+    -1e4,
+    -1e6,
+    -1e9,
+    -1e12,
+    -1e15,
+    -1e17,
+    -1e20,
+    -1e30,
+    torch.finfo(torch.float32).min,
+    torch.finfo(D).min,
+]
 
 
 def all_trees(n, single_root):
@@ -67,7 +80,9 @@ def test_the_best_tree_is_the_best_of_all_trees_under_masks_of_any_magnitude(sco
     assert heads in TREES[len(scores), single_root]
     # scores of 1e6 are rounded by 1e-10 where no exact arithmetic is needed
     assert best[0] - exact_score(scores, heads) <= 1e-8
-    assert torch.equal(TreeEntropy(single_root).argmax(scores[None])[0].argmax(0), decode(scores[None], None, single_root)[0])
+    assert torch.equal(
+        TreeEntropy(single_root).argmax(scores[None])[0].argmax(0), decode(scores[None], None, single_root)[0]
+    )
 
 
 @given(scores=masked_scores(), single_root=st.booleans())
@@ -76,9 +91,13 @@ def test_the_best_trees_are_in_their_order_under_masks_of_any_magnitude(scores, 
     best = ranking(scores, single_root)[:5]
     if not best:
         return
-    ranked = [tuple(heads) for heads in k_best(scores[None], 5, None, single_root)[0][0].tolist() if heads[0] >= 0]
+    ranked = [
+        tuple(heads) for heads in k_best(scores[None], 5, None, single_root)[0][0].tolist() if heads[0] >= 0
+    ]
     assert len(set(ranked)) == len(ranked) == len(best)
-    assert all(abs(exact_score(scores, heads) - total) <= 1e-8 for heads, total in zip(ranked, best, strict=True))
+    assert all(
+        abs(exact_score(scores, heads) - total) <= 1e-8 for heads, total in zip(ranked, best, strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, D])
@@ -110,4 +129,6 @@ def test_arithmetic_in_integers_and_in_float64_agree(n, single_root, seed, ties)
     scores = (4 * scores).round() if ties else scores
     # a power of two changes no digit, but is beyond what float64 is trusted with
     heads, large = (decode(scale * scores, None, single_root) for scale in (1.0, 2.0**40))
-    torch.testing.assert_close(*(scores.gather(1, own[:, None]).sum((1, 2)) for own in (heads, large)), atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        *(scores.gather(1, own[:, None]).sum((1, 2)) for own in (heads, large)), atol=1e-9, rtol=0
+    )

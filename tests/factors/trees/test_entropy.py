@@ -1,4 +1,5 @@
-"""The entropy of arborescences keeps the contract of regularizers, in both layouts, with one root and with several."""
+"""The entropy of arborescences keeps the contract of regularizers, in both layouts, with one root and with
+several."""
 
 from itertools import product
 
@@ -88,7 +89,9 @@ def test_entropy_and_marginals_are_those_of_all_trees(layout, single_root, scale
     mean = torch.tensordot(chances, every, 1)
     t, mean = (t, mean) if layout == "packed" else (rooted(t), rooted(mean))
     torch.testing.assert_close(r.mirror(t), mean, atol=1e-10, rtol=0)
-    torch.testing.assert_close(r.entropy(t), torch.special.entr(chances).sum(1), atol=1e-12 * max(scale, 1e3), rtol=0)
+    torch.testing.assert_close(
+        r.entropy(t), torch.special.entr(chances).sum(1), atol=1e-12 * max(scale, 1e3), rtol=0
+    )
     torch.testing.assert_close(-r.value(r.mirror(t)), torch.special.entr(chances).sum(1), atol=1e-6, rtol=0)
 
 
@@ -99,7 +102,11 @@ def test_energies_never_rise_and_padding_is_left_out(layout):
     y = g.variable("Y", "head word", TreeEntropy(layout=layout))
     z, s = g.variable("Z", "k", unn.SignedEntropy()), g.variable("S", "head word", unn.SquaredNorm())
     g.factor(Multilinear(y["h m"], s["h m"]))
-    g.factor(Multilinear(y["h m"], s["h m"], g.parameter("w", "k", init=torch.tensor([1.0, -0.5, 2.0]))["k"], z["k"]))
+    g.factor(
+        Multilinear(
+            y["h m"], s["h m"], g.parameter("w", "k", init=torch.tensor([1.0, -0.5, 2.0]))["k"], z["k"]
+        )
+    )
     g.double()
     scores = torch.randn(2, 4 + more, 4, dtype=D, generator=torch.Generator().manual_seed(0))
     lengths = {"head": torch.tensor([4, 2]) + more, "word": torch.tensor([4, 2])}

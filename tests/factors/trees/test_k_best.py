@@ -25,7 +25,13 @@ def trees(n, single_root):
     return [heads for heads in every if not single_root or sum(h == m for m, h in enumerate(heads)) == 1]
 
 
-@given(n=st.integers(1, 4), single_root=st.booleans(), forbidden=st.booleans(), k=st.integers(1, 12), seed=st.integers(0, 10_000))
+@given(
+    n=st.integers(1, 4),
+    single_root=st.booleans(),
+    forbidden=st.booleans(),
+    k=st.integers(1, 12),
+    seed=st.integers(0, 10_000),
+)
 @settings(max_examples=60, deadline=None)
 def test_they_are_the_first_of_all_trees_in_order_of_their_scores(n, single_root, forbidden, k, seed):
     scores = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -38,7 +44,9 @@ def test_they_are_the_first_of_all_trees_in_order_of_their_scores(n, single_root
     torch.testing.assert_close(found[0, : len(totals)], totals)
     assert (found[0, len(totals) :] == -torch.inf).all() and (heads[0, len(totals) :] == -1).all()
     own = heads[0, : len(totals)]
-    assert len(set(map(tuple, own.tolist()))) == len(totals) and set(map(tuple, own.tolist())) <= set(map(tuple, every.tolist()))
+    assert len(set(map(tuple, own.tolist()))) == len(totals) and set(map(tuple, own.tolist())) <= set(
+        map(tuple, every.tolist())
+    )
     torch.testing.assert_close(scores.gather(0, own).sum(1), totals)
 
 

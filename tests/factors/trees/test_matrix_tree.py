@@ -1,4 +1,5 @@
-"""Arborescences: reference values, enumeration, networkx; derivatives; any scale, strong cycles, forbidden arcs, padding."""
+"""Arborescences: reference values, enumeration, networkx; derivatives; any scale, strong cycles, forbidden
+arcs, padding."""
 
 from functools import partial
 from itertools import product
@@ -98,9 +99,12 @@ def test_reference_values_hold_with_padding_and_forbidden_arcs(roots):
 
 
 @given(
-    n=st.integers(1, 5), single=st.booleans(), scale=st.sampled_from([0.1, 1.0, 10.0, 100.0, 1000.0]), forbid=st.sampled_from([0.0, 0.2, 0.5]),
+    n=st.integers(1, 5),
+    single=st.booleans(),
+    scale=st.sampled_from([0.1, 1.0, 10.0, 100.0, 1000.0]),
+    forbid=st.sampled_from([0.0, 0.2, 0.5]),
     seed=st.integers(0, 10_000),
-)  # fmt: skip
+)
 @settings(max_examples=60, deadline=None)
 def test_every_sum_and_maximum_is_that_of_all_trees(n, single, scale, forbid, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -149,12 +153,21 @@ def test_derivatives_are_exact_to_second_order_on_both_paths(roots, scale):
 
     assert torch.autograd.gradcheck(partition, scores, fast_mode=True)
     assert torch.autograd.gradgradcheck(partition, scores, fast_mode=True)
-    assert torch.autograd.gradcheck(lambda x: marginals(x, lengths, roots == "single"), scores, atol=1e-4, fast_mode=True)
+    assert torch.autograd.gradcheck(
+        lambda x: marginals(x, lengths, roots == "single"), scores, atol=1e-4, fast_mode=True
+    )
 
 
-@given(scale=st.sampled_from([1.0, 10.0, 100.0, 1000.0]), single=st.booleans(), seed=st.integers(0, 1000), n=st.integers(1, 30))
+@given(
+    scale=st.sampled_from([1.0, 10.0, 100.0, 1000.0]),
+    single=st.booleans(),
+    seed=st.integers(0, 1000),
+    n=st.integers(1, 30),
+)
 @settings(max_examples=25, deadline=None)
-def test_marginals_are_probabilities_and_do_not_depend_on_padding_or_on_the_rest_of_the_batch(scale, single, seed, n):
+def test_marginals_are_probabilities_and_do_not_depend_on_padding_or_on_the_rest_of_the_batch(
+    scale, single, seed, n
+):
     generator = torch.Generator().manual_seed(seed)
     scores = scale * torch.randn(3, n, n, generator=generator, dtype=torch.float64)
     lengths = torch.randint(1, n + 1, (3,), generator=generator)
@@ -190,7 +203,9 @@ def test_samples_come_with_the_probabilities_of_their_trees():
     partition = float(log_partition(scores)[0])
     for heads in trees(3, single_root=True):
         expected = float(torch.exp(score_of(scores, torch.tensor([heads]))[0] - partition))
-        assert drawn.count(list(heads)) / 20_000 == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 20_000) ** 0.5 + 1e-4)
+        assert drawn.count(list(heads)) / 20_000 == pytest.approx(
+            expected, abs=4 * (expected * (1 - expected) / 20_000) ** 0.5 + 1e-4
+        )
 
 
 def test_padding_has_no_heads_and_empty_batches_and_sentences_are_themselves():
@@ -200,7 +215,11 @@ def test_padding_has_no_heads_and_empty_batches_and_sentences_are_themselves():
     assert log_partition(scores, lengths).tolist() == pytest.approx([np.log(64), 0, 0], abs=1e-6)
     assert decode(torch.zeros(0, 4, 4)).shape == (0, 4) and log_partition(torch.zeros(0, 4, 4)).shape == (0,)
     partition, arcs = log_partition_and_marginals(torch.zeros(2, 0, 0))
-    assert partition.tolist() == [0, 0] and arcs.shape == (2, 0, 0) and decode(torch.zeros(2, 0, 0)).shape == (2, 0)
+    assert (
+        partition.tolist() == [0, 0]
+        and arcs.shape == (2, 0, 0)
+        and decode(torch.zeros(2, 0, 0)).shape == (2, 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,10 +242,17 @@ def test_scores_and_lengths_that_make_no_sense_are_refused(function, scores, len
 
 
 @given(
-    n=st.integers(2, 12), cycle=st.floats(0, 12), roots=st.booleans(), forbidden=st.booleans(), ragged=st.booleans(), seed=st.integers(0, 10_000)
+    n=st.integers(2, 12),
+    cycle=st.floats(0, 12),
+    roots=st.booleans(),
+    forbidden=st.booleans(),
+    ragged=st.booleans(),
+    seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
-def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_strong_cycles(n, cycle, roots, forbidden, ragged, seed):
+def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_strong_cycles(
+    n, cycle, roots, forbidden, ragged, seed
+):
     generator = torch.Generator().manual_seed(seed)
     scores, slope = torch.randn(2, 6, n, n, dtype=torch.float64, generator=generator)
     for a in range(0, n - 1, 2):
@@ -246,6 +272,7 @@ def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_stron
         return partition, arcs, gradient
 
     expected = everything(lambda s: solve_by_elimination(s, exists, roots))
+
     def solve(s, methods):
         return differentiable(s, exists, partial(_solve_with_fallback, single_root=roots, methods=methods))
 
@@ -264,7 +291,9 @@ def hard_scores(kind, strength, batch, n, generator):
     if kind == "scaled":
         return scores * strength
     if kind in ("roots", "few roots"):
-        scores.diagonal(dim1=1, dim2=2).add_(strength * (torch.randn(batch, n, generator=generator) if kind == "roots" else (nodes < 2)))
+        scores.diagonal(dim1=1, dim2=2).add_(
+            strength * (torch.randn(batch, n, generator=generator) if kind == "roots" else (nodes < 2))
+        )
     if kind == "no roots":
         scores.diagonal(dim1=1, dim2=2).sub_(strength)
     if kind == "heads":
@@ -289,7 +318,18 @@ def hard_scores(kind, strength, batch, n, generator):
 @pytest.mark.parametrize("strength", [3.0, 10.0, 20.0, 40.0])
 @pytest.mark.parametrize(
     "kind",
-    ["scaled", "roots", "few roots", "no roots", "heads", "cycles", "cycles with roots", "tree", "forbidden", "two with the root alone"],
+    [
+        "scaled",
+        "roots",
+        "few roots",
+        "no roots",
+        "heads",
+        "cycles",
+        "cycles with roots",
+        "tree",
+        "forbidden",
+        "two with the root alone",
+    ],
 )
 @ROOTS
 def test_each_way_alone_is_right_where_it_is_trusted(roots, kind, strength, monkeypatch):
@@ -305,7 +345,10 @@ def test_each_way_alone_is_right_where_it_is_trusted(roots, kind, strength, monk
                 solved = method.solve(given_scores.to(method.dtype), None, roots == "single")
                 trusted = solved.cancelled <= method.max_cancellation
                 assert ((solved.marginals.double() - exact)[trusted].abs() <= closest).all()
-                assert ((solved.partition - partition)[trusted].abs() <= relative * partition[trusted].abs().clamp_min(1)).all()
+                assert (
+                    (solved.partition - partition)[trusted].abs()
+                    <= relative * partition[trusted].abs().clamp_min(1)
+                ).all()
 
 
 @ROOTS
@@ -320,14 +363,21 @@ def test_scores_are_left_as_they_are(roots, n):
 def test_scores_as_of_a_parser_take_the_fast_way_whatever_its_root():
     generator = torch.Generator().manual_seed(0)
     for n in (5, 20, 60):
-        for kind, strength in (("tree", 3.0), ("tree", 10.0), ("no roots", 10.0), ("scaled", 1.0), ("heads", 5.0)):
+        for kind, strength in (
+            ("tree", 3.0),
+            ("tree", 10.0),
+            ("no roots", 10.0),
+            ("scaled", 1.0),
+            ("heads", 5.0),
+        ):
             method = _METHODS[torch.float32][0]
             solved = method.solve(hard_scores(kind, strength, 50, n, generator).float(), None, True)
             assert (solved.cancelled <= method.max_cancellation).float().mean() > 0.95
 
 
 def soft_masked(mask, dtype, seed):
-    """Scores in which most arcs have one soft mask, and the same with the mask left out of the digits of the rest."""
+    """Scores in which most arcs have one soft mask, and the same with the mask left out of the digits of the
+    rest."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(20, 4, 4, generator=generator, dtype=torch.float64).to(dtype)
     return scores, torch.rand(20, 4, 4, generator=generator) < 0.7
@@ -368,7 +418,12 @@ def test_float32_and_its_derivatives_are_exact_at_any_scale(roots, scale):
         (gradient,) = torch.autograd.grad(partition.sum(), leaf, create_graph=True)
         (by_mirror,) = torch.autograd.grad((arcs * slope).sum(), leaf, retain_graph=True)
         (by_gradient,) = torch.autograd.grad((gradient * slope).sum(), leaf)
-        for ours, right in ((arcs, expected), (gradient, expected), (by_mirror, product), (by_gradient, product)):
+        for ours, right in (
+            (arcs, expected),
+            (gradient, expected),
+            (by_mirror, product),
+            (by_gradient, product),
+        ):
             torch.testing.assert_close(ours.double(), right, atol=1e-5, rtol=0)
 
 
@@ -395,6 +450,8 @@ def test_whatever_stands_in_padding_is_left_out(junk):
     torch.testing.assert_close(partition, log_partition(scores, lengths))
     (gradient,) = torch.autograd.grad(partition.sum() + (arcs * scores).sum(), filled)
     assert gradient.isfinite().all() and (gradient[1, 2:] == 0).all() and (arcs[1, :, 2:] == 0).all()
-    assert torch.equal(decode(filled, lengths), decode(scores, lengths)) and sample(filled, lengths).shape == (2, 4)
+    assert torch.equal(decode(filled, lengths), decode(scores, lengths)) and sample(
+        filled, lengths
+    ).shape == (2, 4)
     with pytest.raises(unn.ObservationError, match="NaN"):
         log_partition(torch.full((1, 2, 2), torch.nan), torch.tensor([2]))

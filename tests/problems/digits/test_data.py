@@ -13,13 +13,22 @@ from problems.digits.data import load_digits, read_idx
 from unn import DataError
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 def idx(array, code=0x08, kind=">u1"):
     """An array as the content of an IDX file."""
     array = np.asarray(array)
-    return bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(kind).tobytes()
+    return (
+        bytes([0, 0, code, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.astype(kind).tobytes()
+    )
 
 
 PLAIN = idx(IMAGES)
@@ -47,7 +56,10 @@ def test_a_file_is_read_whether_compressed_or_not(tmp_path, raw):
     assert np.array_equal(read_idx(tmp_path / "file"), IMAGES)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")],
+)
 def test_every_type_of_the_format_is_read(tmp_path, code, kind):
     values = np.array([[1, 2, 3], [4, 5, 6]]) - (0 if kind == ">u1" else 9)
     (tmp_path / "file").write_bytes(idx(values, code, kind))
@@ -79,7 +91,10 @@ def test_every_type_of_the_format_is_read(tmp_path, code, kind):
         (PACKED + b"abc", "cannot be read.*download it again"),
         (gzip.compress(PLAIN[:-3]), "truncated.*found 21"),
         (gzip.compress(PACKED), "starts with bytes 1f 8b"),
-        (bytes([0, 0, 8, 3]) + struct.pack(">3I", *[2**32 - 1] * 3), "truncated.*needs 79228162458924105385300197375 bytes"),
+        (
+            bytes([0, 0, 8, 3]) + struct.pack(">3I", *[2**32 - 1] * 3),
+            "truncated.*needs 79228162458924105385300197375 bytes",
+        ),
         (bytes([0, 0, 8, 3]) + struct.pack(">3I", 0, 2**32 - 1, 2**32 - 1), "shape"),
         (bytes([0, 0, 8, 70]) + struct.pack(">I", 1) * 70 + b"\5", "70"),
     ],
@@ -183,23 +198,33 @@ def test_labels_must_be_digits(tmp_path, side, labels):
 
 
 def test_images_and_labels_are_equally_many(tmp_path):
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte has shape \(3, 5, 6\) and train-labels-idx1-ubyte shape \(2,\)"):
+    with pytest.raises(
+        DataError,
+        match=r"train-images-idx3-ubyte has shape \(3, 5, 6\) and train-labels-idx1-ubyte shape \(2,\)",
+    ):
         load_digits("mnist", mnist(tmp_path, train_labels=idx([0, 1])))
 
 
 def test_images_and_labels_are_not_swapped(tmp_path):
     with pytest.raises(DataError, match=r"expected \(n, rows, columns\) and \(n,\)"):
-        load_digits("mnist", mnist(tmp_path, train_images=idx([0, 1, 9]), train_labels=idx(np.zeros((3, 5, 6)))))
+        load_digits(
+            "mnist", mnist(tmp_path, train_images=idx([0, 1, 9]), train_labels=idx(np.zeros((3, 5, 6))))
+        )
 
 
 def test_there_is_at_least_one_image(tmp_path):
     with pytest.raises(DataError, match="at least one image"):
-        load_digits("mnist", mnist(tmp_path, train_images=idx(np.zeros((0, 5, 6))), train_labels=idx(np.zeros(0))))
+        load_digits(
+            "mnist", mnist(tmp_path, train_images=idx(np.zeros((0, 5, 6))), train_labels=idx(np.zeros(0)))
+        )
 
 
 def test_an_image_has_at_least_one_pixel(tmp_path):
     with pytest.raises(DataError, match="images"):
-        load_digits("mnist", mnist(tmp_path, train_images=idx(np.zeros((3, 0, 6))), test_images=idx(np.zeros((2, 0, 6)))))
+        load_digits(
+            "mnist",
+            mnist(tmp_path, train_images=idx(np.zeros((3, 0, 6))), test_images=idx(np.zeros((2, 0, 6)))),
+        )
 
 
 def test_training_and_test_images_have_one_shape(tmp_path):
@@ -207,7 +232,11 @@ def test_training_and_test_images_have_one_shape(tmp_path):
         load_digits("mnist", mnist(tmp_path, test_images=idx(np.zeros((2, 6, 5)))))
 
 
-@pytest.mark.parametrize("pixels", [idx(np.full((3, 5, 6), 1000), 0x0B, ">i2"), idx(np.full((3, 5, 6), np.nan), 0x0D, ">f4")], ids=["1000", "nan"])
+@pytest.mark.parametrize(
+    "pixels",
+    [idx(np.full((3, 5, 6), 1000), 0x0B, ">i2"), idx(np.full((3, 5, 6), np.nan), 0x0D, ">f4")],
+    ids=["1000", "nan"],
+)
 def test_pixels_are_bytes(tmp_path, pixels):
     with pytest.raises(DataError, match="train-images-idx3-ubyte"):
         load_digits("mnist", mnist(tmp_path, train_images=pixels))

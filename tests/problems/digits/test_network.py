@@ -1,4 +1,5 @@
-"""The digits problem: declaration, losses, baseline, training, command line; real MNIST where it is present."""
+"""The digits problem: declaration, losses, baseline, training, command line; real MNIST where it is
+present."""
 
 import json
 import os
@@ -9,7 +10,15 @@ import torch
 
 import unn
 from problems.digits.data import Digits, load_digits
-from problems.digits.network import accuracy, declare, label_scores, one_hot, prototypes, recognise, spread_ratio
+from problems.digits.network import (
+    accuracy,
+    declare,
+    label_scores,
+    one_hot,
+    prototypes,
+    recognise,
+    spread_ratio,
+)
 from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
@@ -77,7 +86,8 @@ def test_the_loss_is_cross_entropy_of_the_label_and_of_the_pixels():
     expected = torch.nn.functional.cross_entropy(label_scores(network, images), labels)
     (scores,) = network.unrolled(["label"], [], ["image"]).preactivations(one_hot(labels).double())
     pixels = (1 + images) / 2
-    # the mean parameter of tanh(t) is sigmoid(2 t); a Fenchel-Young loss also has the negative entropy of the target
+    # the mean parameter of tanh(t) is sigmoid(2 t); a Fenchel-Young loss also has the negative entropy of the
+    # target
     entropy = unn.BinaryEntropy().value(pixels).mean() / 64
     cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(2 * scores, pixels)
     expected = expected + 0.1 * (cross_entropy + entropy)
@@ -104,8 +114,17 @@ def test_one_round_of_the_untied_baseline_is_the_tied_network():
 @pytest.mark.parametrize("initial", ["zero", "random", "uniform"])
 def test_every_initialisation_trains(initial):
     digits = load_digits()
-    few = Digits(digits.train_images[:64], digits.train_labels[:64], digits.test_images[:32], digits.test_labels[:32])
-    _, history = train(replace(SMALL, model=replace(OPTIONS, initial=initial), training=TrainingConfig(epochs=8, batch=16, rate=2e-3)), few)
+    few = Digits(
+        digits.train_images[:64], digits.train_labels[:64], digits.test_images[:32], digits.test_labels[:32]
+    )
+    _, history = train(
+        replace(
+            SMALL,
+            model=replace(OPTIONS, initial=initial),
+            training=TrainingConfig(epochs=8, batch=16, rate=2e-3),
+        ),
+        few,
+    )
     assert history[-1]["loss"] < history[0]["loss"]
 
 
@@ -129,19 +148,34 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert main(["train", "digits", "--epochs", "2", "--channels", "4", "--iterations", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     run = tmp_path / report["folder"]
-    assert {p.name for p in run.iterdir()} == {"config.json", "metrics.jsonl", "model.safetensors", "checkpoints", "plots", "lock"}
+    assert {p.name for p in run.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "checkpoints",
+        "plots",
+        "lock",
+    }
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(run), "--iterations", "1", "2", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["test_accuracy"]["2"] == report["test_accuracy"]
-    assert main(["infer", str(run), "--given", "label=3", "--want", "image", "--out", str(tmp_path / "three.png")]) == 0
+    assert (
+        main(
+            ["infer", str(run), "--given", "label=3", "--want", "image", "--out", str(tmp_path / "three.png")]
+        )
+        == 0
+    )
     assert "energy" in capsys.readouterr().out and (tmp_path / "three.png").stat().st_size > 500
     assert main(["infer", str(run), "--given", "image=test:17", "--want", "label", "H1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert sum(answer["label"]) == pytest.approx(1, abs=1e-5)
     assert main(["infer", str(run), "--given", "label=11", "--want", "image"]) == 2
     assert "digit from 0 to 9" in capsys.readouterr().err
-    for option, words in ((["--tries", "2"], "'digits' has no constraint"), (["--data", "x"], "leave out --data")):
+    for option, words in (
+        (["--tries", "2"], "'digits' has no constraint"),
+        (["--data", "x"], "leave out --data"),
+    ):
         assert main(["evaluate", str(run), *option]) == 2
         assert words in capsys.readouterr().err
 
@@ -157,9 +191,16 @@ def test_prototypes_have_no_spread_and_data_have_all_of_it():
 def test_runs_made_before_engines_open(tmp_path):
     problem = DigitsProblem()
     earlier = {
-        "data": "embedded", "iterations": 3, "gamma": 0.0, "order": "forward", "initial": "random", "dropout": 0.3,
-        "untied": True, "channels": 16, "training": {},
-    }  # fmt: skip
+        "data": "embedded",
+        "iterations": 3,
+        "gamma": 0.0,
+        "order": "forward",
+        "initial": "random",
+        "dropout": 0.3,
+        "untied": True,
+        "channels": 16,
+        "training": {},
+    }
     now = problem.earlier_config(earlier)
     assert now["engine"] == "untied" and now["channels"] == 16
     assert problem.config_for("untied")().model.__class__(**now["model"]) == DescentOptions(
@@ -177,13 +218,39 @@ def test_the_weights_of_one_network_are_refused_by_another(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir(os.path.join(os.environ.get("UNN_DATA", ""), "mnist")), reason="no MNIST under $UNN_DATA")
+@pytest.mark.skipif(
+    not os.path.isdir(os.path.join(os.environ.get("UNN_DATA", ""), "mnist")),
+    reason="no MNIST under $UNN_DATA",
+)
 def test_mnist_is_read_whole_and_learned_from():
     digits = load_digits("mnist")
-    assert digits.train_images.shape == (60_000, 1, 28, 28) and digits.test_images.shape == (10_000, 1, 28, 28)
-    assert torch.bincount(digits.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert digits.train_images.shape == (60_000, 1, 28, 28) and digits.test_images.shape == (
+        10_000,
+        1,
+        28,
+        28,
+    )
+    assert torch.bincount(digits.train_labels).tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
     assert digits.train_images.min() == -1 and digits.train_images.max() == 1
-    few = Digits(digits.train_images[:4000], digits.train_labels[:4000], digits.test_images[:1000], digits.test_labels[:1000])
-    config = DESCENT(data="mnist", channels=16, model=OPTIONS, training=TrainingConfig(epochs=2, batch=64, rate=2e-3))
+    few = Digits(
+        digits.train_images[:4000],
+        digits.train_labels[:4000],
+        digits.test_images[:1000],
+        digits.test_labels[:1000],
+    )
+    config = DESCENT(
+        data="mnist", channels=16, model=OPTIONS, training=TrainingConfig(epochs=2, batch=64, rate=2e-3)
+    )
     network, _ = train(config, few)
     assert accuracy(network, few.test_images, few.test_labels) > 0.85

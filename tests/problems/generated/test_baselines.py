@@ -21,11 +21,12 @@ from problems.sudoku.chain import sudoku as sudoku_program
 HEURISTICS = [k_means, nmf, greedy]
 PUZZLE = torch.tensor([[1, 2, 3, 4], [3, 4, 1, 2], [2, 0, 4, 3], [4, 3, 0, 0]])[None]
 
-# -- factorisation -----------------------------------------------------------------------------------------------------
+# -- factorisation -------------------------------------------------------------------------------------------
 
 
 def separable():
-    """Two matrices of rank 3 with one-hot columns of R, largest ones first; the last column of the second one is zero."""
+    """Two matrices of rank 3 with one-hot columns of R, largest ones first; the last column of the second one
+    is zero."""
     A = torch.tensor([[[0.9, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.3, 0.4], [0.8, 0.0, 0.1]]]).repeat(2, 1, 1)
     R = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 0, 1], [2, 0, 1, 1, 1]]), 3).float().mT
     return A @ R
@@ -66,7 +67,8 @@ def test_columns_that_are_the_same_share_a_cluster():
 
 
 def test_the_least_error_is_taken_among_cuts():
-    """On products of uniform and binary factors refitting is better than rounding, and better than clusters."""
+    """On products of uniform and binary factors refitting is better than rounding, and better than
+    clusters."""
     generator = torch.Generator().manual_seed(0)
     E = factorisation.generate("binary", False, 6, 8, 8, 3, generator)["E"]
     refitted, rounded = nmf(E, 3, 0), nmf(E, 3, 0, refit=False)
@@ -111,11 +113,12 @@ def test_negative_matrices_are_refused_where_they_have_no_factors():
     assert factorisation.error(k_means(-torch.ones(1, 2, 2), 1, 0), -torch.ones(1, 2, 2)) == 0
 
 
-# -- Metropolis-Hastings -----------------------------------------------------------------------------------------------
+# -- Metropolis-Hastings -------------------------------------------------------------------------------------
 
 
 def table(seed=0):
-    """A coin a that is 1 with probability 0.3 and two choices b among three: 18 states with a likelihood each."""
+    """A coin a that is 1 with probability 0.3 and two choices b among three: 18 states with a likelihood
+    each."""
     likelihood = torch.rand(2, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
     likelihood[1, 0, 1] = 0
     sites = {
@@ -164,14 +167,18 @@ def test_given_choices_stay_in_some_chains_or_all():
 
 def test_where_all_is_given_nothing_moves():
     sites, log_likelihood, _ = table()
-    given = {"a": unn.Partial(torch.ones(1), torch.ones(1, dtype=torch.bool)), "b": unn.Partial(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool))}
+    given = {
+        "a": unn.Partial(torch.ones(1), torch.ones(1, dtype=torch.bool)),
+        "b": unn.Partial(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool)),
+    }
     found = metropolis(Program(sites, log_likelihood, given), 3, 10, seed=0)
     assert (found["a"] == 1).all() and (found["b"] == 1).all() and not found.acceptance.any()
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.9])
 def test_chains_end_in_the_posterior_of_a_gaussian_model(drift):
-    """x is standard normal, y = x0 + x1 + noise of deviation 0.5 is 1.5: x0 + x1 and x0 - x1 are independent normal numbers."""
+    """x is standard normal, y = x0 + x1 + noise of deviation 0.5 is 1.5: x0 + x1 and x0 - x1 are independent
+    normal numbers."""
     site = Site((2,), lambda count, g: torch.randn(count, generator=g), lambda x: -(x**2) / 2, drift)
     program = Program({"x": site}, lambda values: -((values["x"].sum(1) - 1.5) ** 2) / (2 * 0.25))
     x = metropolis(program, 2500, 150, seed=0)["x"]
@@ -196,7 +203,7 @@ def test_a_seed_says_all():
     assert not torch.equal(runs[0]["b"], runs[2]["b"])
 
 
-# -- the problems' programs --------------------------------------------------------------------------------------------
+# -- the problems' programs ----------------------------------------------------------------------------------
 
 
 def test_small_puzzles_are_completed():
@@ -260,7 +267,9 @@ def test_matrices_are_factorised_by_chains(drift):
     assert set(found["R"].flatten().tolist()) == {0.0, 1.0}
     assert (found["A"] >= 0).all() and (found["A"] <= 1).all()
     assert factorisation.error(found.values, E) < 0.2
-    log_likelihood = -((found["A"].double() @ found["R"].double() - E.double()) ** 2).sum((1, 2)) / (2 * 0.03**2)
+    log_likelihood = -((found["A"].double() @ found["R"].double() - E.double()) ** 2).sum((1, 2)) / (
+        2 * 0.03**2
+    )
     torch.testing.assert_close(found.log_likelihood, log_likelihood, atol=1e-2, rtol=1e-4)
 
 
@@ -269,11 +278,17 @@ def test_one_observation_serves_all_chains():
     assert metropolis(factorisation_program(torch.rand(1, 2, 3), 2), 5, 2, seed=0)["A"].shape == (5, 2, 2)
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
+# -- bad input -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [((0, 1, 0), ["chains", "0"]), ((1, 0, 0), ["steps", "0"]), ((1, 1.5, 0), ["steps", "1.5"]), ((1, 1, -1), ["seed", "-1"])]
+    ("options", "words"),
+    [
+        ((0, 1, 0), ["chains", "0"]),
+        ((1, 0, 0), ["steps", "0"]),
+        ((1, 1.5, 0), ["steps", "1.5"]),
+        ((1, 1, -1), ["seed", "-1"]),
+    ],
 )
 def test_bad_counts_of_chains_are_refused(options, words):
     sites, log_likelihood, _ = table()
@@ -306,7 +321,13 @@ def test_bad_observations_of_programs_are_refused():
             sudoku_program(puzzles, 2, 2)
     with pytest.raises(unn.DeclarationError, match=says("certainty", "1.0")):
         sudoku_program(PUZZLE, 2, 2, certainty=1.0)
-    for u in (torch.rand(3), torch.rand(0, 3), torch.tensor([[torch.nan]]), torch.ones(1, 3, dtype=torch.int64), [[1.0]]):
+    for u in (
+        torch.rand(3),
+        torch.rand(0, 3),
+        torch.tensor([[torch.nan]]),
+        torch.ones(1, 3, dtype=torch.int64),
+        [[1.0]],
+    ):
         with pytest.raises(unn.ObservationError, match=says("u", "(count, n)")):
             sorting_program(u)
     with pytest.raises(unn.ObservationError, match=says("u", "2", "3 chains")):

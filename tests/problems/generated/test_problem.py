@@ -1,4 +1,5 @@
-"""The problems for denoisers: what they generate and declare, the files they read, and all of them on the command line."""
+"""The problems for denoisers: what they generate and declare, the files they read, and all of them on the
+command line."""
 
 import gzip
 import itertools
@@ -21,7 +22,12 @@ import unn
 from problems.boolean import graph as boolean
 from problems.boolean.problem import BooleanProblem
 from problems.factorisation import graph as factorisation
-from problems.factorisation.problem import FactorisationProblem, HierarchicalProblem, InversionProblem, any_nodes
+from problems.factorisation.problem import (
+    FactorisationProblem,
+    HierarchicalProblem,
+    InversionProblem,
+    any_nodes,
+)
 from problems.sorting import graph as sorting
 from problems.sorting.problem import SortingProblem
 from problems.sudoku import grids as sudoku
@@ -36,26 +42,51 @@ from unn.networks import Frame
 from unn.training.batches import seed_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-KINDS = (SudokuProblem, SortingProblem, FactorisationProblem, HierarchicalProblem, InversionProblem, BooleanProblem)
+KINDS = (
+    SudokuProblem,
+    SortingProblem,
+    FactorisationProblem,
+    HierarchicalProblem,
+    InversionProblem,
+    BooleanProblem,
+)
 PROBLEMS = {kind.name: kind() for kind in KINDS}
 EVERY_PROBLEM = pytest.mark.parametrize("name", PROBLEMS)
 
 CONFIGS = {
     "sudoku": [{}, {"block_rows": 2, "block_columns": 3}],
-    "sorting": [{}, {"intermediate": False, "length": 3}, {"order": "clique"}, {"order": "none", "observe": "any"}, {"length": 1}],
-    "factorisation": [{}, {"intermediate": False, "rows": 2, "columns": 3, "rank": 4}, {"vary": True, "observe": "any"}, {"rows": 1, "rank": 1}],
-    "hierarchical": [{}, {"intermediate": False, "rank": 3}, {"vary": True, "columns": 2}, {"observe": "any"}],
+    "sorting": [
+        {},
+        {"intermediate": False, "length": 3},
+        {"order": "clique"},
+        {"order": "none", "observe": "any"},
+        {"length": 1},
+    ],
+    "factorisation": [
+        {},
+        {"intermediate": False, "rows": 2, "columns": 3, "rank": 4},
+        {"vary": True, "observe": "any"},
+        {"rows": 1, "rank": 1},
+    ],
+    "hierarchical": [
+        {},
+        {"intermediate": False, "rank": 3},
+        {"vary": True, "columns": 2},
+        {"observe": "any"},
+    ],
     "inversion": [{"rows": 3, "columns": 3, "rank": 3}, {"observe": "any", "intermediate": False}],
     "boolean": [{}, {"intermediate": False}, {"layers": 1}, {"layers": 4, "gates": 3}],
 }
-EVERY_CONFIG = pytest.mark.parametrize(("name", "options"), [(name, options) for name, many in CONFIGS.items() for options in many], ids=str)
+EVERY_CONFIG = pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, many in CONFIGS.items() for options in many], ids=str
+)
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# -- what all problems generate --------------------------------------------------------------------------------------
+# -- what all problems generate ------------------------------------------------------------------------------
 
 
 @EVERY_CONFIG
@@ -70,7 +101,9 @@ def test_examples_have_the_variables_shapes_and_kinds_of_the_graph(name, options
         values = problem.generate(config, 7, draws, sizes)
         frame = Frame(graph, sizes)
         assert set(values) == set(graph.variables)
-        assert {k: tuple(x.shape[1:]) for k, x in values.items()} == {k: slot.shape for k, slot in frame.slots.items()}
+        assert {k: tuple(x.shape[1:]) for k, x in values.items()} == {
+            k: slot.shape for k, slot in frame.slots.items()
+        }
         assert frame.flatten(values).shape == (7, frame.numbers)
         where = problem.observed(config, 7, draws, sizes)
         for variable, mask in where.items():
@@ -117,7 +150,9 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
     best = {"valid": 1.0, "violated_pairs": 0.0, "rmse": 0.0, "permutations": 1.0, "accuracy": 1.0}
     sizes = problem.test_sizes(config)
     values = problem.generate(config, 20, generator(1), sizes)
-    observed = {"sorting": ["u"], "boolean": ["L0"], "sudoku": ["X"], "inversion": ["A", "E"]}.get(name, ["E"])
+    observed = {"sorting": ["u"], "boolean": ["L0"], "sudoku": ["X"], "inversion": ["A", "E"]}.get(
+        name, ["E"]
+    )
     found = problem.metrics(config, Query({key: values[key] for key in observed}), values)
     # of few numbers, as they are
     assert found.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.7)
@@ -125,7 +160,13 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("factorisation", {"rows": 3, "columns": 2, "rank": 2}), ("hierarchical", {"rank": 3}), ("sorting", {"length": 3})], ids=str
+    ("name", "options"),
+    [
+        ("factorisation", {"rows": 3, "columns": 2, "rank": 2}),
+        ("hierarchical", {"rank": 3}),
+        ("sorting", {"length": 3}),
+    ],
+    ids=str,
 )
 def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
     problem = PROBLEMS[name]
@@ -134,14 +175,18 @@ def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
     shapes = graph.adjacency(**sizes).shapes
     draws = 12_000
     found = any_nodes(graph, draws, generator(0), sizes)
-    assert {key: tuple(x.shape) for key, x in found.items()} == {key: (draws, *shape) for key, shape in shapes.items()}
+    assert {key: tuple(x.shape) for key, x in found.items()} == {
+        key: (draws, *shape) for key, shape in shapes.items()
+    }
     assert all(x.dtype == torch.bool for x in found.values())
     flat = torch.cat([x.reshape(draws, -1) for x in found.values()], 1)
     nodes = flat.shape[1]
     counts = torch.bincount(flat.sum(1), minlength=nodes).double()
     assert len(counts) == nodes and counts.min() > 0
     # chi-square, five standard deviations above its mean
-    assert float(((counts - draws / nodes) ** 2 / (draws / nodes)).sum()) < nodes - 1 + 5 * math.sqrt(2 * (nodes - 1))
+    assert float(((counts - draws / nodes) ** 2 / (draws / nodes)).sum()) < nodes - 1 + 5 * math.sqrt(
+        2 * (nodes - 1)
+    )
     share = flat.double().mean(0)
     assert (share - (nodes - 1) / (2 * nodes)).abs().max() < 5 * 0.5 / draws**0.5
     again = any_nodes(graph, draws, generator(0), sizes)
@@ -154,10 +199,14 @@ def test_sizes_that_vary_are_drawn_from_one_to_the_largest():
     draws = generator(0)
     seen = {tuple(problem.sizes(config, draws).values()) for _ in range(200)}
     assert seen == set(itertools.product((1, 2, 3), (1, 2), (1, 2)))
-    assert problem.sizes(replace(config, vary=False), draws) == problem.test_sizes(config) == {"i": 3, "j": 2, "k": 2}
+    assert (
+        problem.sizes(replace(config, vary=False), draws)
+        == problem.test_sizes(config)
+        == {"i": 3, "j": 2, "k": 2}
+    )
 
 
-# -- sudoku ----------------------------------------------------------------------------------------------------------
+# -- sudoku --------------------------------------------------------------------------------------------------
 
 
 def is_grid(grid, rows, columns):
@@ -170,7 +219,9 @@ def is_grid(grid, rows, columns):
     return all(sorted(group) == list(range(n)) for group in groups)
 
 
-BLOCKS = pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 3), (3, 3), (3, 2), (1, 4), (4, 1), (1, 2), (2, 5), (5, 3), (4, 4)])
+BLOCKS = pytest.mark.parametrize(
+    ("rows", "columns"), [(2, 2), (2, 3), (3, 3), (3, 2), (1, 4), (4, 1), (1, 2), (2, 5), (5, 3), (4, 4)]
+)
 
 
 @BLOCKS
@@ -192,7 +243,9 @@ def test_grids_are_valid_and_differ(rows, columns):
     assert (share - 1 / n).abs().max() < 5.5 * math.sqrt((1 / n) * (1 - 1 / n) / draws)
 
 
-@pytest.mark.parametrize(("rows", "columns", "count"), [(2, 2, 288), (1, 4, 576), (4, 1, 576), (1, 3, 12), (1, 2, 2), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"), [(2, 2, 288), (1, 4, 576), (4, 1, 576), (1, 3, 12), (1, 2, 2), (1, 1, 1)]
+)
 def test_small_grids_are_all_known_and_drawn_uniformly(rows, columns, count):
     n = rows * columns
     every = sudoku.all_grids(rows, columns)
@@ -201,9 +254,15 @@ def test_small_grids_are_all_known_and_drawn_uniformly(rows, columns, count):
     draws = 100 * count
     found = sudoku.draw_grids(draws, rows, columns, generator(0)).flatten(1)
     weights = n ** torch.arange(n * n)
-    hits = torch.searchsorted((every.flatten(1) * weights).sum(1).sort().values, (found * weights).sum(1)).bincount(minlength=count).double()
+    hits = (
+        torch.searchsorted((every.flatten(1) * weights).sum(1).sort().values, (found * weights).sum(1))
+        .bincount(minlength=count)
+        .double()
+    )
     # chi-square, four standard deviations above its mean
-    assert len(hits) == count and float(((hits - 100) ** 2 / 100).sum()) <= count - 1 + 4 * math.sqrt(2 * (count - 1))
+    assert len(hits) == count and float(((hits - 100) ** 2 / 100).sum()) <= count - 1 + 4 * math.sqrt(
+        2 * (count - 1)
+    )
 
 
 SEVENTEEN = "000000010400000000020000000000050407008000300001090000300400200050100000000806000"
@@ -217,10 +276,18 @@ def digits_of(text):
 @pytest.mark.parametrize(
     ("puzzle", "count"),
     [
-        ("." * 16, 288), ("1" + "." * 15, 72), ("1234" + "." * 12, 12), ("1.......2......." , None), ("12..34..2...4...", None),
-        ("11..............", 0), ("1...1...........", 0), ("1....1..........", 0), ("123....4........", 0), ("12....34..1.....", None),
+        ("." * 16, 288),
+        ("1" + "." * 15, 72),
+        ("1234" + "." * 12, 12),
+        ("1.......2.......", None),
+        ("12..34..2...4...", None),
+        ("11..............", 0),
+        ("1...1...........", 0),
+        ("1....1..........", 0),
+        ("123....4........", 0),
+        ("12....34..1.....", None),
     ],
-)  # fmt: skip
+)
 def test_all_completions_are_found(puzzle, count):
     given_digits = digits_of(puzzle)
     found = list(sudoku.completions(given_digits, 2, 2))
@@ -254,7 +321,8 @@ def test_violated_pairs_are_counted_once_each(rows, columns, seed):
         cells = [(r, c) for r in range(n) for c in range(n)]
         expected.append(
             sum(
-                (r == p or c == q or (r // rows == p // rows and c // columns == q // columns)) and grid[r][c] == grid[p][q]
+                (r == p or c == q or (r // rows == p // rows and c // columns == q // columns))
+                and grid[r][c] == grid[p][q]
                 for (r, c), (p, q) in itertools.combinations(cells, 2)
             )
         )
@@ -264,7 +332,11 @@ def test_violated_pairs_are_counted_once_each(rows, columns, seed):
 def test_coverage_measures_how_evenly_samples_are_spread():
     every = sudoku.all_grids(2, 2)
     even = sudoku.coverage(every.repeat(3, 1, 1), every)
-    assert even["valid"] == 1 and even["kl"] == pytest.approx(0, abs=1e-12) and even["expected_kl"] == pytest.approx(287 / (2 * 864))
+    assert (
+        even["valid"] == 1
+        and even["kl"] == pytest.approx(0, abs=1e-12)
+        and even["expected_kl"] == pytest.approx(287 / (2 * 864))
+    )
     one = sudoku.coverage(every[:1].expand(50, -1, -1), every)
     assert one["valid"] == 1 and one["kl"] == pytest.approx(math.log(288))
     half = sudoku.coverage(every[:144], every)
@@ -288,7 +360,7 @@ def test_any_number_of_cells_is_given_in_training():
     assert (found.double().mean(0) - 7.5 / 16).abs().max() < 0.03
 
 
-# -- sorting ---------------------------------------------------------------------------------------------------------
+# -- sorting -------------------------------------------------------------------------------------------------
 
 
 @given(n=st.integers(1, 8), seed=st.integers(0, 10_000), intermediate=st.booleans())
@@ -298,7 +370,11 @@ def test_a_list_is_sorted_by_its_permutation(n, seed, intermediate):
     u, s, P = found["u"], found["s"], found["P"]
     assert sorted(found) == sorted(["u", "s", "P", "C"] if intermediate else ["u", "s", "P"])
     assert sorting.is_permutation(P).all() and ((P == 0) | (P == 1)).all()
-    assert torch.equal((P @ u[:, :, None])[:, :, 0], s) and torch.equal(s, u.sort(1).values) and (s.diff() >= 0).all()
+    assert (
+        torch.equal((P @ u[:, :, None])[:, :, 0], s)
+        and torch.equal(s, u.sort(1).values)
+        and (s.diff() >= 0).all()
+    )
     if intermediate:
         assert torch.equal(found["C"], P * u[:, None, :]) and torch.equal(found["C"].sum(2), s)
     assert sorting.error(u, P) == pytest.approx(0, abs=1e-6)
@@ -314,11 +390,18 @@ def test_errors_of_permutations_are_root_mean_squares():
     # sorted (1, 3), but P u is (3, 1)
     assert sorting.error(u, P) == pytest.approx(2) and sorting.is_permutation(P).tolist() == [True]
     assert sorting.error(u, P.flip(1)) == 0
-    repeated = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    repeated = torch.tensor(
+        [
+            [[1.0, 0.0], [1.0, 0.0]],
+            [[0.0, 0.0], [1.0, 1.0]],
+            [[0.0, 1.0], [1.0, 0.0]],
+            [[0.0, 0.0], [0.0, 0.0]],
+        ]
+    )
     assert sorting.is_permutation(repeated).tolist() == [False, False, True, False]
 
 
-# -- factorisation ---------------------------------------------------------------------------------------------------
+# -- factorisation -------------------------------------------------------------------------------------------
 
 
 KIND = pytest.mark.parametrize("kind", ["binary", "hierarchical", "inversion"])
@@ -341,7 +424,9 @@ def test_a_matrix_is_the_product_of_its_factors(kind, intermediate):
 
 @pytest.mark.parametrize("kind", ["binary", "hierarchical", "inversion"])
 @pytest.mark.parametrize("intermediate", [True, False])
-def test_the_product_of_the_factors_is_a_constraint_whatever_the_intermediate_products_are(kind, intermediate):
+def test_the_product_of_the_factors_is_a_constraint_whatever_the_intermediate_products_are(
+    kind, intermediate
+):
     g = factorisation.declare(kind, intermediate, 4)
     found = factorisation.generate(kind, intermediate, 20, 3, 5, 4, generator(0))
     (equation,) = g.constraints
@@ -368,7 +453,12 @@ def test_in_the_hierarchical_problem_everything_beyond_the_rank_is_zero():
 
 def test_factors_have_their_priors():
     A, R = (factorisation.generate("binary", False, 2000, 3, 3, 2, generator(0))[name] for name in "AR")
-    assert A.min() >= 0 and A.max() <= 1 and A.mean() == pytest.approx(0.5, abs=0.02) and A.var() == pytest.approx(1 / 12, rel=0.05)
+    assert (
+        A.min() >= 0
+        and A.max() <= 1
+        and A.mean() == pytest.approx(0.5, abs=0.02)
+        and A.var() == pytest.approx(1 / 12, rel=0.05)
+    )
     assert ((R == 0) | (R == 1)).all() and R.mean() == pytest.approx(0.3, abs=0.02)
     A, R = (factorisation.generate("inversion", False, 2000, 3, 3, 3, generator(0))[name] for name in "AR")
     for x in (A, R):
@@ -380,20 +470,26 @@ def test_inversion_is_tested_on_the_identity():
     config = problem.config_for(None)(rows=3, columns=3, rank=3)
     queries = problem.test_queries(config, 4, generator(0))
     identity, trained = queries[""].given, queries["as trained"].given
-    assert torch.equal(identity["E"], torch.eye(3).expand(4, 3, 3)) and torch.equal(identity["A"], trained["A"])
+    assert torch.equal(identity["E"], torch.eye(3).expand(4, 3, 3)) and torch.equal(
+        identity["A"], trained["A"]
+    )
     R = torch.linalg.inv(identity["A"])
-    assert problem.metrics(config, queries[""], {"A": identity["A"], "R": R})["rmse"] == pytest.approx(0, abs=1e-3)
+    assert problem.metrics(config, queries[""], {"A": identity["A"], "R": R})["rmse"] == pytest.approx(
+        0, abs=1e-3
+    )
     where = problem.observed(config, 2, generator(0), problem.test_sizes(config))
     assert sorted(where) == ["A", "E"] and all(mask.all() for mask in where.values())
 
 
-# -- boolean circuits ------------------------------------------------------------------------------------------------
+# -- boolean circuits ----------------------------------------------------------------------------------------
 
 
 def test_gates_and_truth_tables_are_those_of_the_reference():
     golden = np.load(GOLDEN / "boolean_depth2_int.npz")
     is_or = [gate == "or" for gate in golden["gates"].tolist()]
-    layers = boolean.run([torch.tensor(is_or[:2]), torch.tensor(is_or[2:])], torch.from_numpy(golden["truth_inputs"]).bool())
+    layers = boolean.run(
+        [torch.tensor(is_or[:2]), torch.tensor(is_or[2:])], torch.from_numpy(golden["truth_inputs"]).bool()
+    )
     assert torch.equal(layers[0], torch.from_numpy(golden["truth_inputs"]).bool())
     assert torch.equal(torch.cat(layers[1:], 1), torch.from_numpy(golden["truth_activations"]).bool())
 
@@ -403,7 +499,9 @@ def evaluated(gates, inputs):
     layers = [list(inputs)]
     for layer in gates:
         below = layers[-1]
-        layers.append([(any if is_or else all)(below[2 * k : 2 * k + 2]) for k, is_or in enumerate(layer.tolist())])
+        layers.append(
+            [(any if is_or else all)(below[2 * k : 2 * k + 2]) for k, is_or in enumerate(layer.tolist())]
+        )
     return layers
 
 
@@ -426,7 +524,9 @@ def test_the_share_of_ones_is_that_among_all_inputs(depth):
     inputs = torch.cartesian_prod(*[torch.tensor([False, True])] * 2**depth)
     for seed in range(5):
         gates = [torch.rand(2 ** (depth - 1 - k), generator=generator(seed)) < 0.5 for k in range(depth)]
-        assert boolean.share_of_ones(gates) == pytest.approx(boolean.run(gates, inputs)[-1].double().mean().item(), abs=1e-12)
+        assert boolean.share_of_ones(gates) == pytest.approx(
+            boolean.run(gates, inputs)[-1].double().mean().item(), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("depth", range(2, 13))
@@ -442,7 +542,7 @@ def test_gates_are_a_function_of_their_seed_and_of_both_sorts():
     assert inputs.mean() == pytest.approx(0.5, abs=0.015)
 
 
-# -- the graphs of the paper -----------------------------------------------------------------------------------------
+# -- the graphs of the paper ---------------------------------------------------------------------------------
 
 
 def renamed(name, transposed):
@@ -458,7 +558,11 @@ GRAPHS = {
     "bcmf_m3_n3_k2_int": (lambda: factorisation.declare("binary", True), {"i": 3, "j": 3, "k": 2}, "ACE"),
     "bcmf_m3_n3_k2_noint": (lambda: factorisation.declare("binary", False), {"i": 3, "j": 3, "k": 2}, "ACE"),
     "hbcmf_m3_n3_k2_int": (lambda: factorisation.declare("hierarchical", True, 2), {"i": 3, "j": 3}, "ACE"),
-    "hbcmf_m3_n3_k2_noint": (lambda: factorisation.declare("hierarchical", False, 2), {"i": 3, "j": 3}, "ACE"),
+    "hbcmf_m3_n3_k2_noint": (
+        lambda: factorisation.declare("hierarchical", False, 2),
+        {"i": 3, "j": 3},
+        "ACE",
+    ),
     "matinv_5_int": (lambda: factorisation.declare("inversion", True), {"i": 5, "j": 5, "k": 5}, "ACE"),
     "matinv_5_noint": (lambda: factorisation.declare("inversion", False), {"i": 5, "j": 5, "k": 5}, "ACE"),
     "sorting_n3_int_variant0": (lambda: sorting.declare(3, True, "chain"), {}, ""),
@@ -485,7 +589,9 @@ def test_the_graphs_have_the_masks_of_the_paper(file):
     if "n_options" in golden:
         channels = torch.bincount(Frame(make(), sizes).node_of_number)[order]
         options = torch.from_numpy(golden["n_options"].astype(np.int64))
-        assert torch.equal(channels[options > 1], options[options > 1]) and (channels[options <= 1] == 1).all()
+        assert (
+            torch.equal(channels[options > 1], options[options > 1]) and (channels[options <= 1] == 1).all()
+        )
 
 
 def test_sorting_in_which_only_children_see_their_parents_has_the_mask_of_the_paper():
@@ -502,7 +608,7 @@ def test_a_list_of_any_length_has_the_graph_of_its_length():
             assert open_.adjacency(i=4, j=4).same_entries(fixed.adjacency())
 
 
-# -- files of puzzles ------------------------------------------------------------------------------------------------
+# -- files of puzzles ----------------------------------------------------------------------------------------
 
 FOUR = [1, 0, 0, 4, 0, 4, 1, 0, 0, 1, 0, 0, 4, 0, 0, 1]
 
@@ -513,7 +619,8 @@ FORMATS = {
     "a solution after a comma": "1..4.41..1..4..1,1234341221434321,more",
     "rows": "1..4\n.41.\n.1..\n4..1\n",
     "rows with spaces": "1 . . 4\n . 4 1 .\n. 1\t. .\n4 . . 1   \n",
-    "rows and rules": "+----+----+\n| 1 .|. 4 |\n| . 4|1 . |\n|----+----|\n|. 1 |. . |\n|4 . |. 1 |\n+----+----+\n",
+    "rows and rules": "+----+----+\n| 1 .|. 4 |\n| . 4|1 . |\n|----+----|\n|. 1 |. . |\n|4 . |. 1 "
+    "|\n+----+----+\n",
     "other rules": "1 . | . 4\n. 4 | 1 .\n====|====\n. 1 | . .\n4 . | . 1",
     "blank lines and comments": "# easy\n\n1..4\n.41.\n\n  # half\n.1..\n4..1\n\n",
     "CRLF": "1..4\r\n.41.\r\n.1..\r\n4..1\r\n",
@@ -533,7 +640,10 @@ def test_several_puzzles_are_read_a_line_each_or_row_by_row():
     line, rows = FORMATS["dots"], FORMATS["rows"]
     assert read_puzzles(line * 3, 2, 2, "p") == [FOUR] * 3
     assert read_puzzles(f"{rows}\n{line}{rows}", 2, 2, "p") == [FOUR] * 3
-    assert read_puzzles(f"{SEVENTEEN},{SOLUTION}\n{SOLUTION}\n", 3, 3, "p") == [digits_of(SEVENTEEN), digits_of(SOLUTION)]
+    assert read_puzzles(f"{SEVENTEEN},{SOLUTION}\n{SOLUTION}\n", 3, 3, "p") == [
+        digits_of(SEVENTEEN),
+        digits_of(SOLUTION),
+    ]
     assert read_puzzles("1\n.\n", 1, 1, "p") == [[1], [0]]
 
 
@@ -646,9 +756,23 @@ def test_real_puzzles_have_the_one_solution_that_is_given():
         assert list(itertools.islice(sudoku.completions(puzzle, 3, 3), 2)) == [solution]
 
 
-# -- the command line ------------------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------------------
 
-TINY = ["--steps", "2", "--batch", "4", "--width", "8", "--depth", "2", "--heads", "2", "--sampling-steps", "2", "--quiet"]
+TINY = [
+    "--steps",
+    "2",
+    "--batch",
+    "4",
+    "--width",
+    "8",
+    "--depth",
+    "2",
+    "--heads",
+    "2",
+    "--sampling-steps",
+    "2",
+    "--quiet",
+]
 
 
 def tiny(options):
@@ -716,23 +840,43 @@ def grids(runs):
 
 def grids_in(text, rows=2, columns=2):
     """The grids among the lines of an answer."""
-    return read_puzzles("\n".join(line for line in text.splitlines() if "grids are valid" not in line), rows, columns, "answer")
+    return read_puzzles(
+        "\n".join(line for line in text.splitlines() if "grids are valid" not in line),
+        rows,
+        columns,
+        "answer",
+    )
 
 
 def test_training_makes_a_run_that_is_evaluated(capsys, tmp_path):
     report = data_of(capsys, "train", "sudoku", *TINY, "--folder", tmp_path / "run")
-    metrics = {"valid", "violated_pairs", "valid_half_given", "violated_pairs_half_given", "sbc_p", "coverage_50", "coverage_90", "calibration_error"}
+    metrics = {
+        "valid",
+        "violated_pairs",
+        "valid_half_given",
+        "violated_pairs_half_given",
+        "sbc_p",
+        "coverage_50",
+        "coverage_90",
+        "calibration_error",
+    }
     assert report["step"] == 2 and metrics < set(report) and report["folder"] == str(tmp_path / "run")
-    assert {"config.json", "metrics.jsonl", "model.safetensors"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "metrics.jsonl", "model.safetensors"} <= {
+        path.name for path in (tmp_path / "run").iterdir()
+    }
     assert (tmp_path / "run" / "plots" / "metrics.png").stat().st_size > 500
     found = data_of(capsys, "evaluate", tmp_path / "run")
     assert set(found) == {"2"} and set(found["2"]) == metrics and 0 <= found["2"]["valid"] <= 1
     text = done(capsys, "evaluate", tmp_path / "run", "--iterations", 1, 2)
-    assert "1 sampling steps: valid " in text and f"2 sampling steps: valid {found['2']['valid']:.4g}, " in text
+    assert (
+        "1 sampling steps: valid " in text and f"2 sampling steps: valid {found['2']['valid']:.4g}, " in text
+    )
 
 
 def test_samples_that_break_a_constraint_are_drawn_again_in_evaluation(runs, capsys, undrawn):
-    once, again = (data_of(capsys, "evaluate", runs("factorisation"), "--tries", tries)["2"] for tries in (1, 4))
+    once, again = (
+        data_of(capsys, "evaluate", runs("factorisation"), "--tries", tries)["2"] for tries in (1, 4)
+    )
     assert {"rmse", "unused_spread", "sbc_p"} < set(once) and set(again) == set(once) | {"tries"}
     assert 3 < again["tries"] <= 4
     grids = data_of(capsys, "evaluate", runs("sudoku"), "--tries", 3)["2"]
@@ -740,7 +884,9 @@ def test_samples_that_break_a_constraint_are_drawn_again_in_evaluation(runs, cap
     assert "no constraint" in refused(capsys, "evaluate", runs("sorting"), "--tries", 3)
     assert "no constraint" in refused(capsys, "sample", runs("sorting"), "--tries", 3)
     for tries in (0, -1, 10**7):
-        assert "--tries must lie between 1 and 1000000" in refused(capsys, "evaluate", runs("factorisation"), "--tries", tries)
+        assert "--tries must lie between 1 and 1000000" in refused(
+            capsys, "evaluate", runs("factorisation"), "--tries", tries
+        )
 
 
 def test_grids_are_sampled_and_judged(grids, capsys):
@@ -753,7 +899,9 @@ def test_grids_are_sampled_and_judged(grids, capsys):
     valid = [is_grid(grid.tolist(), 2, 2) for grid in X.argmax(3)]
     assert data["valid"] == valid and data["tries"] == [1, 1, 1]
     wrong = ", ".join(str(k + 1) for k in range(3) if not valid[k])
-    assert text.splitlines()[-1] == f"{sum(valid)} of 3 grids are valid" + (f"; not valid: {wrong}" if wrong else "")
+    assert text.splitlines()[-1] == f"{sum(valid)} of 3 grids are valid" + (
+        f"; not valid: {wrong}" if wrong else ""
+    )
     assert done(capsys, "sample", grids, "--count", 3, "--seed", 1) == text
     assert len(grids_in(done(capsys, "sample", grids))) == 1
 
@@ -762,7 +910,26 @@ def test_grids_are_sampled_and_judged(grids, capsys):
 def test_every_sampler_and_number_of_steps_is_offered(grids, capsys, sampler):
     assert sampler in get_args(get_type_hints(DenoiserOptions)["sampler"])
     for steps in (1, 4):
-        assert len(grids_in(done(capsys, "sample", grids, "--sampler", sampler, "--steps", steps, "--count", 2, "--seed", 0))) == 2
+        assert (
+            len(
+                grids_in(
+                    done(
+                        capsys,
+                        "sample",
+                        grids,
+                        "--sampler",
+                        sampler,
+                        "--steps",
+                        steps,
+                        "--count",
+                        2,
+                        "--seed",
+                        0,
+                    )
+                )
+            )
+            == 2
+        )
 
 
 @pytest.mark.parametrize("how", ["inline", "line", "rows", "CRLF", "byte order mark", "rules"])
@@ -770,9 +937,12 @@ def test_a_puzzle_is_completed(grids, capsys, tmp_path, how):
     puzzle = "12...4..........3"[:16]
     rows = [puzzle[k : k + 4] for k in range(0, 16, 4)]
     text = {
-        "line": puzzle, "rows": "\n".join(rows) + "\n", "CRLF": "\r\n".join(rows) + "\r\n", "byte order mark": "\ufeff" + "\n".join(rows),
+        "line": puzzle,
+        "rows": "\n".join(rows) + "\n",
+        "CRLF": "\r\n".join(rows) + "\r\n",
+        "byte order mark": "\ufeff" + "\n".join(rows),
         "rules": "\n".join(grid_lines(digits_of(puzzle), 2, 2)),
-    }.get(how)  # fmt: skip
+    }.get(how)
     where = puzzle
     if text is not None:
         where = tmp_path / "puzzle.txt"
@@ -787,7 +957,10 @@ def test_a_puzzle_is_completed(grids, capsys, tmp_path, how):
 def test_a_puzzle_without_a_solution_is_completed_and_reported(grids, capsys):
     puzzle = "11.............."
     text = done(capsys, "sample", grids, "--given", puzzle, "--count", 2, "--seed", 0, "--tries", 3)
-    assert all(grid[:2] == [1, 1] for grid in grids_in(text)) and "0 of 2 grids are valid; not valid: 1, 2" in text
+    assert (
+        all(grid[:2] == [1, 1] for grid in grids_in(text))
+        and "0 of 2 grids are valid; not valid: 1, 2" in text
+    )
     data = data_of(capsys, "sample", grids, "--given", puzzle, "--count", 2, "--seed", 0, "--tries", 3)
     assert data["valid"] == [False, False] and data["tries"] == [3, 3]
 
@@ -801,7 +974,14 @@ def test_a_grid_that_is_given_whole_is_judged(grids, capsys):
 
 def test_puzzles_that_cannot_be_read_are_refused_with_file_line_and_column(grids, capsys, tmp_path):
     path = tmp_path / "puzzle.txt"
-    for which in ("empty", "a digit too large", "a short row", "after a byte order mark", "truncated", "CRLF"):
+    for which in (
+        "empty",
+        "a digit too large",
+        "a short row",
+        "after a byte order mark",
+        "truncated",
+        "CRLF",
+    ):
         text, words = MALFORMED[which]
         path.write_bytes(text.encode())
         message = refused(capsys, "sample", grids, "--given", path)
@@ -828,11 +1008,11 @@ def test_puzzles_on_the_command_line_that_cannot_be_read_are_refused(grids, caps
 def test_sudoku_of_other_blocks_and_of_more_than_nine_digits(runs, capsys, tmp_path, undrawn):
     run = runs("sudoku", "--block-rows", "2", "--block-columns", "3", "--examples", "5")
     puzzle = "12345." + "." * 30
-    grid, = grids_in(done(capsys, "sample", run, "--given", puzzle), 2, 3)
+    (grid,) = grids_in(done(capsys, "sample", run, "--given", puzzle), 2, 3)
     assert grid[:5] == [1, 2, 3, 4, 5]
     run = runs("sudoku", "--block-rows", "2", "--block-columns", "5")
     (tmp_path / "p").write_text(" ".join(["10", "9"] + ["."] * 98))
-    grid, = grids_in(done(capsys, "sample", run, "--given", tmp_path / "p"), 2, 5)
+    (grid,) = grids_in(done(capsys, "sample", run, "--given", tmp_path / "p"), 2, 5)
     assert grid[:2] == [10, 9] and max(grid) <= 10
 
 
@@ -844,10 +1024,13 @@ def test_a_grid_of_one_cell_is_a_sudoku_too(runs, capsys, undrawn):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--count", "0"], ["--count", "0"]), (["--count", "-1"], ["--count", "-1"]), (["--steps", "0"], ["--steps", "0"]),
-        (["--tries", "0"], ["--tries", "0"]), (["--seed", "-1"], ["seed", "-1"]),
+        (["--count", "0"], ["--count", "0"]),
+        (["--count", "-1"], ["--count", "-1"]),
+        (["--steps", "0"], ["--steps", "0"]),
+        (["--tries", "0"], ["--tries", "0"]),
+        (["--seed", "-1"], ["seed", "-1"]),
     ],
-)  # fmt: skip
+)
 def test_numbers_out_of_range_are_refused(grids, capsys, options, words):
     message = refused(capsys, "sample", grids, *options)
     assert all(word in message for word in words)
@@ -863,17 +1046,29 @@ def test_unknown_samplers_and_missing_runs_are_refused(grids, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("problem", "options", "words"),
     [
-        ("sudoku", "--width 9", ["width 9", "even"]), ("sudoku", "--heads 3", ["width 8", "3 heads"]), ("sudoku", "--depth -1", ["depth"]),
-        ("sudoku", "--sampling-steps 0", ["sampling_steps"]), ("sudoku", "--block-rows 0", ["block_rows"]),
-        ("sudoku", "--last-beta 1", ["last_beta"]), ("sudoku", "--examples -1", ["examples"]),
-        ("sorting", "--length 0", ["length"]), ("sorting", "--observe nope", ["observe", "u, any"]),
-        ("factorisation", "--rank 0", ["rank"]), ("factorisation", "--observe U", ["observe", "E, any"]), ("boolean", "--layers 0", ["layers"]),
-        ("inversion", "--rows 0", ["rows"]), ("factorisation", "--engine vaeac --vary", ["vaeac", "vary"]),
+        ("sudoku", "--width 9", ["width 9", "even"]),
+        ("sudoku", "--heads 3", ["width 8", "3 heads"]),
+        ("sudoku", "--depth -1", ["depth"]),
+        ("sudoku", "--sampling-steps 0", ["sampling_steps"]),
+        ("sudoku", "--block-rows 0", ["block_rows"]),
+        ("sudoku", "--last-beta 1", ["last_beta"]),
+        ("sudoku", "--examples -1", ["examples"]),
+        ("sorting", "--length 0", ["length"]),
+        ("sorting", "--observe nope", ["observe", "u, any"]),
+        ("factorisation", "--rank 0", ["rank"]),
+        ("factorisation", "--observe U", ["observe", "E, any"]),
+        ("boolean", "--layers 0", ["layers"]),
+        ("inversion", "--rows 0", ["rows"]),
+        ("factorisation", "--engine vaeac --vary", ["vaeac", "vary"]),
         ("sorting", "--process masked", ["continuous"]),
     ],
-)  # fmt: skip
-def test_options_that_cannot_be_are_refused_before_a_run_folder_is_made(capsys, tmp_path, problem, options, words):
-    message = refused(capsys, "train", problem, *tiny(options), *options.split(), "--folder", tmp_path / "run")
+)
+def test_options_that_cannot_be_are_refused_before_a_run_folder_is_made(
+    capsys, tmp_path, problem, options, words
+):
+    message = refused(
+        capsys, "train", problem, *tiny(options), *options.split(), "--folder", tmp_path / "run"
+    )
     assert all(word in message for word in words) and not (tmp_path / "run").exists()
 
 
@@ -925,7 +1120,9 @@ def test_factorisations_whose_product_is_off_are_drawn_again_and_named(runs, cap
     for name, x in found.items():
         np.save(tmp_path / f"{name}.npy", x[0].numpy())
     whole = [f"{name}={tmp_path / name}.npy" for name in found]
-    assert "1 of 1 factorisations are valid" in done(capsys, "sample", runs("factorisation"), "--given", *whole)
+    assert "1 of 1 factorisations are valid" in done(
+        capsys, "sample", runs("factorisation"), "--given", *whole
+    )
     np.save(tmp_path / "E.npy", found["E"][0].numpy() + 0.11)
     ask = ("sample", runs("factorisation"), "--given", *whole, "--count", 2, "--tries", 3)
     assert "0 of 2 factorisations are valid; not valid: 1, 2" in done(capsys, *ask)
@@ -938,7 +1135,12 @@ def test_arrays_of_another_size_than_in_training_are_sampled_at_their_size(runs,
     np.save(E, np.ones((3, 5), dtype=np.float32))
     np.save(A, np.ones((3, 4), dtype=np.float32))
     values = data_of(capsys, "sample", runs("factorisation"), "--given", f"E={E}")["values"]
-    assert {name: np.shape(x) for name, x in values.items()} == {"E": (1, 3, 5), "A": (1, 3, 2), "R": (1, 2, 5), "C": (1, 3, 5, 2)}
+    assert {name: np.shape(x) for name, x in values.items()} == {
+        "E": (1, 3, 5),
+        "A": (1, 3, 2),
+        "R": (1, 2, 5),
+        "C": (1, 3, 5, 2),
+    }
     values = data_of(capsys, "sample", runs("factorisation"), "--given", f"E={E}", f"A={A}")["values"]
     assert np.shape(values["R"]) == (1, 4, 5) and values["A"] == [np.load(A).tolist()]
     np.save(A, np.ones((4, 4), dtype=np.float32))
@@ -956,7 +1158,9 @@ def test_values_that_do_not_fit_are_refused(runs, capsys, tmp_path, undrawn):
     np.save(tmp_path / "E.npy", np.zeros((3, 5, 1, 1), dtype=np.float32))
     assert "E=" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'E.npy'}")
     np.save(tmp_path / "two.npy", np.zeros((2, 4, 4), dtype=np.float32))
-    assert "'E'" in refused(capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'two.npy'}", "--count", 3)
+    assert "'E'" in refused(
+        capsys, "sample", runs("factorisation"), "--given", f"E={tmp_path / 'two.npy'}", "--count", 3
+    )
 
 
 VARIANTS = [
@@ -994,7 +1198,9 @@ def test_all_options_of_the_model_train_evaluate_and_sample(capsys, tmp_path, co
     report = data_of(capsys, "train", name, *tiny(command), *options, "--folder", tmp_path / "run")
     assert report["step"] == 2 and math.isfinite(report["loss"])
     in_one_step = "regressor" in command or "vaeac" in command
-    assert set(data_of(capsys, "evaluate", tmp_path / "run", *([] if in_one_step else ["--iterations", 1]))) == {"1"}
+    assert set(
+        data_of(capsys, "evaluate", tmp_path / "run", *([] if in_one_step else ["--iterations", 1]))
+    ) == {"1"}
     data = data_of(capsys, "sample", tmp_path / "run", "--count", 2, "--seed", 0)
     assert all(np.isfinite(value).all() and len(value) == 2 for value in data["values"].values())
 
@@ -1003,7 +1209,9 @@ def test_samples_and_how_they_came_about_are_drawn(runs, capsys, tmp_path, undra
     for name in ("sudoku", "hierarchical"):
         one, two = tmp_path / f"{name}.png", tmp_path / f"{name}.svg"
         text = done(capsys, "sample", runs(name), "--count", 2, "--draw", one, "--trace", two, "--seed", 0)
-        assert str(one) in text and str(two) in text and one.stat().st_size > 500 and "<svg" in two.read_text()
+        assert (
+            str(one) in text and str(two) in text and one.stat().st_size > 500 and "<svg" in two.read_text()
+        )
 
 
 def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp_path, monkeypatch):
@@ -1017,7 +1225,21 @@ def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp
 
     monkeypatch.setattr("unn.cli.measures.draw_samples", draw_samples)
     # none of these can be valid, so that all are tried again
-    done(capsys, "sample", grids, "--given", "11..............", "--count", 3, "--steps", 4, "--trace", tmp_path / "t.png", "--tries", 2)
+    done(
+        capsys,
+        "sample",
+        grids,
+        "--given",
+        "11..............",
+        "--count",
+        3,
+        "--steps",
+        4,
+        "--trace",
+        tmp_path / "t.png",
+        "--tries",
+        2,
+    )
     assert drawn == [["step 1", "step 2", "step 3", "step 4"]]
     drawn.clear()
     done(capsys, "sample", grids, "--count", 300, "--steps", 3, "--trace", tmp_path / "t.png")
@@ -1025,7 +1247,9 @@ def test_what_is_drawn_step_by_step_is_the_first_sample_alone(grids, capsys, tmp
 
 
 @pytest.mark.parametrize("options", ["--process masked", "--engine regressor", "--engine vaeac"])
-def test_pictures_and_samplers_that_a_model_does_not_offer_are_refused(runs, capsys, tmp_path, undrawn, options):
+def test_pictures_and_samplers_that_a_model_does_not_offer_are_refused(
+    runs, capsys, tmp_path, undrawn, options
+):
     run = runs("sudoku", *options.split())
     assert "trace" in refused(capsys, "sample", run, "--trace", tmp_path / "t.png")
     assert "sampler" in refused(capsys, "sample", run, "--sampler", "ddim")
@@ -1047,9 +1271,24 @@ def test_problems_are_shown(capsys, tmp_path, name):
     data = data_of(capsys, "show", name)
     assert data["problem"] == name and data["graph"]
     if name == "sorting":
-        assert data["nodes"] == {"u": 5, "s": 5, "P": 25, "C": 25} and data["entries"] == len(sorting.declare(5, True, "chain").adjacency().rows)
-        shown = data_of(capsys, "show", name, "--length", 3, "--no-intermediate", "--order", "clique", "--out", tmp_path / "out")
-        assert shown["nodes"] == {"u": 3, "s": 3, "P": 9} and {p.name for p in (tmp_path / "out").iterdir()} == {"graph.svg", "adjacency.png"}
+        assert data["nodes"] == {"u": 5, "s": 5, "P": 25, "C": 25} and data["entries"] == len(
+            sorting.declare(5, True, "chain").adjacency().rows
+        )
+        shown = data_of(
+            capsys,
+            "show",
+            name,
+            "--length",
+            3,
+            "--no-intermediate",
+            "--order",
+            "clique",
+            "--out",
+            tmp_path / "out",
+        )
+        assert shown["nodes"] == {"u": 3, "s": 3, "P": 9} and {
+            p.name for p in (tmp_path / "out").iterdir()
+        } == {"graph.svg", "adjacency.png"}
 
 
 def test_what_is_shown_of_a_graph_of_dynamic_sizes_has_the_sizes_of_the_options(capsys):
@@ -1057,16 +1296,26 @@ def test_what_is_shown_of_a_graph_of_dynamic_sizes_has_the_sizes_of_the_options(
     assert nodes == {"A": 8, "R": 12, "C": 24, "E": 6}
 
 
-# -- baselines -------------------------------------------------------------------------------------------------------
+# -- baselines -----------------------------------------------------------------------------------------------
 
 FEW = ["--count", 3, "--chain-steps", 20]
 UNTRAINED = {
-    "sudoku": ({"Metropolis-Hastings"}, {"valid", "violated_pairs", "valid_half_given", "violated_pairs_half_given"}),
+    "sudoku": (
+        {"Metropolis-Hastings"},
+        {"valid", "violated_pairs", "valid_half_given", "violated_pairs_half_given"},
+    ),
     "sorting": ({"Metropolis-Hastings"}, {"rmse", "permutations"}),
     "factorisation": (
-        {"k-means", "NMF, second factor rounded", "NMF, cut and refitted", "largest columns", "Metropolis-Hastings"}, {"rmse"},
+        {
+            "k-means",
+            "NMF, second factor rounded",
+            "NMF, cut and refitted",
+            "largest columns",
+            "Metropolis-Hastings",
+        },
+        {"rmse"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", UNTRAINED)
@@ -1075,12 +1324,21 @@ def test_methods_without_training_are_measured_on_test_conditions(capsys, name):
     found = data_of(capsys, "baselines", name, *FEW)
     assert set(found) == methods and all(set(row) == metrics for row in found.values())
     lines = done(capsys, "baselines", name, *FEW).splitlines()
-    assert lines == [f"{method}: " + ", ".join(f"{m} {value:.4g}" for m, value in row.items()) for method, row in found.items()]
+    assert lines == [
+        f"{method}: " + ", ".join(f"{m} {value:.4g}" for m, value in row.items())
+        for method, row in found.items()
+    ]
 
 
 def test_longer_chains_fill_more_of_small_grids(capsys):
-    short, long = (data_of(capsys, "baselines", "sudoku", "--count", 40, "--chain-steps", n)["Metropolis-Hastings"] for n in (10, 3000))
-    assert long["violated_pairs_half_given"] < 0.3 * short["violated_pairs_half_given"] and long["valid_half_given"] > 0.5
+    short, long = (
+        data_of(capsys, "baselines", "sudoku", "--count", 40, "--chain-steps", n)["Metropolis-Hastings"]
+        for n in (10, 3000)
+    )
+    assert (
+        long["violated_pairs_half_given"] < 0.3 * short["violated_pairs_half_given"]
+        and long["valid_half_given"] > 0.5
+    )
 
 
 @pytest.mark.parametrize("name", ["boolean", "inversion", "hierarchical", "digits"])
@@ -1096,7 +1354,9 @@ def test_numbers_of_baselines_out_of_range_are_refused(capsys, option):
 def test_baselines_are_measured_on_the_conditions_of_trained_runs(monkeypatch, capsys, runs, undrawn):
     asked = []
     queries = SortingProblem.test_queries
-    monkeypatch.setattr(SortingProblem, "test_queries", lambda *given: asked.append(queries(*given)) or asked[-1])
+    monkeypatch.setattr(
+        SortingProblem, "test_queries", lambda *given: asked.append(queries(*given)) or asked[-1]
+    )
     done(capsys, "evaluate", runs("sorting"))
     done(capsys, "baselines", "sorting", "--chain-steps", 1)
     assert torch.equal(asked[-1][""].given["u"], asked[-2][""].given["u"])

@@ -19,7 +19,10 @@ def golden():
     """Reference values, gold heads and predicted heads of 40 sentences."""
     with np.load(GOLDEN) as file:
         values = dict(file)
-    lists = [[row[:n].tolist() for row, n in zip(values[key], values["lengths"], strict=True)] for key in ("gold_heads", "pred_heads")]
+    lists = [
+        [row[:n].tolist() for row, n in zip(values[key], values["lengths"], strict=True)]
+        for key in ("gold_heads", "pred_heads")
+    ]
     return values, *lists
 
 
@@ -60,7 +63,12 @@ def comparisons(draw):
     for values in (lambda n: st.integers(0, n), lambda n: st.integers(0, n), lambda n: st.booleans()):
         parts.append([draw(st.lists(values(n), min_size=n, max_size=n)) for n in lengths])
     for _ in range(2):
-        parts.append([draw(st.lists(st.sampled_from(["a", "a:x", "b", "b:x"]), min_size=n, max_size=n)) for n in lengths])
+        parts.append(
+            [
+                draw(st.lists(st.sampled_from(["a", "a:x", "b", "b:x"]), min_size=n, max_size=n))
+                for n in lengths
+            ]
+        )
     if draw(st.booleans()):
         parts[1] = [list(heads) for heads in parts[0]]
     return parts
@@ -71,14 +79,24 @@ def comparisons(draw):
 def test_scores_are_those_of_a_plain_recount(case):
     gold, predicted, marks, labels, guesses = case
     found = measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
-    rows = [row for parts in zip(gold, predicted, marks, labels, guesses, strict=True) for row in zip(*parts, strict=True)]
+    rows = [
+        row
+        for parts in zip(gold, predicted, marks, labels, guesses, strict=True)
+        for row in zip(*parts, strict=True)
+    ]
     assert found.words == len(rows) and found.sentences == len(gold)
     assert found.uas == pytest.approx(sum(g == p for g, p, *_ in rows) / len(rows))
     assert found.las == pytest.approx(sum(g == p and a[0] == b[0] for g, p, _, a, b in rows) / len(rows))
     kept = [g == p for g, p, mark, *_ in rows if not mark]
     assert found.uas_without_punctuation == (pytest.approx(sum(kept) / len(kept)) if kept else None)
-    assert found.exact_match == pytest.approx(sum(g == p for g, p in zip(gold, predicted, strict=True)) / len(gold))
-    lists = [modifiers(p).get(head, set()) == wanted for g, p in zip(gold, predicted, strict=True) for head, wanted in modifiers(g).items()]
+    assert found.exact_match == pytest.approx(
+        sum(g == p for g, p in zip(gold, predicted, strict=True)) / len(gold)
+    )
+    lists = [
+        modifiers(p).get(head, set()) == wanted
+        for g, p in zip(gold, predicted, strict=True)
+        for head, wanted in modifiers(g).items()
+    ]
     assert found.modifier_lists == (pytest.approx(sum(lists) / len(lists)) if lists else None)
 
 
@@ -93,7 +111,12 @@ def test_the_order_of_sentences_plays_no_part_and_a_perfect_prediction_has_perfe
     assert measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses) == found
     assert found.exact_match <= found.uas or found.exact_match < 1
     assert found.las <= found.uas
-    assert set(vars(measure(gold, gold, gold_labels=labels, predicted_labels=labels)).values()) <= {1.0, None, found.words, found.sentences}
+    assert set(vars(measure(gold, gold, gold_labels=labels, predicted_labels=labels)).values()) <= {
+        1.0,
+        None,
+        found.words,
+        found.sentences,
+    }
     arrays = measure([np.array(heads) for heads in gold], [np.array(heads) for heads in predicted])
     assert arrays == measure(gold, predicted)
 
@@ -113,7 +136,18 @@ def test_a_word_that_has_modifiers_only_in_the_prediction_does_not_count():
 
 def sentence(heads, forms=None, tags=None, labels=None):
     words = [
-        Word(forms[i] if forms else f"w{i}", "_", tags[i] if tags else "X", "_", "_", head, labels[i] if labels else "_", "_", "_", i + 1)
+        Word(
+            forms[i] if forms else f"w{i}",
+            "_",
+            tags[i] if tags else "X",
+            "_",
+            "_",
+            head,
+            labels[i] if labels else "_",
+            "_",
+            "_",
+            i + 1,
+        )
         for i, head in enumerate(heads)
     ]
     return Sentence(tuple("" for _ in heads), tuple(words), 1)
@@ -124,7 +158,9 @@ def test_sentences_bring_their_punctuation_and_labels():
     found = measure_sentences(gold, [sentence([2, 0, 1], labels=["a", "root", "punct"])])
     assert found == Attachment(2 / 3, 1.0, 0.0, 0.0, 2 / 3, 3, 1)
     assert measure_sentences(gold, [sentence([2, 0, 1])]).las is None
-    with pytest.raises(DataError, match="sentence 1 .lines 1 and 1. .*words.*problems.parsing.metrics.conll18"):
+    with pytest.raises(
+        DataError, match="sentence 1 .lines 1 and 1. .*words.*problems.parsing.metrics.conll18"
+    ):
         measure_sentences(gold, [sentence([2, 0, 2], forms=["a", "b", "c"])])
     with pytest.raises(DataError, match="line 2: word 2 'w1' has no head"):
         measure_sentences([sentence([0, None])], [sentence([0, 1])])

@@ -1,4 +1,5 @@
-"""The parser on the command line: files go in, the same files with trees come out, and whatever is wrong is one line on standard error."""
+"""The parser on the command line: files go in, the same files with trees come out, and whatever is wrong is
+one line on standard error."""
 
 import gzip
 import io
@@ -22,8 +23,21 @@ from unn.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 TINY = [
-    "--iterations", "2", "--encoder", "transformer", "--activation", "tanh", "--no-characters",
-    "--hidden", "16", "--width", "24", "--rate", "0.01", "--batch", "16",
+    "--iterations",
+    "2",
+    "--encoder",
+    "transformer",
+    "--activation",
+    "tanh",
+    "--no-characters",
+    "--hidden",
+    "16",
+    "--width",
+    "24",
+    "--rate",
+    "0.01",
+    "--batch",
+    "16",
 ]
 GOOD = """# sent_id = a
 # text = The cat sees the bird.
@@ -51,7 +65,10 @@ GOOD = """# sent_id = a
 def run(tmp_path_factory):
     """A run with labels, trained on the generated language."""
     folder = tmp_path_factory.mktemp("runs") / "parsing"
-    assert main(["train", "parsing", *TINY, "--labels", "--epochs", "2", "--folder", str(folder), "--quiet"]) == 0
+    assert (
+        main(["train", "parsing", *TINY, "--labels", "--epochs", "2", "--folder", str(folder), "--quiet"])
+        == 0
+    )
     return folder
 
 
@@ -59,7 +76,20 @@ def run(tmp_path_factory):
 def unlabelled(tmp_path_factory):
     """A run without labels whose energy has no minimum for all weights."""
     folder = tmp_path_factory.mktemp("runs") / "unlabelled"
-    options = ["--encoder", "bilstm", "--hidden", "8", "--width", "8", "--no-characters", "--batch", "100", "--epochs", "1", "--tags"]
+    options = [
+        "--encoder",
+        "bilstm",
+        "--hidden",
+        "8",
+        "--width",
+        "8",
+        "--no-characters",
+        "--batch",
+        "100",
+        "--epochs",
+        "1",
+        "--tags",
+    ]
     assert main(["train", "parsing", *options, "--folder", str(folder), "--quiet"]) == 0
     return folder
 
@@ -114,20 +144,26 @@ def only_trees_differ(before, after):
         assert a[0].isdigit() and a[:6] == b[:6] and a[9:] == b[9:] and len(b) == 10, (old, new)
 
 
-# -- training and measuring --------------------------------------------------------------------------------------------------
+# -- training and measuring ----------------------------------------------------------------------------------
 
 
 def test_training_makes_a_run_and_says_how_good_it_is(capsysbinary, tmp_path):
     options = [*TINY, "--epochs", "1", "--batch", "100", "--folder", tmp_path / "run", "--json"]
     report = json.loads(done(capsysbinary, "train", "parsing", *options)[0])
     assert 0 < report["dev_uas"] < 1 and report["folder"] == str(tmp_path / "run")
-    assert {"config.json", "metrics.jsonl", "model.safetensors"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "metrics.jsonl", "model.safetensors"} <= {
+        path.name for path in (tmp_path / "run").iterdir()
+    }
     assert "dev_uas" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
 def test_training_learned_something(run, capsysbinary):
     found = json.loads(done(capsysbinary, "evaluate", run, "--json")[0])
-    assert found["iterations"]["2"]["uas"] > 0.5 and found["iterations"]["2"]["las"] > 0.4 and found["skipped"] == 0
+    assert (
+        found["iterations"]["2"]["uas"] > 0.5
+        and found["iterations"]["2"]["las"] > 0.4
+        and found["skipped"] == 0
+    )
 
 
 def test_several_numbers_of_iterations_are_compared(run, capsysbinary):
@@ -139,7 +175,9 @@ def test_several_numbers_of_iterations_are_compared(run, capsysbinary):
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_what_evaluate_says_is_what_the_written_trees_score(run, unlabelled, labelled, capsysbinary, tmp_path):
+def test_what_evaluate_says_is_what_the_written_trees_score(
+    run, unlabelled, labelled, capsysbinary, tmp_path
+):
     gold = generated_treebank(30, 7)
     path, out = tmp_path / "gold.conllu", tmp_path / "out.conllu"
     gold.write(path)
@@ -147,10 +185,14 @@ def test_what_evaluate_says_is_what_the_written_trees_score(run, unlabelled, lab
     for k in (1, 2):
         done(capsysbinary, "parse", folder, path, "--out", out, "--iterations", k)
         system = read_conllu(out, trees=True)
-        said = json.loads(done(capsysbinary, "evaluate", folder, "--data", path, "--iterations", k, "--json")[0])["iterations"][str(k)]
+        said = json.loads(
+            done(capsysbinary, "evaluate", folder, "--data", path, "--iterations", k, "--json")[0]
+        )["iterations"][str(k)]
         measured, shared = measure_sentences(gold.sentences, system.sentences), score(gold, system)
         assert said["uas"] == measured.uas == pytest.approx(shared.uas.f1)
-        assert said["modifier_lists"] == measured.modifier_lists and said["exact_match"] == measured.exact_match
+        assert (
+            said["modifier_lists"] == measured.modifier_lists and said["exact_match"] == measured.exact_match
+        )
         assert said["las"] == (pytest.approx(shared.las.f1) if labelled else None)
         assert said["sentences"] == 30 and said["words"] == shared.words.gold
 
@@ -161,7 +203,9 @@ def test_data_to_measure_on_need_trees(run, capsysbinary, good, tmp_path):
     assert "none.conllu" in refused(capsysbinary, "evaluate", run, "--data", tmp_path / "none.conllu")
 
 
-@pytest.mark.parametrize("options", ["--width 9 --encoder bilstm", "--dropout 1", "--hidden 0", "--data none-train.conllu"])
+@pytest.mark.parametrize(
+    "options", ["--width 9 --encoder bilstm", "--dropout 1", "--hidden 0", "--data none-train.conllu"]
+)
 def test_options_that_cannot_be_are_refused_before_a_run_folder_is_made(capsysbinary, tmp_path, options):
     name, value, *_ = options.split()
     message = refused(capsysbinary, "train", "parsing", *options.split(), "--folder", tmp_path / "run")
@@ -176,17 +220,23 @@ def test_a_file_for_training_whose_companions_cannot_be_guessed_is_refused(capsy
 
 
 def test_training_says_which_sentences_it_leaves_out(capsysbinary, tmp_path):
-    train, dev = write(tmp_path / "x-train.conllu", rows(0) + rows(0, 0) + rows(0, 1)), write(tmp_path / "x-dev.conllu", rows(2, 0))
+    train, dev = (
+        write(tmp_path / "x-train.conllu", rows(0) + rows(0, 0) + rows(0, 1)),
+        write(tmp_path / "x-dev.conllu", rows(2, 0)),
+    )
     command = ["train", "parsing", "--data", train, *TINY, "--epochs", "1", "--folder", tmp_path / "run"]
     message = refused(capsysbinary, *command)
     assert f"{train}, line 4" in message and "several roots" in message and not (tmp_path / "run").exists()
     _, err = done(capsysbinary, *command, "--skip-bad", "--quiet")
-    assert f"{train}, line 4: skipped: several roots" in err and f"{train}: 1 of 3 sentences skipped, left out" in err
+    assert (
+        f"{train}, line 4: skipped: several roots" in err
+        and f"{train}: 1 of 3 sentences skipped, left out" in err
+    )
     assert "no test trees" in refused(capsysbinary, "evaluate", tmp_path / "run")
     assert b"1 sentences, 0 skipped" in done(capsysbinary, "evaluate", tmp_path / "run", "--data", dev)[0]
 
 
-# -- what comes out -----------------------------------------------------------------------------------------------------------
+# -- what comes out ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
@@ -225,11 +275,15 @@ def test_parsing_again_gives_the_same_trees(run, capsysbinary, good, tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 17, 300, 100_000])
-def test_trees_and_their_order_do_not_depend_on_how_many_words_are_parsed_at_once(run, capsysbinary, tmp_path, batch):
+def test_trees_and_their_order_do_not_depend_on_how_many_words_are_parsed_at_once(
+    run, capsysbinary, tmp_path, batch
+):
     treebank = generated_treebank(25, 5)
     path = tmp_path / "in.conllu"
     treebank.write(path)
-    whole, some = (done(capsysbinary, "parse", run, path, *options)[0] for options in ([], ["--batch", batch]))
+    whole, some = (
+        done(capsysbinary, "parse", run, path, *options)[0] for options in ([], ["--batch", batch])
+    )
     assert whole == some and [s.forms for s in read(some).sentences] == [s.forms for s in treebank.sentences]
     assert "--batch" in refused(capsysbinary, "parse", run, path, "--batch", "0")
 
@@ -239,13 +293,17 @@ def test_raw_tokens_become_sentences(run, capsysbinary, tmp_path):
     path.write_text("the cat sees a bird .\n\nRun\n")
     out, _ = done(capsysbinary, "parse", run, path)
     found = read(out).sentences
-    assert [s.forms for s in found] == [("the", "cat", "sees", "a", "bird", "."), ("Run",)] and found[0].lines[0] == "# text = the cat sees a bird ."
+    assert [s.forms for s in found] == [("the", "cat", "sees", "a", "bird", "."), ("Run",)] and found[
+        0
+    ].lines[0] == "# text = the cat sees a bird ."
     assert heads_of(out)[1] == (0,)
     as_tokens = done(capsysbinary, "parse", run, path, "--format", "tokens")[0]
     assert as_tokens == out and "line 1" in refused(capsysbinary, "parse", run, path, "--format", "conllu")
 
 
-def test_the_same_comes_out_of_a_file_a_compressed_file_a_pipe_and_standard_input(run, capsysbinary, good, tmp_path, monkeypatch):
+def test_the_same_comes_out_of_a_file_a_compressed_file_a_pipe_and_standard_input(
+    run, capsysbinary, good, tmp_path, monkeypatch
+):
     expected, _ = done(capsysbinary, "parse", run, good)
     compressed = tmp_path / "in.bin"
     compressed.write_bytes(gzip.compress(good.read_bytes()))
@@ -300,7 +358,7 @@ def test_without_labels_of_its_own_a_parser_keeps_those_of_heads_that_stay(unlab
     assert all((word.deprel == "root") == (word.head == 0) for word in found[0].words)
 
 
-# -- completing ----------------------------------------------------------------------------------------------------------------
+# -- completing ----------------------------------------------------------------------------------------------
 
 
 def test_heads_that_are_given_are_kept_and_forbidden_ones_avoided(run, capsysbinary, tmp_path):
@@ -328,20 +386,31 @@ def test_a_sentence_whose_heads_are_all_given_stays_as_it_is(run, unlabelled, ca
 
 def test_completing_does_not_depend_on_the_batch(run, capsysbinary, tmp_path):
     lines = generated_treebank(12, 11).to_bytes().decode().split("\n")
-    holes = [[*part[:6], "_", "_", *part[8:]] if len(part) == 10 and k % 3 else part for k, part in enumerate(line.split("\t") for line in lines)]
+    holes = [
+        [*part[:6], "_", "_", *part[8:]] if len(part) == 10 and k % 3 else part
+        for k, part in enumerate(line.split("\t") for line in lines)
+    ]
     path = write(tmp_path / "in.conllu", "\n".join("\t".join(part) for part in holes))
-    whole, single = (done(capsysbinary, "parse", run, path, "--complete", "--batch", batch)[0] for batch in (10_000, 1))
+    whole, single = (
+        done(capsysbinary, "parse", run, path, "--complete", "--batch", batch)[0] for batch in (10_000, 1)
+    )
     assert whole == single
     only_trees_differ(path.read_bytes(), whole)
     given, found = read(path.read_bytes(), trees=False).sentences, read(whole).sentences
-    assert all(w.head in (None, v.head) for s, t in zip(given, found, strict=True) for w, v in zip(s.words, t.words, strict=True))
+    assert all(
+        w.head in (None, v.head)
+        for s, t in zip(given, found, strict=True)
+        for w, v in zip(s.words, t.words, strict=True)
+    )
 
 
 def blank(n, given=None, misc=None):
     """A sentence of n words with some heads (labelled "given") and some MISC."""
     given, misc = given or {}, misc or {}
     trees = {i: f"{given[i]}\tgiven" if i in given else "_\t_" for i in range(1, n + 1)}
-    return "".join(f"{i}\tw{i}\t_\tX\t_\t_\t{tree}\t_\t{misc.get(i, '_')}\n" for i, tree in trees.items()) + "\n"
+    return (
+        "".join(f"{i}\tw{i}\t_\tX\t_\t_\t{tree}\t_\t{misc.get(i, '_')}\n" for i, tree in trees.items()) + "\n"
+    )
 
 
 def write(path, text):
@@ -373,7 +442,9 @@ def hangs_on(heads, word, above):
         (blank(2, {1: 2}).replace("given", "no label"), 3, ["label 'no label'", "white space"]),
     ],
 )  # fmt: skip
-def test_annotations_that_contradict_each_other_are_refused_with_their_line(run, capsysbinary, tmp_path, text, line, words):
+def test_annotations_that_contradict_each_other_are_refused_with_their_line(
+    run, capsysbinary, tmp_path, text, line, words
+):
     path = write(tmp_path / "in.conllu", rows(0) + text + rows(0, 1))
     # the sentence begins at line 3
     line += 1 if "no tree" in words[0] else 0
@@ -382,7 +453,7 @@ def test_annotations_that_contradict_each_other_are_refused_with_their_line(run,
     assert not (tmp_path / "out").exists()
 
 
-# -- what is malformed ------------------------------------------------------------------------------------------------------------
+# -- what is malformed ---------------------------------------------------------------------------------------
 
 BAD = {
     "empty": (b"", 1, "empty"),
@@ -411,7 +482,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("which", BAD)
-def test_malformed_files_are_refused_with_file_line_and_reason_and_nothing_is_written(run, capsysbinary, tmp_path, which):
+def test_malformed_files_are_refused_with_file_line_and_reason_and_nothing_is_written(
+    run, capsysbinary, tmp_path, which
+):
     raw, line, reason = BAD[which]
     path, new, old = tmp_path / "bad.conllu", tmp_path / "new", tmp_path / "old"
     path.write_bytes(raw)
@@ -431,9 +504,11 @@ def test_bad_sentences_are_copied_counted_and_listed_where_that_is_asked_for(run
     only_trees_differ(path.read_bytes(), out)
     assert all(text.encode() in out for text in bad)
     assert err.splitlines() == [
-        f"unn: {path}, line 3: skipped: several roots: word 1 'w1' and word 3 'w3' have head 0. A tree has one root: give the others another head.",
+        f"unn: {path}, line 3: skipped: several roots: word 1 'w1' and word 3 'w3' have head 0. A tree has "
+        "one root: give the others another head.",
         f"unn: {path}, line 8: skipped: no word has head 0. A tree has one root: give it head 0.",
-        f"unn: {path}, line 15: skipped: the line has 3 columns, not 10. Write ID to MISC, separated by tabs, _ for what is not known.",
+        f"unn: {path}, line 15: skipped: the line has 3 columns, not 10. Write ID to MISC, separated by "
+        "tabs, _ for what is not known.",
         f"unn: {path}: 3 of 5 sentences skipped, copied unchanged",
     ]
     data = json.loads(done(capsysbinary, "parse", run, path, "--skip-bad", "--json")[0])
@@ -458,7 +533,7 @@ def test_a_thousand_times_the_same_word_is_parsed(run, capsysbinary, tmp_path):
     assert len(heads_of(done(capsysbinary, "parse", run, path)[0])[0]) == 1000
 
 
-# -- runs and outputs that cannot be used ---------------------------------------------------------------------------------------------
+# -- runs and outputs that cannot be used --------------------------------------------------------------------
 
 
 def changed(run, folder, change):
@@ -473,12 +548,28 @@ def changed(run, folder, change):
 
 def test_other_problems_and_folders_do_not_parse(capsysbinary, good, tmp_path):
     folder = tmp_path / "digits"
-    done(capsysbinary, "train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "1", "--batch", "1437", "--folder", folder)
+    done(
+        capsysbinary,
+        "train",
+        "digits",
+        "--epochs",
+        "1",
+        "--channels",
+        "2",
+        "--iterations",
+        "1",
+        "--batch",
+        "1437",
+        "--folder",
+        folder,
+    )
     assert "'digits' does not parse sentences" in refused(capsysbinary, "parse", folder, good)
     assert "no run folder" in refused(capsysbinary, "parse", tmp_path / "none", good)
 
 
-def test_a_run_without_weights_or_with_those_of_another_is_refused(run, unlabelled, capsysbinary, good, tmp_path):
+def test_a_run_without_weights_or_with_those_of_another_is_refused(
+    run, unlabelled, capsysbinary, good, tmp_path
+):
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     assert "neither final weights nor a checkpoint" in refused(capsysbinary, "parse", tmp_path, good)
     (tmp_path / "model.safetensors").write_bytes((unlabelled / "model.safetensors").read_bytes())
@@ -498,7 +589,9 @@ def test_weights_that_are_no_numbers_are_refused_by_name(run, capsysbinary, good
 
 
 @pytest.mark.slow
-def test_an_energy_that_falls_for_ever_is_an_error_for_people_or_gives_a_tree(unlabelled, capsysbinary, tmp_path):
+def test_an_energy_that_falls_for_ever_is_an_error_for_people_or_gives_a_tree(
+    unlabelled, capsysbinary, tmp_path
+):
     def grow(tensors):
         tensors["graph.V"].fill_(1e3)
         tensors["graph.b_H"].fill_(3.0)
@@ -515,7 +608,13 @@ def test_an_energy_that_falls_for_ever_is_an_error_for_people_or_gives_a_tree(un
             assert [sentence.count(0) for sentence in heads_of(out)] == [1, 1]
         else:
             messages.append(err.decode())
-            assert code == 2 and not out and re.match(f"unn: {path}, line [12]: after {k} iterations .* fewer --iterations", messages[-1])
+            assert (
+                code == 2
+                and not out
+                and re.match(
+                    f"unn: {path}, line [12]: after {k} iterations .* fewer --iterations", messages[-1]
+                )
+            )
     assert messages
 
 
@@ -569,9 +668,16 @@ def test_a_full_disk_is_an_error_of_one_line(run, capsysbinary, good, monkeypatc
 def test_a_reader_that_has_had_enough_ends_the_command_quietly(run, tmp_path, unbuffered):
     # more than any pipe holds
     path = write(tmp_path / "in.txt", ("x" * 100_000 + "\n") * 200)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": unbuffered}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": unbuffered,
+    }
     command = [sys.executable, "-m", "unn", "parse", str(run), str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
         assert process.stdout.read(9) == b"# text = "
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -590,22 +696,41 @@ def test_a_stream_that_takes_a_part_at_a_time_gets_everything(run, capsysbinary,
     assert slow.getvalue() == expected
 
 
-# -- inferring ----------------------------------------------------------------------------------------------------------------------
+# -- inferring -----------------------------------------------------------------------------------------------
 
 
 def test_words_and_trees_are_given_to_unn_infer_as_text(run, capsysbinary):
     out, _ = done(capsysbinary, "infer", run, "--given", "words=the cat sees a bird", "--want", "Y")
     assert b"1<-" in out and b"5<-" in out
-    data = json.loads(done(capsysbinary, "infer", run, "--given", "words=the cat sees", "Y=2,3,0", "--want", "H", "M", "--json")[0])
+    data = json.loads(
+        done(
+            capsysbinary,
+            "infer",
+            run,
+            "--given",
+            "words=the cat sees",
+            "Y=2,3,0",
+            "--want",
+            "H",
+            "M",
+            "--json",
+        )[0]
+    )
     assert torch.tensor(data["H"]).shape == (4, 16) and torch.tensor(data["M"]).shape == (3, 16)
     for given, words in (
-        ("Y=2,1,0", "domain"), ("Y=2,0", "size"), ("Y=2,9,0", "0 (the root) to n"), ("Y=", "0 (the root) to n"), ("Y=²,0,1", "0 (the root) to n"),
-    ):  # fmt: skip
-        assert words in refused(capsysbinary, "infer", run, "--given", "words=the cat sees", given, "--want", "H")
+        ("Y=2,1,0", "domain"),
+        ("Y=2,0", "size"),
+        ("Y=2,9,0", "0 (the root) to n"),
+        ("Y=", "0 (the root) to n"),
+        ("Y=²,0,1", "0 (the root) to n"),
+    ):
+        assert words in refused(
+            capsysbinary, "infer", run, "--given", "words=the cat sees", given, "--want", "H"
+        )
     assert "words of one sentence" in refused(capsysbinary, "infer", run, "--given", "words= ", "--want", "Y")
 
 
-# -- real data ----------------------------------------------------------------------------------------------------------------------
+# -- real data -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -614,13 +739,34 @@ def test_a_real_treebank_is_trained_on_measured_and_parsed(capsysbinary, tmp_pat
     folder = Path(os.environ.get("UNN_DATA", "absent")) / "ud"
     if not folder.is_dir():
         pytest.skip("needs $UNN_DATA/ud")
-    train, test, out = folder / "te_mtg-ud-train.conllu.gz", folder / "te_mtg-ud-test.conllu.gz", tmp_path / "out.conllu"
-    options = ["--iterations", "2", "--hidden", "32", "--width", "48", "--epochs", "2", "--rate", "0.01", "--labels", "--folder", tmp_path / "run"]
+    train, test, out = (
+        folder / "te_mtg-ud-train.conllu.gz",
+        folder / "te_mtg-ud-test.conllu.gz",
+        tmp_path / "out.conllu",
+    )
+    options = [
+        "--iterations",
+        "2",
+        "--hidden",
+        "32",
+        "--width",
+        "48",
+        "--epochs",
+        "2",
+        "--rate",
+        "0.01",
+        "--labels",
+        "--folder",
+        tmp_path / "run",
+    ]
     done(capsysbinary, "train", "parsing", "--data", train, *options, "--quiet")
     said = json.loads(done(capsysbinary, "evaluate", tmp_path / "run", "--json")[0])
     assert said["file"] == str(test)
     done(capsysbinary, "parse", tmp_path / "run", test, "--out", out)
     gold, system = read_conllu(test, trees=True), read_conllu(out, trees=True)
     only_trees_differ(gold.to_bytes(), system.to_bytes())
-    assert said["iterations"]["2"]["uas"] == pytest.approx(score(gold, system).uas.f1) and score(gold, system).uas.f1 > 0.6
+    assert (
+        said["iterations"]["2"]["uas"] == pytest.approx(score(gold, system).uas.f1)
+        and score(gold, system).uas.f1 > 0.6
+    )
     assert done(capsysbinary, "parse", tmp_path / "run", test, "--complete")[0] == gold.to_bytes()

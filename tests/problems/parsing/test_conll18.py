@@ -1,4 +1,5 @@
-"""Scores of the CoNLL 2018 shared task: values of the official scorer, a plain recount, and relations between the scores."""
+"""Scores of the CoNLL 2018 shared task: values of the official scorer, a plain recount, and relations between
+the scores."""
 
 import io
 import os
@@ -13,14 +14,23 @@ from problems.parsing.metrics.attachment import measure_sentences
 from problems.parsing.metrics.conll18 import Score, score
 from unn import DataError
 
-# Gold file, system's file, and what the official scorer (version 1.2) counts for words, UAS, LAS and CLAS: correct, gold, system, aligned.
+# Gold file, system's file, and what the official scorer (version 1.2) counts for words, UAS, LAS and CLAS:
+# correct, gold, system, aligned.
 # Files are written as form/head/label, words of a multiword token as token=word+word, sentences between bars.
 OFFICIAL = [
     ("B=ba/0/root a/1/obl", "Ba/0/root", [(0, 2, 1), (0, 2, 1, 0), (0, 2, 1, 0), (0, 2, 1, 0)]),
     ("a/2/obl b/0/root", "ab=b/0/root+a/1/obl", [(1, 2, 2), (1, 2, 2, 1), (1, 2, 2, 1), (1, 2, 2, 1)]),
     ("B/2/nsubj a=ba/0/root", "Ba/0/root", [(0, 2, 1), (0, 2, 1, 0), (0, 2, 1, 0), (0, 2, 1, 0)]),
-    ("a/0/root B/1/obl ab/2/obl", "aBa/0/root b=b/1/conj", [(0, 3, 2), (0, 3, 2, 0), (0, 3, 2, 0), (0, 3, 2, 0)]),
-    ("Bb/0/root b=b/1/cc+b/2/obl", "B=B/0/root b=b/1/cc b/2/obl", [(2, 3, 3), (1, 3, 3, 2), (1, 3, 3, 2), (1, 2, 2, 1)]),
+    (
+        "a/0/root B/1/obl ab/2/obl",
+        "aBa/0/root b=b/1/conj",
+        [(0, 3, 2), (0, 3, 2, 0), (0, 3, 2, 0), (0, 3, 2, 0)],
+    ),
+    (
+        "Bb/0/root b=b/1/cc+b/2/obl",
+        "B=B/0/root b=b/1/cc b/2/obl",
+        [(2, 3, 3), (1, 3, 3, 2), (1, 3, 3, 2), (1, 2, 2, 1)],
+    ),
     (
         "abcd/0/root ef=cd/1/obj+e/1/case g/1/punct",
         "ab/0/root cd/1/obj ef/2/case g/1/punct",
@@ -63,7 +73,8 @@ OFFICIAL = [
     ),
     (
         "b/0/root | ab/0/root BB/1/obl cc/2/obl ba/3/obl b/4/punct | a/0/root a/1/obl | ba/0/root",
-        "b=b/0/root ab/1/det B/2/obl B/3/obl | cc/6/zzz b/0/root a/6/obl b=b/5/obj+b/2/nmod:poss a/2/obl:arg | a/0/root | ba/0/root",
+        "b=b/0/root ab/1/det B/2/obl B/3/obl | cc/6/zzz b/0/root a/6/obl b=b/5/obj+b/2/nmod:poss a/2/obl:arg "
+        "| a/0/root | ba/0/root",
         [(7, 9, 12), (2, 9, 12, 7), (2, 9, 12, 7), (2, 8, 10, 6)],
     ),
     (
@@ -77,8 +88,10 @@ OFFICIAL = [
         [(2, 9, 7), (1, 9, 7, 2), (1, 9, 7, 2), (1, 7, 6, 2)],
     ),
     (
-        "c=c/0/root+b/1/obl+c/2/punct ca/3/obl b=cb/4/zzz B/5/punct B/6/cc | a/0/root ba=b/1/obl+b/2/obl+ba/3/obl",
-        "c/0/root | c/3/obl a/3/zzz b/0/root | B=cc/0/root+cc/1/zzz B/2/obj a=a/3/obl+A/4/obl+a/5/obl | ba/0/root",
+        "c=c/0/root+b/1/obl+c/2/punct ca/3/obl b=cb/4/zzz B/5/punct B/6/cc | a/0/root "
+        "ba=b/1/obl+b/2/obl+ba/3/obl",
+        "c/0/root | c/3/obl a/3/zzz b/0/root | B=cc/0/root+cc/1/zzz B/2/obj a=a/3/obl+A/4/obl+a/5/obl | "
+        "ba/0/root",
         [(4, 11, 11), (1, 11, 11, 4), (1, 11, 11, 4), (1, 7, 9, 3)],
     ),
     (
@@ -88,7 +101,8 @@ OFFICIAL = [
     ),
     (
         "a/0/root bBa/1/zzz | B/0/root bb/1/obl aac/2/obl:arg acc/3/obl a/4/obl | c/0/root",
-        "a/0/root | bB/2/obl a/0/root | Bbb=B/0/root+bb/1/obl aac/2/nmod acc=a/3/punct+acc/4/obl+ACC/5/obl ac=a/6/obl+c/7/obl",
+        "a/0/root | bB/2/obl a/0/root | Bbb=B/0/root+bb/1/obl aac/2/nmod acc=a/3/punct+acc/4/obl+ACC/5/obl "
+        "ac=a/6/obl+c/7/obl",
         [(7, 8, 11), (4, 8, 11, 7), (3, 8, 11, 7), (3, 7, 10, 7)],
     ),
     (
@@ -103,22 +117,27 @@ OFFICIAL = [
     ),
     (
         "cBa/0/root cBc/1/obl cc/2/obl cB/3/zzz a/4/obl | bBB/0/root Ba/1/obl | c/0/root | b/0/root",
-        "cBacBc=cBa/0/root+cBc/4/obl cccB=cc/1/obl+cB/1/nmod | a/0/root bBB/1/obl Ba=b/2/conj+bc/3/obl+B/4/obl c/5/dep | b/0/root",
+        "cBacBc=cBa/0/root+cBc/4/obl cccB=cc/1/obl+cB/1/nmod | a/0/root bBB/1/obl "
+        "Ba=b/2/conj+bc/3/obl+B/4/obl c/5/dep | b/0/root",
         [(8, 9, 11), (2, 9, 11, 8), (2, 9, 11, 8), (2, 8, 11, 7)],
     ),
     (
-        "caB/0/root ba/1/obl cb/2/case | bc/0/root | B/3/obl ccc/0/root bc/2/obl | ab/2/obl bac=bac/0/root cc/2/obl",
-        "caB/0/root ba/4/cc cb/4/cc bcB/1/obl ccc/1/nsubj bc/1/aux:pass | a/0/root b/1/obl | baccc=bac/0/root+cc/1/conj",
+        "caB/0/root ba/1/obl cb/2/case | bc/0/root | B/3/obl ccc/0/root bc/2/obl | ab/2/obl bac=bac/0/root "
+        "cc/2/obl",
+        "caB/0/root ba/4/cc cb/4/cc bcB/1/obl ccc/1/nsubj bc/1/aux:pass | a/0/root b/1/obl | "
+        "baccc=bac/0/root+cc/1/conj",
         [(7, 10, 10), (3, 10, 10, 7), (2, 10, 10, 7), (2, 9, 7, 6)],
     ),
     (
         "Bc/0/root ba/1/obl a/2/obl | B/0/root | b/0/root B/1/obl | ab/0/root | B/0/root",
-        "Bc/0/root b/1/obl aaB=a/2/obl+a/3/nmod:poss+B/4/obl b/5/obl | B/0/root a/1/obl | b/0/root | B/0/root",
+        "Bc/0/root b/1/obl aaB=a/2/obl+a/3/nmod:poss+B/4/obl b/5/obl | B/0/root a/1/obl | b/0/root | "
+        "B/0/root",
         [(6, 8, 10), (2, 8, 10, 6), (2, 8, 10, 6), (2, 8, 10, 6)],
     ),
     (
         "c/0/root aBac/1/det cBccbB/2/root bbcabc/3/obl",
-        "c=c/0/root+c/1/nmod:poss aBac/2/obl | cBccbB=c/2/obl+cBccbB/0/root+cBc/2/obl bbcabc=bcabc/6/obj+b/1/obl+ca/2/obl",
+        "c=c/0/root+c/1/nmod:poss aBac/2/obl | cBccbB=c/2/obl+cBccbB/0/root+cBc/2/obl "
+        "bbcabc=bcabc/6/obj+b/1/obl+ca/2/obl",
         [(3, 4, 9), (1, 4, 9, 3), (1, 4, 9, 3), (1, 3, 9, 2)],
     ),
 ]
@@ -152,7 +171,10 @@ def counts(found):
 
 @pytest.mark.parametrize(("gold", "system", "expected"), OFFICIAL, ids=range(len(OFFICIAL)))
 def test_the_official_scorer_counts_the_same(gold, system, expected):
-    assert [row[: len(wanted)] for row, wanted in zip(counts(score(read(gold), read(system))), expected, strict=True)] == expected
+    assert [
+        row[: len(wanted)]
+        for row, wanted in zip(counts(score(read(gold), read(system))), expected, strict=True)
+    ] == expected
 
 
 def test_fractions_follow_from_the_counts():
@@ -164,7 +186,8 @@ def test_fractions_follow_from_the_counts():
 
 @st.composite
 def divided(draw, text, multiword=True):
-    """The text as a file in the notation of the table, divided into words and sentences at random, with random trees."""
+    """The text as a file in the notation of the table, divided into words and sentences at random, with
+    random trees."""
     cuts = sorted(draw(st.sets(st.integers(1, len(text) - 1)))) if len(text) > 1 else []
     tokens = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     sentences, rest = [], tokens
@@ -207,7 +230,12 @@ def test_words_of_their_own_are_aligned_where_they_stand_for_the_same_characters
                 spans.append((end, end + len(word.form)))
                 end += len(word.form)
                 words.append((first + word.head - 1 if word.head else None, word.deprel.split(":")[0]))
-        both.append({span: (spans[head] if head is not None else None, label) for span, (head, label) in zip(spans, words, strict=True)})
+        both.append(
+            {
+                span: (spans[head] if head is not None else None, label)
+                for span, (head, label) in zip(spans, words, strict=True)
+            }
+        )
     ours, theirs = both
     aligned = ours.keys() & theirs.keys()
     found = score(gold, system)
@@ -216,7 +244,9 @@ def test_words_of_their_own_are_aligned_where_they_stand_for_the_same_characters
     assert found.uas.correct == sum(ours[span][0] == theirs[span][0] for span in aligned)
     assert found.las.correct == sum(ours[span] == theirs[span] for span in aligned)
     content = [span for span in aligned if ours[span][1] == "obj"]
-    assert found.clas.aligned == len(content) and found.clas.correct == sum(ours[span] == theirs[span] for span in content)
+    assert found.clas.aligned == len(content) and found.clas.correct == sum(
+        ours[span] == theirs[span] for span in content
+    )
 
 
 @given(st.data())
@@ -229,7 +259,13 @@ def test_a_file_agrees_with_itself_and_no_score_exceeds_the_alignment(data):
         assert part.f1 == part.precision == part.recall == part.aligned_accuracy == 1.0
     assert itself.clas.correct == itself.clas.gold
     found = score(gold, system)
-    assert found.clas.correct <= found.las.correct <= found.uas.correct <= found.words.correct <= min(found.words.gold, found.words.system)
+    assert (
+        found.clas.correct
+        <= found.las.correct
+        <= found.uas.correct
+        <= found.words.correct
+        <= min(found.words.gold, found.words.system)
+    )
 
 
 @given(st.data())
@@ -250,14 +286,21 @@ def test_with_the_same_words_scores_are_plain_attachment_scores(data):
 
 
 def test_white_space_in_forms_plays_no_part():
-    one, other = "1\t10\u00a0000 km\t_\t_\t_\t_\t0\troot\t_\t_\n\n", "1\t10000\u3000km\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+    one, other = (
+        "1\t10\u00a0000 km\t_\t_\t_\t_\t0\troot\t_\t_\n\n",
+        "1\t10000\u3000km\t_\t_\t_\t_\t0\troot\t_\t_\n\n",
+    )
     assert score(load(one), load(other)).las.f1 == 1.0
 
 
 @pytest.mark.parametrize(
     ("gold", "system", "words"),
     [
-        ("ab/0/root c/1/x", "ab/0/root d/1/x", "<stream>, line 2: 'd' instead of <stream>, line 2: 'c'. Both files must hold the same text"),
+        (
+            "ab/0/root c/1/x",
+            "ab/0/root d/1/x",
+            "<stream>, line 2: 'd' instead of <stream>, line 2: 'c'. Both files must hold the same text",
+        ),
         ("ab/0/root", "ab/0/root d/1/x", "line 2: 'd' instead of <stream>: 'the end'"),
         ("ab/0/root | cd/0/root", "ab/0/root", "<stream>: 'the end' instead of <stream>, line 3: 'cd'"),
         ("ab/0/root", "Ab/0/root", "line 1: 'Ab' instead of <stream>, line 1: 'ab'"),
@@ -288,5 +331,7 @@ def test_real_files_scored_against_a_chain_have_plain_attachment_scores(name):
     system = gold.with_heads([range(len(s.words)) for s in gold.sentences], labels)
     found, plain = score(gold, system), measure_sentences(gold.sentences, system.sentences)
     assert found.words.f1 == 1.0 and 0.05 < plain.las < plain.uas < 0.6
-    assert found.uas.f1 == pytest.approx(plain.uas, abs=1e-12) and found.las.f1 == pytest.approx(plain.las, abs=1e-12)
+    assert found.uas.f1 == pytest.approx(plain.uas, abs=1e-12) and found.las.f1 == pytest.approx(
+        plain.las, abs=1e-12
+    )
     assert score(gold, gold).clas.f1 == 1.0

@@ -1,4 +1,5 @@
-"""CoNLL-U: every byte comes back, only what was asked for changes, and whatever is wrong is said with its line."""
+"""CoNLL-U: every byte comes back, only what was asked for changes, and whatever is wrong is said with its
+line."""
 
 import gzip
 import io
@@ -10,7 +11,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from problems.parsing.conllu.treebank import Sentence, Treebank, Word, looks_like_conllu, read_conllu, read_tokens
+from problems.parsing.conllu.treebank import (
+    Sentence,
+    Treebank,
+    Word,
+    looks_like_conllu,
+    read_conllu,
+    read_tokens,
+)
 from unn import DataError
 
 GOOD = """# sent_id = a
@@ -32,12 +40,22 @@ GOOD = """# sent_id = a
 
 """
 COUNTS = {
-    "af_afribooms-ud-train": (1315, 33894, 0), "af_afribooms-ud-dev": (194, 5317, 0), "af_afribooms-ud-test": (425, 10065, 0),
-    "hu_szeged-ud-train": (910, 20166, 0), "hu_szeged-ud-dev": (441, 11418, 0), "hu_szeged-ud-test": (449, 10448, 0),
-    "te_mtg-ud-train": (1051, 5082, 0), "te_mtg-ud-dev": (131, 662, 0), "te_mtg-ud-test": (146, 721, 0),
-    "en_partut-ud-train": (1781, 43504, 27), "en_partut-ud-dev": (156, 2722, 1), "en_partut-ud-test": (153, 3408, 4),
-    "pt_bosque-ud-train": (8328, 206773, 15367), "pt_bosque-ud-dev": (560, 10850, 758), "pt_bosque-ud-test": (476, 10202, 744),
-}  # fmt: skip
+    "af_afribooms-ud-train": (1315, 33894, 0),
+    "af_afribooms-ud-dev": (194, 5317, 0),
+    "af_afribooms-ud-test": (425, 10065, 0),
+    "hu_szeged-ud-train": (910, 20166, 0),
+    "hu_szeged-ud-dev": (441, 11418, 0),
+    "hu_szeged-ud-test": (449, 10448, 0),
+    "te_mtg-ud-train": (1051, 5082, 0),
+    "te_mtg-ud-dev": (131, 662, 0),
+    "te_mtg-ud-test": (146, 721, 0),
+    "en_partut-ud-train": (1781, 43504, 27),
+    "en_partut-ud-dev": (156, 2722, 1),
+    "en_partut-ud-test": (153, 3408, 4),
+    "pt_bosque-ud-train": (8328, 206773, 15367),
+    "pt_bosque-ud-dev": (560, 10850, 758),
+    "pt_bosque-ud-test": (476, 10202, 744),
+}
 
 
 def read(text, trees=True, **options):
@@ -54,7 +72,9 @@ def rows(*heads):
 
 
 # separators of Unicode are legal in fields; white space alone is no form
-fields = st.text(st.characters(exclude_characters="\t\n\r\0", exclude_categories=["Cs"]), min_size=1, max_size=4).filter(str.strip)
+fields = st.text(
+    st.characters(exclude_characters="\t\n\r\0", exclude_categories=["Cs"]), min_size=1, max_size=4
+).filter(str.strip)
 odd = st.sampled_from(["a\u2028b", "a\u0085b", "a\x0bb", "10\u00a0000", "_", "#", "1-2", "ü", "𝔘", "\ufeff"])
 
 
@@ -73,7 +93,12 @@ def sentences(draw, field=fields | odd, bare=False):
     heads = draw(trees(n))
     if bare:
         heads = [head if draw(st.booleans()) else None for head in heads]
-    comments = draw(st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=6), max_size=2))
+    comments = draw(
+        st.lists(
+            st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=6),
+            max_size=2,
+        )
+    )
     lines, forms, covered = [f"#{comment}" for comment in comments], [], 0
     lines += ["0.1" + f"\t{draw(field)}" * 5 + "\t_" * 4] * draw(st.integers(0, 1))
     for i in range(1, n + 1):
@@ -84,7 +109,10 @@ def sentences(draw, field=fields | odd, bare=False):
         values[5] = "_" if heads[i - 1] is None else str(heads[i - 1])
         forms.append(values[0])
         lines.append("\t".join([str(i), *values]))
-        lines += [f"{i}.{k}" + f"\t{draw(field)}" * 5 + "\t_" * 4 for k in range(1, draw(st.sampled_from([1, 1, 1, 2, 3])))]
+        lines += [
+            f"{i}.{k}" + f"\t{draw(field)}" * 5 + "\t_" * 4
+            for k in range(1, draw(st.sampled_from([1, 1, 1, 2, 3])))
+        ]
     return lines, forms, heads
 
 
@@ -137,11 +165,19 @@ def test_new_heads_touch_nothing_else(case, data):
     raw, _ = case
     before = read(raw, trees=False)
     heads = [data.draw(trees(len(s.words))) for s in before.sentences]
-    labels = [[data.draw(st.sampled_from(["a", "b:c"])) for _ in h] for h in heads] if data.draw(st.booleans()) else None
+    labels = (
+        [[data.draw(st.sampled_from(["a", "b:c"])) for _ in h] for h in heads]
+        if data.draw(st.booleans())
+        else None
+    )
     after = before.with_heads(heads, labels)
     old, new = raw.decode().split("\n"), after.to_bytes().decode().split("\n")
     assert len(old) == len(new)
-    places = {word.line - 1: (s, i) for s, sentence in enumerate(before.sentences) for i, word in enumerate(sentence.words)}
+    places = {
+        word.line - 1: (s, i)
+        for s, sentence in enumerate(before.sentences)
+        for i, word in enumerate(sentence.words)
+    }
     for number, (one, other) in enumerate(zip(old, new, strict=True)):
         if number not in places:
             assert one == other
@@ -163,12 +199,24 @@ def test_the_same_heads_change_nothing():
     assert treebank.with_heads([s.heads for s in treebank.sentences]) == treebank
 
 
-edit = st.tuples(st.sampled_from(["set", "insert", "delete", "swap"]), st.integers(0, 2000), st.integers(0, 255), st.integers(1, 9))
+edit = st.tuples(
+    st.sampled_from(["set", "insert", "delete", "swap"]),
+    st.integers(0, 2000),
+    st.integers(0, 255),
+    st.integers(1, 9),
+)
 
 
-@given(st.sampled_from([GOOD, GOOD.replace("\n", "\r\n"), "\ufeff" + GOOD * 3]), st.lists(edit, max_size=5), st.booleans(), st.booleans())
+@given(
+    st.sampled_from([GOOD, GOOD.replace("\n", "\r\n"), "\ufeff" + GOOD * 3]),
+    st.lists(edit, max_size=5),
+    st.booleans(),
+    st.booleans(),
+)
 @settings(max_examples=500, deadline=None)
-def test_a_damaged_file_is_read_or_refused_but_never_crashes_and_comes_back(text, changes, insert_trees, pack):
+def test_a_damaged_file_is_read_or_refused_but_never_crashes_and_comes_back(
+    text, changes, insert_trees, pack
+):
     raw = bytearray(text.encode())
     for kind, place, byte, count in changes:
         place %= len(raw) or 1
@@ -203,7 +251,11 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes_and_comes_back(text
 @given(st.binary(max_size=200))
 @settings(deadline=None)
 def test_any_bytes_are_read_or_refused(raw):
-    for attempt in (lambda: read(raw, trees=False), lambda: read(raw, skip_bad=True), lambda: read_tokens(io.BytesIO(raw))):
+    for attempt in (
+        lambda: read(raw, trees=False),
+        lambda: read(raw, skip_bad=True),
+        lambda: read_tokens(io.BytesIO(raw)),
+    ):
         message = "<stream>"
         try:
             assert isinstance(attempt(), Treebank)
@@ -216,31 +268,60 @@ def test_any_bytes_are_read_or_refused(raw):
 FAULTS = {
     "1\tw\t_\t_\n\n": "line 1: the line has 4 columns, not 10. Write ID to MISC",
     rows(0)[:-1] + "\textra\n\n": "line 2: the line has 2 columns, not 10|column 1 .ID. is empty",
-    "1 w _ X _ _ 0 root _ _\n\n": "line 1: the line has 1 column, not 10: they seem to be separated by spaces. Separate them by tabs",
-    "1\tw _\tX\t_\t_\t0\troot\t_\t_\n\n": "line 1: the line has 9 columns, not 10: some seem to be separated by spaces",
+    "1 w _ X _ _ 0 root _ _\n\n": "line 1: the line has 1 column, not 10: they seem to be separated by "
+    "spaces. Separate them by tabs",
+    "1\tw _\tX\t_\t_\t0\troot\t_\t_\n\n": "line 1: the line has 9 columns, not 10: some seem to be separated "
+    "by spaces",
     "word\n\n": "line 1: the line has 1 column, not 10. Write ID",
     row(1, form="").replace("\tX", "\tX") + "\n": r"line 1: column 2 \(FORM\) is empty. Write _",
     row(1, form="\u3000") + "\n": r"line 1: column 2 \(FORM\) is empty",
     row(1).replace("\tX\t", "\t\t") + "\n": r"line 1: column 4 \(UPOS\) is empty",
-    row(1) + "\n" + row(3, head=1) + "\n": "line 2: id 3 cannot follow 1: ids are consecutive. The next word is 2",
-    row(1) + "\n" + row(2, head=1) + "\n" + row(2, head=1) + "\n": "line 3: id 2 stands twice. The next word is 3",
+    row(1)
+    + "\n"
+    + row(3, head=1)
+    + "\n": "line 2: id 3 cannot follow 1: ids are consecutive. The next word is 2",
+    row(1)
+    + "\n"
+    + row(2, head=1)
+    + "\n"
+    + row(2, head=1)
+    + "\n": "line 3: id 2 stands twice. The next word is 3",
     rows(0)[:-1] + rows(0): "line 2: ids begin again at 1 after word 1. Put a blank line between sentences",
     row("01") + "\n": "line 1: id '01' is neither a number",
     row("x") + "\n": "line 1: id 'x' is neither a number .3. nor a range .3-4. nor an empty node",
     row("٣") + "\n": "line 1: id '٣' is neither",
     row("9" * 5000) + "\n": "line 1: id 9{20} cannot follow 0",
     row("2-1") + "\n" + rows(0, 1): "line 1: range 2-1 goes backwards",
-    row("1-2") + "\n" + row(1) + "\n" + row("2-3") + "\n" + row(2, head=1) + "\n" + row(3, head=1): "line 3: range 2-3 overlaps with 1-2",
+    row("1-2")
+    + "\n"
+    + row(1)
+    + "\n"
+    + row("2-3")
+    + "\n"
+    + row(2, head=1)
+    + "\n"
+    + row(3, head=1): "line 3: range 2-3 overlaps with 1-2",
     row("2-3") + "\n" + rows(0, 1, 1): "line 1: range 2-3 is out of place: the next word is 1",
-    row(1) + "\n" + row("1-2") + "\n" + row(2, head=1): "line 2: range 1-2 is out of place: the next word is 2",
+    row(1)
+    + "\n"
+    + row("1-2")
+    + "\n"
+    + row(2, head=1): "line 2: range 1-2 is out of place: the next word is 2",
     row("1-3") + "\n" + rows(0, 1): "line 1: range 1-3 exceeds the sentence of 2 words",
-    row("1.1") + "\n" + rows(0): r"line 1: empty node 1.1 is out of place. After word 0 and its empty nodes comes 0.1",
+    row("1.1")
+    + "\n"
+    + rows(0): r"line 1: empty node 1.1 is out of place. After word 0 and its empty nodes comes 0.1",
     row(1) + "\n" + row("1.2"): "line 2: empty node 1.2 is out of place. After word 1 .* comes 1.1",
     row("1-2") + "\n" + row("0.1") + "\n" + rows(0, 1): "line 2: empty node 0.1 is out of place",
-    row(1) + "\n# comment\n" + row(2, head=1): "line 2: a comment stands among the words. Put it before the first, or a blank line",
+    row(1)
+    + "\n# comment\n"
+    + row(2, head=1): "line 2: a comment stands among the words. Put it before the first, or a blank line",
     row("0.1") + "\n\n": "line 1: the sentence has no words",
     rows(0) + " \t\n" + rows(0): "line 3: the line has only white space",
-    rows(2, 3, 1, 0): "line 1: heads form a cycle: word 1 'w1' -> word 2 'w2' -> word 3 'w3' -> word 1 'w1'. Give one of these",
+    rows(
+        2, 3, 1, 0
+    ): "line 1: heads form a cycle: word 1 'w1' -> word 2 'w2' -> word 3 'w3' -> word 1 'w1'. Give one of "
+    "these",
     rows(0, 2): "line 2: word 2 'w2' is its own head",
     rows(0, 1, 0): "line 3: several roots: word 1 'w1' and word 3 'w3' have head 0. A tree has one root",
     rows(2, 3, 1): "line 1: no word has head 0",
@@ -250,7 +331,9 @@ FAULTS = {
     rows(0, "1.0"): "line 2: HEAD '1.0' of word 2 'w2' is not a number",
     rows(0, "²"): "line 2: HEAD '²' of word 2 'w2' is not a number",
     rows(0, " 1"): "line 2: HEAD ' 1' of word 2 'w2' is not a number",
-    rows(0, *range(1, 10)): "line 10: the sentence has more than 9 words. Split it, or allow longer sentences",
+    rows(
+        0, *range(1, 10)
+    ): "line 10: the sentence has more than 9 words. Split it, or allow longer sentences",
     "# a\rb\n" + rows(0): "line 1: a carriage return stands inside the line",
     "# a\rb\n\n" + rows(0): "line 1: a carriage return stands inside the line",
     rows(0).rstrip("\n") + "\r\r\n": "line 1: a carriage return stands inside the line",
@@ -270,7 +353,9 @@ def test_whatever_is_wrong_with_a_sentence_is_said_with_its_line_and_can_be_skip
     assert treebank.to_bytes() == text.encode()
     assert len(treebank.skipped) == 1 and treebank.skipped[0].index in (0, 1, 2)
     assert f"line {treebank.skipped[0].line}: {treebank.skipped[0].reason}" in str(error.value)
-    assert treebank.with_heads([[0] if len(s.words) == 1 else [2, 0] for s in treebank.sentences]).to_bytes() == text.encode()[: -len(rows(0, 1))] + (
+    assert treebank.with_heads(
+        [[0] if len(s.words) == 1 else [2, 0] for s in treebank.sentences]
+    ).to_bytes() == text.encode()[: -len(rows(0, 1))] + (
         rows(2, 0).replace("2\tx", "2\tdep").replace("0\tx", "0\troot").encode()
     )
 
@@ -281,12 +366,19 @@ def test_a_head_may_be_missing_only_where_no_tree_is_needed():
     assert [word.head for word in sentence.words] == [None, 1] and not sentence.has_tree
     with pytest.raises(DataError, match="line 1: word 1 'w1' has no head"):
         _ = sentence.heads
-    with pytest.raises(DataError, match=r"line 1: word 1 'w1' has no head \(HEAD is _\). Give every word a head"):
+    with pytest.raises(
+        DataError, match=r"line 1: word 1 'w1' has no head \(HEAD is _\). Give every word a head"
+    ):
         read(text)
     assert read(rows("_", "_", 2), trees=False).to_bytes() == rows("_", "_", 2).encode()
     with pytest.raises(DataError, match="line 1: no word has head 0"):
         read(rows(2, 1), trees=False)
-    for bad, words in ((rows("_", 0, 0), "several roots"), (rows("_", 3, 2), "cycle"), (rows("_", 2), "own head"), (rows("_", 3), "out of range")):
+    for bad, words in (
+        (rows("_", 0, 0), "several roots"),
+        (rows("_", 3, 2), "cycle"),
+        (rows("_", 2), "own head"),
+        (rows("_", 3), "out of range"),
+    ):
         with pytest.raises(DataError, match=words):
             read(bad, trees=False)
 
@@ -309,14 +401,26 @@ def test_a_long_cycle_is_shortened():
         (b"\n\n\n", "line 1: the file has no sentences"),
         (b"# only\n# comments\n\n", "line 1: the file has no sentences, only blank lines or comments"),
         ("\ufeff".encode(), "line 1: the file has no sentences"),
-        (GOOD.encode("utf-16"), "line 1: the file is UTF-16, by its byte order mark. Convert it to UTF-8: iconv"),
+        (
+            GOOD.encode("utf-16"),
+            "line 1: the file is UTF-16, by its byte order mark. Convert it to UTF-8: iconv",
+        ),
         (GOOD.encode("utf-32"), "line 1: the file is UTF-32"),
         (b"\xfe\xff" + GOOD.encode("utf-16-be"), "line 1: the file is UTF-16"),
         (GOOD.encode("utf-16-le"), "line 1: byte 2 of the line is NUL"),
-        (GOOD.replace("\tdia", "\tdìa").encode("latin-1"), r"line 11: byte 4 of the line \(0xec\) is not UTF-8 \(invalid .*\). Convert"),
-        (GOOD.encode()[:-3] + b"\xc3", r"line 16: byte 29 of the line \(0xc3\) is not UTF-8 \(unexpected end of data\)"),
+        (
+            GOOD.replace("\tdia", "\tdìa").encode("latin-1"),
+            r"line 11: byte 4 of the line \(0xec\) is not UTF-8 \(invalid .*\). Convert",
+        ),
+        (
+            GOOD.encode()[:-3] + b"\xc3",
+            r"line 16: byte 29 of the line \(0xc3\) is not UTF-8 \(unexpected end of data\)",
+        ),
         (GOOD.replace("Sim", "S\0m").encode(), "line 16: byte 4 of the line is NUL"),
-        (GOOD.replace("\n", "\r").encode(), "line 1: lines end with a carriage return alone. Convert the line ends"),
+        (
+            GOOD.replace("\n", "\r").encode(),
+            "line 1: lines end with a carriage return alone. Convert the line ends",
+        ),
         (gzip.compress(GOOD.encode())[:-9], "cannot be decompressed .*end-of-stream.*again"),
         (gzip.compress(GOOD.encode())[:-5] + b"\0\0\0\0\0", "cannot be decompressed"),
         (b"\x1f\x8bgarbage", "cannot be decompressed"),
@@ -395,7 +499,9 @@ def test_heads_of_another_number_of_sentences_are_refused():
     assert Treebank(treebank.sentences[:1]).to_bytes() == rows(0).encode()
 
 
-tokens = st.text(st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs"]), max_size=5).filter(lambda text: text.split() == [text])
+tokens = st.text(st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs"]), max_size=5).filter(
+    lambda text: text.split() == [text]
+)
 
 
 @given(st.lists(st.lists(tokens, max_size=5), min_size=1, max_size=5), st.data())
@@ -440,11 +546,21 @@ def test_the_beginning_of_a_file_tells_the_format(case, cut):
 @pytest.mark.parametrize(
     ("first", "answer"),
     [
-        (b"", False), (b"\n\n", False), (b"# sent_id = 1\n# text = ", True), (b"# hello\n", False), (b"# one two\nthree four\n", False),
-        (b"1\tEla", True), (b"1-2\tno", True), (b"0.1\tno", True), (b"1 Ela ela PRON _ _ 2 nsubj _ _\n", True), (b"1 of 10 a b c d e f g\n", False),
-        (b"1 one", False), (b"\x1f\x8bgarbage", False), (gzip.compress(GOOD.encode())[:-20], True),
+        (b"", False),
+        (b"\n\n", False),
+        (b"# sent_id = 1\n# text = ", True),
+        (b"# hello\n", False),
+        (b"# one two\nthree four\n", False),
+        (b"1\tEla", True),
+        (b"1-2\tno", True),
+        (b"0.1\tno", True),
+        (b"1 Ela ela PRON _ _ 2 nsubj _ _\n", True),
+        (b"1 of 10 a b c d e f g\n", False),
+        (b"1 one", False),
+        (b"\x1f\x8bgarbage", False),
+        (gzip.compress(GOOD.encode())[:-20], True),
     ],
-)  # fmt: skip
+)
 def test_formats_that_are_told_apart(first, answer):
     assert looks_like_conllu(first) is answer
 
@@ -454,15 +570,23 @@ def test_formats_that_are_told_apart(first, answer):
 def test_an_independent_reader_agrees(case):
     conllu = pytest.importorskip("conllu")
     raw, _ = case
-    text = re.sub(r"^#( no words| two)?\n", "", raw.decode().removeprefix("\ufeff").replace("\r\n", "\n"), flags=re.M)
+    text = re.sub(
+        r"^#( no words| two)?\n", "", raw.decode().removeprefix("\ufeff").replace("\r\n", "\n"), flags=re.M
+    )
     agree(conllu, read(raw).sentences, text)
 
 
 def agree(conllu, sentences, text):
-    theirs = [[token for token in sentence if isinstance(token["id"], int)] for sentence in conllu.parse(text) if sentence]
+    theirs = [
+        [token for token in sentence if isinstance(token["id"], int)]
+        for sentence in conllu.parse(text)
+        if sentence
+    ]
     assert len(theirs) == len(sentences)
     for sentence, tokens in zip(sentences, theirs, strict=True):
-        assert [(w.form, w.head, w.deprel) for w in sentence.words] == [(t["form"], t["head"], t["deprel"]) for t in tokens]
+        assert [(w.form, w.head, w.deprel) for w in sentence.words] == [
+            (t["form"], t["head"], t["deprel"]) for t in tokens
+        ]
 
 
 def treebanks():

@@ -1,4 +1,5 @@
-"""Trees are drawn as they are, each arc once and with room for its label; as text they can be read back; what is no tree is refused."""
+"""Trees are drawn as they are, each arc once and with room for its label; as text they can be read back; what
+is no tree is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def tree_of_scores(n: int, seed: int) -> list[int]:
     heads = [-1] * n
     heads[int(scores[0].argmax())] = 0
     while -1 in heads:
-        arcs = [(scores[h, m], h, m) for h in range(1, n + 1) if heads[h - 1] >= 0 for m in range(n) if heads[m] < 0]
+        arcs = [
+            (scores[h, m], h, m)
+            for h in range(1, n + 1)
+            if heads[h - 1] >= 0
+            for m in range(n)
+            if heads[m] < 0
+        ]
         _, head, modifier = max(arcs)
         heads[modifier] = head
     return heads
@@ -85,7 +92,7 @@ def read_back(text: str) -> list[int]:
     return [heads[k] for k in range(1, len(heads) + 1)]
 
 
-# -- arcs ------------------------------------------------------------------------------------------------------------
+# -- arcs ----------------------------------------------------------------------------------------------------
 
 
 @FEW
@@ -95,7 +102,11 @@ def test_every_arc_is_drawn_once_and_arcs_on_one_level_do_not_overlap(n, seed, l
     figure = draw_arcs(heads, words_of(n, seed), ["label"] * n if labelled else None)
     drawn = arcs_of(figure)
     assert set(drawn) == arcs(heads) and len(arcs_of(figure, "tip")) == n
-    spans = [(points[:, 1].max(), points[:, 0].min(), points[:, 0].max()) for (head, _), points in drawn.items() if head]
+    spans = [
+        (points[:, 1].max(), points[:, 0].min(), points[:, 0].max())
+        for (head, _), points in drawn.items()
+        if head
+    ]
     for (top, left, right), (other, start, end) in itertools.combinations(spans, 2):
         assert top != pytest.approx(other) or right < start or end < left
     # an arc over another, with both ends outside or at its ends, is higher
@@ -110,10 +121,14 @@ def test_levels_are_no_more_than_needed(n, seed):
     spans = [(min(arc), max(arc)) for arc in arcs(tree_of_scores(n, seed)) if arc[0]]
     levels = arc_levels(spans)
     for k, (span, level) in enumerate(zip(spans, levels, strict=True)):
-        meets = {levels[j] for j, other in enumerate(spans) if j != k and other[0] < span[1] and span[0] < other[1]}
+        meets = {
+            levels[j] for j, other in enumerate(spans) if j != k and other[0] < span[1] and span[0] < other[1]
+        }
         assert level not in meets
         assert set(range(1, level)) <= meets or level == 1 + max(
-            levels[j] for j, other in enumerate(spans) if j != k and span[0] <= other[0] and other[1] <= span[1]
+            levels[j]
+            for j, other in enumerate(spans)
+            if j != k and span[0] <= other[0] and other[1] <= span[1]
         )
 
 
@@ -129,7 +144,12 @@ def test_words_and_labels_never_meet_and_nothing_is_cut_off(n, seed, dark, judge
     for one, other in itertools.combinations(boxes, 2):
         assert not one.overlaps(other)
     for box in [*boxes, *(patch.get_window_extent() for patch in figure.axes[0].patches)]:
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+        assert (
+            figure.bbox.x0 <= box.x0
+            and box.x1 <= figure.bbox.x1
+            and figure.bbox.y0 <= box.y0
+            and box.y1 <= figure.bbox.y1
+        )
     assert [text.get_text() for text in texts_of(figure, "word")] == words
 
 
@@ -148,7 +168,10 @@ def test_an_arrow_points_at_its_modifier_and_the_root_comes_from_above(heads):
 
 
 def test_arcs_of_one_projective_tree_do_not_cross():
-    lines = {arc: (points[:, 0].min(), points[:, 0].max()) for arc, points in arcs_of(draw_arcs(HEADS, SENTENCE, LABELS)).items()}
+    lines = {
+        arc: (points[:, 0].min(), points[:, 0].max())
+        for arc, points in arcs_of(draw_arcs(HEADS, SENTENCE, LABELS)).items()
+    }
     for (left, right), (start, end) in itertools.permutations(lines.values(), 2):
         assert not left < start < right < end
 
@@ -156,7 +179,9 @@ def test_arcs_of_one_projective_tree_do_not_cross():
 def test_a_picture_grows_with_the_sentence_up_to_200_words():
     widths = []
     for n in (1, 20, 200):
-        figure = draw_arcs(tree_of_scores(n, 0) if n < 200 else [0, *range(1, 200)], words_of(n), ["label"] * n)
+        figure = draw_arcs(
+            tree_of_scores(n, 0) if n < 200 else [0, *range(1, 200)], words_of(n), ["label"] * n
+        )
         assert {text.get_size() for text in texts_of(figure, "word")} == {9.0}
         widths.append(figure.get_size_inches()[0])
     assert widths[0] < 1.5 and widths[1] < widths[2] / 5
@@ -164,7 +189,10 @@ def test_a_picture_grows_with_the_sentence_up_to_200_words():
 
 def test_labels_stand_above_their_arcs():
     figure = draw_arcs(HEADS, SENTENCE, LABELS)
-    tops = {LABELS[m - 1]: (points[:, 1].max(), points[:, 0].min(), points[:, 0].max()) for (_, m), points in arcs_of(figure).items()}
+    tops = {
+        LABELS[m - 1]: (points[:, 1].max(), points[:, 0].min(), points[:, 0].max())
+        for (_, m), points in arcs_of(figure).items()
+    }
     for text in texts_of(figure, "label"):
         (x, y), (top, left, right) = text.get_position(), tops[text.get_text()]
         assert left <= x <= right and 0 < y - top < 0.1
@@ -179,13 +207,19 @@ def test_arcs_that_differ_from_gold_have_another_colour_and_the_gold_ones_are_da
     looks = {patch.get_gid(): patch for patch in figure.axes[0].patches}
     colours = [to_rgba(looks[gid].get_edgecolor()) for gid in ("arc 2 1", "wrong 6 4", "gold 2 4")]
     assert len(set(colours)) == 3 and to_rgba(theme.background) not in colours
-    assert looks["gold 2 4"].get_linestyle() not in ("-", "solid") and looks["wrong 6 4"].get_linestyle() in ("-", "solid")
+    assert looks["gold 2 4"].get_linestyle() not in ("-", "solid") and looks["wrong 6 4"].get_linestyle() in (
+        "-",
+        "solid",
+    )
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["right", "wrong", "gold"]
 
 
 def test_a_wrong_root_is_drawn_beside_the_gold_one():
     figure = draw_arcs([0, 1], [",", "."], gold=[2, 0])
-    assert set(arcs_of(figure, "wrong")) == {(0, 1), (1, 2)} and set(arcs_of(figure, "gold")) == {(2, 1), (0, 2)}
+    assert set(arcs_of(figure, "wrong")) == {(0, 1), (1, 2)} and set(arcs_of(figure, "gold")) == {
+        (2, 1),
+        (0, 2),
+    }
     FigureCanvasAgg(figure).draw()
     one, other = [text.get_window_extent() for text in texts_of(figure, "label")]
     assert not one.overlaps(other)
@@ -209,12 +243,20 @@ def test_arcs_are_wider_and_darker_the_more_probable_they_are(convert):
 def test_the_weights_of_arcs_may_be_taken_from_the_marginals():
     marginals = probabilities(6)
     chosen = [marginals[head, k] for k, head in enumerate(HEADS)]
-    one, other = (draw_arcs(HEADS, SENTENCE, weights=weights).axes[0].patches for weights in (marginals, chosen))
+    one, other = (
+        draw_arcs(HEADS, SENTENCE, weights=weights).axes[0].patches for weights in (marginals, chosen)
+    )
     assert [patch.get_alpha() for patch in one] == [patch.get_alpha() for patch in other]
 
 
 @pytest.mark.parametrize(
-    "words", [["ఎ.", "గారు", "ఈ"], ["كتب", "الولدُ", "رسالةً"], ["漢字", "e\u0301\u0323", "\U0010ffff"], ["$a$", "", "a\nb\x00\ud800"]]
+    "words",
+    [
+        ["ఎ.", "గారు", "ఈ"],
+        ["كتب", "الولدُ", "رسالةً"],
+        ["漢字", "e\u0301\u0323", "\U0010ffff"],
+        ["$a$", "", "a\nb\x00\ud800"],
+    ],
 )
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_words_of_any_script_are_drawn_without_a_warning(tmp_path, words, ending):
@@ -225,7 +267,7 @@ def test_words_of_any_script_are_drawn_without_a_warning(tmp_path, words, ending
     assert len(heat_text(probabilities(3), words).splitlines()) == 5
 
 
-# -- heat maps -------------------------------------------------------------------------------------------------------
+# -- heat maps -----------------------------------------------------------------------------------------------
 
 
 @THEMES
@@ -237,7 +279,9 @@ def test_a_heat_map_has_a_row_for_the_root_and_each_head_and_a_column_for_each_m
     assert [label.get_text() for label in axes.get_yticklabels()] == ["root", *SENTENCE]
     assert [label.get_text() for label in axes.get_xticklabels()] == SENTENCE
     assert (axes.get_ylabel(), axes.get_xlabel(), bar.get_ylabel()) == ("head", "modifier", "probability")
-    assert axes.images[0].get_cmap()(np.linspace(0, 1, 256)) == pytest.approx(matplotlib.colormaps[theme.sequential](np.linspace(0, 1, 256)))
+    assert axes.images[0].get_cmap()(np.linspace(0, 1, 256)) == pytest.approx(
+        matplotlib.colormaps[theme.sequential](np.linspace(0, 1, 256))
+    )
 
 
 def test_the_cells_of_gold_arcs_are_outlined():
@@ -255,14 +299,21 @@ def test_names_in_a_heat_map_never_meet_and_nothing_is_cut_off(n):
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         for one, other in itertools.pairwise(labels):
             assert not one.get_window_extent().overlaps(other.get_window_extent())
-    boxes = [part.get_tightbbox() for part in (axes, bar)] + [text.get_window_extent() for text in figure.texts]
+    boxes = [part.get_tightbbox() for part in (axes, bar)] + [
+        text.get_window_extent() for text in figure.texts
+    ]
     for one, other in itertools.combinations(boxes, 2):
         assert not one.overlaps(other)
     for box in boxes:
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+        assert (
+            figure.bbox.x0 <= box.x0
+            and box.x1 <= figure.bbox.x1
+            and figure.bbox.y0 <= box.y0
+            and box.y1 <= figure.bbox.y1
+        )
 
 
-# -- text ------------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------
 
 
 def test_the_text_of_a_small_tree():
@@ -278,7 +329,13 @@ def test_the_text_of_a_small_tree():
 
 
 def test_the_text_of_a_tree_with_crossing_arcs():
-    assert tree_text(CROSSING, list("abcde")).splitlines() == ["3 c", "├── 1 a", "└── 4 d", "    └── 2 b", "        └── 5 e"]
+    assert tree_text(CROSSING, list("abcde")).splitlines() == [
+        "3 c",
+        "├── 1 a",
+        "└── 4 d",
+        "    └── 2 b",
+        "        └── 5 e",
+    ]
 
 
 @MANY
@@ -300,7 +357,9 @@ def test_a_tree_deeper_than_python_recurses_has_a_text():
     assert len(tree_text([*range(2, n + 1), 0], ["w"] * n).splitlines()) == n
 
 
-@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("漢字", 4), ("e\u0301\u0323", 1), ("మాట", 2), ("a\u200db", 2), ("", 0)])
+@pytest.mark.parametrize(
+    ("text", "columns"), [("abc", 3), ("漢字", 4), ("e\u0301\u0323", 1), ("మాట", 2), ("a\u200db", 2), ("", 0)]
+)
 def test_wide_characters_take_two_columns_and_combining_ones_none(text, columns):
     assert columns_of(text) == columns and columns_of(padded(text, 9)) == 9
 
@@ -334,11 +393,14 @@ def test_probabilities_as_text_have_a_line_for_each_head_and_a_darker_shade_for_
     assert [line.split()[1] for line in lines] == ["root", *(f"w{k}" for k in range(1, n + 1))]
     cell, digits = max(2, len(str(n))), len(str(n))
     start = digits + 1 + max(4, digits + 1)
-    shades = [[" ░▒▓█".index(line.ljust(start + n * (cell + 1))[start + (cell + 1) * k + 1]) for k in range(n)] for line in lines]
+    shades = [
+        [" ░▒▓█".index(line.ljust(start + n * (cell + 1))[start + (cell + 1) * k + 1]) for k in range(n)]
+        for line in lines
+    ]
     assert np.abs(np.array(shades) / 4 - marginals).max() <= 0.125 + 1e-9
 
 
-# -- bad input -------------------------------------------------------------------------------------------------------
+# -- bad input -----------------------------------------------------------------------------------------------
 
 TREES = pytest.mark.parametrize("draw", [draw_arcs, tree_text])
 TABLES = pytest.mark.parametrize("draw", [draw_marginals, heat_text])
@@ -413,7 +475,10 @@ def test_weights_that_are_no_probabilities_of_arcs_are_refused(weights, words):
 
 @TABLES
 def test_what_are_no_marginals_is_refused_and_the_arc_named(draw):
-    with pytest.raises(ObservationError, match=r"shape \(3, 2\), a row for each head, the first for the root.*got shape \(2, 2\)"):
+    with pytest.raises(
+        ObservationError,
+        match=r"shape \(3, 2\), a row for each head, the first for the root.*got shape \(2, 2\)",
+    ):
         draw(np.zeros((2, 2)), ["a", "b"])
     for value in (np.nan, np.inf, -0.01, 1.01):
         marginals = np.zeros((3, 2))
@@ -436,12 +501,15 @@ def test_gold_heads_that_are_no_tree_and_names_of_themes_are_refused():
         draw_arcs(HEADS, SENTENCE, gold=[0])
     with pytest.raises(ObservationError, match="gold heads are not a tree: word 1 'She' is its own head"):
         draw_marginals(probabilities(6), SENTENCE, gold=[1, 0, 4, 2, 6, 2])
-    for draw in (lambda theme: draw_arcs(HEADS, SENTENCE, theme=theme), lambda theme: draw_marginals(probabilities(6), SENTENCE, theme=theme)):
+    for draw in (
+        lambda theme: draw_arcs(HEADS, SENTENCE, theme=theme),
+        lambda theme: draw_marginals(probabilities(6), SENTENCE, theme=theme),
+    ):
         with pytest.raises(ObservationError, match=r"theme_named\('dark'\), got 'dark'"):
             draw("dark")
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -450,10 +518,17 @@ def test_a_tree_drawn_twice_gives_the_same_file(tmp_path, ending, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     with matplotlib.rc_context({"svg.hashsalt": "unn"}):
         for name in "ab":
-            save_figure(draw_arcs(CROSSING, list("abcde"), list("vwxyz"), gold=[2, 0, 2, 2, 2]), tmp_path / f"arcs {name}.{ending}")
-            save_figure(draw_marginals(probabilities(6), SENTENCE, gold=HEADS), tmp_path / f"heat {name}.{ending}")
+            save_figure(
+                draw_arcs(CROSSING, list("abcde"), list("vwxyz"), gold=[2, 0, 2, 2, 2]),
+                tmp_path / f"arcs {name}.{ending}",
+            )
+            save_figure(
+                draw_marginals(probabilities(6), SENTENCE, gold=HEADS), tmp_path / f"heat {name}.{ending}"
+            )
     for kind in ("arcs", "heat"):
-        assert (tmp_path / f"{kind} a.{ending}").read_bytes() == (tmp_path / f"{kind} b.{ending}").read_bytes()
+        assert (tmp_path / f"{kind} a.{ending}").read_bytes() == (
+            tmp_path / f"{kind} b.{ending}"
+        ).read_bytes()
 
 
 def test_trees_leave_the_global_state_of_matplotlib_alone(tmp_path):

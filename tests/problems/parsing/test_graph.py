@@ -1,4 +1,5 @@
-"""The energy of the parser: reference values in float64, the biaffine parser, descent, padding, trees observed in part; what the loss computes."""
+"""The energy of the parser: reference values in float64, the biaffine parser, descent, padding, trees
+observed in part; what the loss computes."""
 
 from itertools import product
 from pathlib import Path
@@ -51,14 +52,25 @@ def graph(weights, single_root=True, regularizer=unn.NonNegative):
 
 def random_weights(seed, hidden=3, width=4, scale=0.7):
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"W_H": (hidden, width), "W_M": (hidden, width), "b_H": (hidden,), "b_M": (hidden,), "V": (hidden, hidden)}
-    return {name: scale * torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    shapes = {
+        "W_H": (hidden, width),
+        "W_M": (hidden, width),
+        "b_H": (hidden,),
+        "b_M": (hidden,),
+        "V": (hidden, hidden),
+    }
+    return {
+        name: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
 
 
 def arcs_here(lengths):
     """Which entries of Y exist, shape (batch, n + 1, n)."""
     n = int(lengths.max())
-    return (torch.arange(n + 1) <= lengths[:, None])[:, :, None] & (torch.arange(n) < lengths[:, None])[:, None]
+    return (torch.arange(n + 1) <= lengths[:, None])[:, :, None] & (torch.arange(n) < lengths[:, None])[
+        :, None
+    ]
 
 
 def chosen_scores(scores, heads, lengths):
@@ -76,10 +88,17 @@ def inferred(z, roots, dropped, k):
     g = graph(z, roots == "single")
     lengths = z["lengths"]
     masks = {"H": z["mask_H"], "M": z["mask_M"]} if dropped else None
-    return g, unn.infer(g, {"X": z["X"]}, order=ORDER, iterations=k, lengths={"node": lengths + 1, "word": lengths}, dropout=masks)
+    return g, unn.infer(
+        g,
+        {"X": z["X"]},
+        order=ORDER,
+        iterations=k,
+        lengths={"node": lengths + 1, "word": lengths},
+        dropout=masks,
+    )
 
 
-# -- reference values --------------------------------------------------------------------------------------------------------
+# -- reference values ----------------------------------------------------------------------------------------
 
 
 @ROOTS
@@ -123,13 +142,20 @@ def written_out(z, roots, k, schedule):
     """Rounds of updates by hand; in the erroneous schedule, M is computed from the H of the round before."""
     trees, lengths = TreeEntropy(roots == "single", layout="rooted"), z["lengths"]
     mask = arcs_here(lengths)
-    nodes, words = (torch.arange(6) <= lengths[:, None])[..., None], (torch.arange(5) < lengths[:, None])[..., None]
+    nodes, words = (
+        (torch.arange(6) <= lengths[:, None])[..., None],
+        (torch.arange(5) < lengths[:, None])[..., None],
+    )
     X, V = z["X"], z["V"]
     H, M, Y = X.new_zeros(4, 6, 4), X.new_zeros(4, 5, 4), X.new_zeros(4, 6, 5)
     for _ in range(k):
         old = H
         H = torch.where(nodes, torch.relu(X @ z["W_H"].T + z["b_H"] + Y @ M @ V.T), 0)
-        M = torch.where(words, torch.relu(X[:, 1:] @ z["W_M"].T + z["b_M"] + Y.mT @ (old if schedule == "jacobi" else H) @ V), 0)
+        M = torch.where(
+            words,
+            torch.relu(X[:, 1:] @ z["W_M"].T + z["b_M"] + Y.mT @ (old if schedule == "jacobi" else H) @ V),
+            0,
+        )
         scores = torch.where(mask, H @ V @ M.mT, 0)
         Y = trees.mirror(scores, mask)
     return H, M, scores, Y
@@ -145,36 +171,52 @@ def test_the_reference_is_what_a_loop_written_by_hand_gives(reference, roots, k,
 
 @ROOTS
 def test_the_schedule_of_the_authors_code_is_not_ours(reference, roots):
-    """It computes M from the H of the round before: no difference in the first round, a worse energy in all others."""
+    """It computes M from the H of the round before: no difference in the first round, a worse energy in all
+    others."""
     for k in (1, 2, 3):
         apart = (reference[f"jacobi_{roots}_k{k}_scores"] - reference[f"gs_{roots}_k{k}_scores"]).abs().max()
         assert apart == 0 if k == 1 else apart > 1e-2
     assert (reference[f"jacobi_{roots}_energy"][:, 5] > reference[f"gs_{roots}_energy"][:, 5]).all()
 
 
-@given(seed=st.integers(0, 10_000), n=st.integers(1, 7), activation=st.sampled_from([unn.NonNegative, unn.SignedEntropy, unn.Ball]))
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 7),
+    activation=st.sampled_from([unn.NonNegative, unn.SignedEntropy, unn.Ball]),
+)
 @settings(max_examples=15, deadline=None)
 def test_one_iteration_is_a_biaffine_parser(seed, n, activation):
     weights = random_weights(seed)
     g = graph(weights, regularizer=activation)
     x = torch.randn(2, n + 1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    act = {unn.NonNegative: torch.relu, unn.SignedEntropy: torch.tanh, unn.Ball: lambda t: t / t.norm(dim=-1, keepdim=True).clamp(min=1)}[activation]
+    act = {
+        unn.NonNegative: torch.relu,
+        unn.SignedEntropy: torch.tanh,
+        unn.Ball: lambda t: t / t.norm(dim=-1, keepdim=True).clamp(min=1),
+    }[activation]
     heads = act(torch.nn.functional.linear(x, weights["W_H"], weights["b_H"]))
     modifiers = act(torch.nn.functional.linear(x[:, 1:], weights["W_M"], weights["b_M"]))
     expected = torch.nn.functional.bilinear(  # of every head with every modifier
-        heads[:, :, None].expand(-1, -1, n, -1).contiguous(), modifiers[:, None].expand(-1, n + 1, -1, -1).contiguous(), weights["V"][None]
-    )[..., 0]  # fmt: skip
+        heads[:, :, None].expand(-1, -1, n, -1).contiguous(),
+        modifiers[:, None].expand(-1, n + 1, -1, -1).contiguous(),
+        weights["V"][None],
+    )[..., 0]
     close(unn.infer(g, {"X": x}, order=ORDER, iterations=1).preactivations["Y"], expected)
     close(unn.Unrolled(g, "X", "Y", order=ORDER).preactivations(x), expected)
 
 
-# -- descent and padding -----------------------------------------------------------------------------------------------------
+# -- descent and padding -------------------------------------------------------------------------------------
 
 
 @st.composite
 def ragged(draw):
     lengths = torch.tensor(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
-    return draw(st.integers(0, 10_000)), lengths, draw(st.sampled_from([unn.NonNegative, unn.SignedEntropy, unn.Ball])), draw(st.booleans())
+    return (
+        draw(st.integers(0, 10_000)),
+        lengths,
+        draw(st.sampled_from([unn.NonNegative, unn.SignedEntropy, unn.Ball])),
+        draw(st.booleans()),
+    )
 
 
 def run(case, k=3, dropout=None):
@@ -183,7 +225,13 @@ def run(case, k=3, dropout=None):
     g = graph(random_weights(seed), single, activation)
     x = torch.randn(len(lengths), int(lengths.max()) + 1, 4, generator=generator, dtype=torch.float64)
     sizes = {"node": lengths + 1, "word": lengths}
-    return g, x, unn.infer(g, {"X": x}, order=ORDER, iterations=k, lengths=sizes, dropout=dropout, generator=generator)
+    return (
+        g,
+        x,
+        unn.infer(
+            g, {"X": x}, order=ORDER, iterations=k, lengths=sizes, dropout=dropout, generator=generator
+        ),
+    )
 
 
 @given(ragged(), st.booleans())
@@ -205,7 +253,12 @@ def test_padding_changes_nothing(case):
         close(out["M"][b, :n], alone["M"][0].detach())
         close(out["Y"][b, : n + 1, :n], alone["Y"][0].detach())
         close(out.energy[:, b], alone.energy[:, 0].detach(), 1e-10)
-        assert not out["H"][b, n + 1 :].any() and not out["M"][b, n:].any() and not out["Y"][b, n + 1 :].any() and not out["Y"][b, :, n:].any()
+        assert (
+            not out["H"][b, n + 1 :].any()
+            and not out["M"][b, n:].any()
+            and not out["Y"][b, n + 1 :].any()
+            and not out["Y"][b, :, n:].any()
+        )
 
 
 def test_values_that_diverged_in_one_round_do_not_come_back_in_a_later_one():
@@ -226,7 +279,7 @@ def test_values_that_diverged_in_one_round_do_not_come_back_in_a_later_one():
     assert any(found) and found == sorted(found)
 
 
-# -- trees observed in part --------------------------------------------------------------------------------------------------
+# -- trees observed in part ----------------------------------------------------------------------------------
 
 
 def trees_of_four(single_root=True):
@@ -238,7 +291,11 @@ def trees_of_four(single_root=True):
         return word == 0
 
     every = product(range(5), repeat=4)
-    return [heads for heads in every if all(reaches_the_root(heads, m) for m in range(1, 5)) and (not single_root or heads.count(0) == 1)]
+    return [
+        heads
+        for heads in every
+        if all(reaches_the_root(heads, m) for m in range(1, 5)) and (not single_root or heads.count(0) == 1)
+    ]
 
 
 def partial(given_arcs=(), forbidden=(), n=4, dtype=torch.float64):
@@ -255,9 +312,12 @@ def test_the_trees_of_four_words_are_counted_right():
 
 
 @given(
-    seed=st.integers(0, 10_000), single=st.booleans(), tree=st.integers(0, 63), kept=st.lists(st.integers(1, 4), unique=True, max_size=4),
+    seed=st.integers(0, 10_000),
+    single=st.booleans(),
+    tree=st.integers(0, 63),
+    kept=st.lists(st.integers(1, 4), unique=True, max_size=4),
     forbidden=st.sets(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=6),
-)  # fmt: skip
+)
 @settings(max_examples=40, deadline=None)
 def test_inference_given_some_arcs_is_that_over_the_trees_that_agree(seed, single, tree, kept, forbidden):
     some = trees_of_four()[tree]
@@ -267,14 +327,20 @@ def test_inference_given_some_arcs_is_that_over_the_trees_that_agree(seed, singl
     g = graph(random_weights(seed), single)
     x = torch.randn(1, 5, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     out = unn.infer(g, {"X": x, "Y": partial(arcs, forbidden)}, order=ORDER, iterations=2)
-    agreeing = [t for t in trees_of_four(single) if all(t[m - 1] == h for h, m in arcs) and not any(t[m - 1] == h for h, m in forbidden)]
+    agreeing = [
+        t
+        for t in trees_of_four(single)
+        if all(t[m - 1] == h for h, m in arcs) and not any(t[m - 1] == h for h, m in forbidden)
+    ]
     scores = out.preactivations["Y"][0].detach()
     totals = torch.stack([sum(scores[h, m] for m, h in enumerate(t)) for t in agreeing])
     expected = torch.zeros(5, 4, dtype=torch.float64)
     for chance, t in zip(torch.softmax(totals, 0), agreeing, strict=True):
         expected[list(t), range(4)] += chance
     close(out["Y"][0], expected)
-    assert all(out["Y"][0, h, m - 1] == 1 for h, m in arcs) and all(out["Y"][0, h, m - 1] == 0 for h, m in forbidden)
+    assert all(out["Y"][0, h, m - 1] == 1 for h, m in arcs) and all(
+        out["Y"][0, h, m - 1] == 0 for h, m in forbidden
+    )
     restricted = g.variables["Y"].regularizer.restricted(*vars(partial(arcs, forbidden)).values())
     close(restricted.conjugate(scores[None])[0], torch.logsumexp(totals, 0))
     best = tuple(restricted.argmax(scores[None])[0].argmax(0).tolist())
@@ -286,7 +352,9 @@ def test_inference_given_some_arcs_is_that_over_the_trees_that_agree(seed, singl
 def test_arcs_that_are_given_and_forbidden_at_random_still_never_let_the_energy_rise():
     g = graph(random_weights(0))
     x = torch.randn(1, 5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    energy = unn.infer(g, {"X": x, "Y": partial([(2, 1)], [(0, 3), (1, 4)])}, order=ORDER, iterations=6).energy[2:]
+    energy = unn.infer(
+        g, {"X": x, "Y": partial([(2, 1)], [(0, 3), (1, 4)])}, order=ORDER, iterations=6
+    ).energy[2:]
     assert energy.isfinite().all() and (energy.diff(dim=0) <= 1e-9).all()
 
 
@@ -294,7 +362,12 @@ def test_arcs_that_are_given_and_forbidden_at_random_still_never_let_the_energy_
     ("observed", "words"),
     [
         (partial([(0, 1), (2, 1)]), ["two given heads"]),
-        (unn.Partial(torch.full((1, 5, 4), 0.5, dtype=torch.float64), torch.ones(1, 5, 4, dtype=torch.bool)), ["neither 0 nor 1"]),
+        (
+            unn.Partial(
+                torch.full((1, 5, 4), 0.5, dtype=torch.float64), torch.ones(1, 5, 4, dtype=torch.bool)
+            ),
+            ["neither 0 nor 1"],
+        ),
     ],
     ids=["two heads", "halves"],
 )
@@ -305,9 +378,12 @@ def test_arcs_that_contradict_each_other_are_refused(observed, words):
 
 
 IMPOSSIBLE = {
-    "a cycle": partial([(1, 2), (2, 1)]), "its own head": partial([(1, 1)]), "two roots": partial([(0, 1), (0, 2)]),
-    "no head left": partial((), [(h, 3) for h in range(5)]), "no root left": partial((), [(0, m) for m in range(1, 5)]),
-}  # fmt: skip
+    "a cycle": partial([(1, 2), (2, 1)]),
+    "its own head": partial([(1, 1)]),
+    "two roots": partial([(0, 1), (0, 2)]),
+    "no head left": partial((), [(h, 3) for h in range(5)]),
+    "no root left": partial((), [(0, m) for m in range(1, 5)]),
+}
 
 
 @pytest.mark.parametrize("which", IMPOSSIBLE)
@@ -320,7 +396,7 @@ def test_arcs_that_no_tree_agrees_with_are_refused(which):
         unn.infer(graph(random_weights(0)), {"X": x, "Y": observed}, order=ORDER)
 
 
-# -- the network of the problem ----------------------------------------------------------------------------------------------
+# -- the network of the problem ------------------------------------------------------------------------------
 
 
 class Given(torch.nn.Module):
@@ -347,7 +423,9 @@ def test_training_factorises_once_for_each_update_of_the_tree(monkeypatch, k):
     original = matrix_tree.invert
     monkeypatch.setattr(matrix_tree, "invert", lambda matrix: calls.append(len(matrix)) or original(matrix))
     net, lengths = network(k), torch.tensor([5, 2, 4])
-    loss = net.loss(torch.randn(3, 6, 6, dtype=torch.float64), lengths, torch.zeros(3, 5, dtype=torch.int64), None)
+    loss = net.loss(
+        torch.randn(3, 6, 6, dtype=torch.float64), lengths, torch.zeros(3, 5, dtype=torch.int64), None
+    )
     loss.backward()
     assert calls == [3] * k
 
@@ -378,8 +456,13 @@ def test_the_gradient_of_the_loss_by_the_scores_is_the_marginals_minus_the_gold_
 @pytest.mark.parametrize("activation", ["relu", "tanh", "ball"])
 def test_the_loss_is_minus_the_likelihood_that_inference_gives(k, activation):
     net, lengths = network(k, activation), torch.tensor([5, 1, 3])
-    x, gold = torch.randn(3, 6, 6, dtype=torch.float64), torch.tensor([[2, 0, 2, 3, 2], [0, 2, -1, 0, 5], [3, 3, 0, -1, -1]])
-    out = unn.infer(net.graph, {"words": x}, order=["X", *ORDER * k], lengths={"node": lengths + 1, "word": lengths})
+    x, gold = (
+        torch.randn(3, 6, 6, dtype=torch.float64),
+        torch.tensor([[2, 0, 2, 3, 2], [0, 2, -1, 0, 5], [3, 3, 0, -1, -1]]),
+    )
+    out = unn.infer(
+        net.graph, {"words": x}, order=["X", *ORDER * k], lengths={"node": lengths + 1, "word": lengths}
+    )
     scores = out.preactivations["Y"]
     partition = net.trees.conjugate(scores, arcs_here(lengths))
     likelihood = chosen_scores(scores, gold.clamp(min=0), lengths) - partition
@@ -393,7 +476,9 @@ def test_the_gradients_of_the_loss_are_those_of_finite_differences(k):
     net, lengths = network(k, "tanh"), torch.tensor([4, 3])
     x, gold = torch.randn(2, 5, 6, dtype=torch.float64), torch.tensor([[2, 0, 2, 3], [0, 1, 1, -1]])
     loss = net.loss(x, lengths, gold, None)
-    for name, gradient in zip(PARAMETERS, torch.autograd.grad(loss, [getattr(net.graph, name) for name in PARAMETERS]), strict=True):
+    for name, gradient in zip(
+        PARAMETERS, torch.autograd.grad(loss, [getattr(net.graph, name) for name in PARAMETERS]), strict=True
+    ):
         parameter = getattr(net.graph, name)
         direction = torch.randn_like(parameter)
         with torch.no_grad():
@@ -401,7 +486,9 @@ def test_the_gradients_of_the_loss_are_those_of_finite_differences(k):
             for step in (1e-6, -2e-6, 1e-6):
                 parameter += step * direction
                 sides.append(net.loss(x, lengths, gold, None))
-        torch.testing.assert_close((gradient * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            (gradient * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-6, atol=1e-7
+        )
 
 
 def test_the_best_tree_among_those_that_agree_with_given_arcs_is_found():
@@ -411,12 +498,17 @@ def test_the_best_tree_among_those_that_agree_with_given_arcs_is_found():
     parse = net.parse(x, lengths, arcs=arcs)
     scores = net.scores(x, lengths, arcs=arcs)[1][0].detach()
     agreeing = [t for t in trees_of_four() if t[0] == 3 and t[2] != 0]
-    assert tuple(parse.heads[0].tolist()) == max(agreeing, key=lambda t: float(sum(scores[h, m] for m, h in enumerate(t))))
+    assert tuple(parse.heads[0].tolist()) == max(
+        agreeing, key=lambda t: float(sum(scores[h, m] for m, h in enumerate(t)))
+    )
     with pytest.raises(unn.ObservationError, match="no arborescence"):
         net.parse(x, lengths, arcs=partial([(1, 2), (2, 1)]))
 
 
-@pytest.mark.parametrize(("activation", "bound"), [("relu", "depends on the weights"), ("tanh", "bounded below"), ("ball", "bounded below")])
+@pytest.mark.parametrize(
+    ("activation", "bound"),
+    [("relu", "depends on the weights"), ("tanh", "bounded below"), ("ball", "bounded below")],
+)
 def test_the_graph_says_whether_its_energy_has_a_minimum(activation, bound):
     verdict = network(1, activation).graph.boundedness(["words"])
     assert verdict.bound.value == bound and ("YHM" in verdict.unbounded) == (activation == "relu")

@@ -27,8 +27,13 @@ from unn import runs
 from unn.training import TrainingConfig, fit
 
 TINY = ParsingConfig(
-    hidden=24, width=32, dropout=0.0, input_dropout=0.1, characters=False, training=TrainingConfig(epochs=6, batch=10, rate=1e-2, clip=5.0, threads=1)
-)  # fmt: skip
+    hidden=24,
+    width=32,
+    dropout=0.0,
+    input_dropout=0.1,
+    characters=False,
+    training=TrainingConfig(epochs=6, batch=10, rate=1e-2, clip=5.0, threads=1),
+)
 ENCODERS = pytest.mark.parametrize("encoder", ["bilstm", "transformer"])
 
 
@@ -54,14 +59,20 @@ def tokens(*texts):
 
 def chain(n, form="w{}"):
     """A sentence of n words, each attached to the one before."""
-    return "".join(f"{i}\t{form.format(i)}\t_\tX\t_\t_\t{i - 1}\t{'dep' if i > 1 else 'root'}\t_\t_\n" for i in range(1, n + 1)) + "\n"
+    return (
+        "".join(
+            f"{i}\t{form.format(i)}\t_\tX\t_\t_\t{i - 1}\t{'dep' if i > 1 else 'root'}\t_\t_\n"
+            for i in range(1, n + 1)
+        )
+        + "\n"
+    )
 
 
 def chains(*lengths):
     return read_conllu(io.BytesIO("".join(map(chain, lengths)).encode()), trees=True)
 
 
-# -- training ----------------------------------------------------------------------------------------------------------------
+# -- training ------------------------------------------------------------------------------------------------
 
 
 def best_constant(sentences):
@@ -73,7 +84,11 @@ def best_constant(sentences):
 
 @pytest.mark.parametrize(
     ("options", "more"),
-    [({}, 0.1), ({"activation": "tanh", "labels": True}, 0.2), ({"encoder": "transformer", "activation": "tanh", "tags": True}, 0.4)],
+    [
+        ({}, 0.1),
+        ({"activation": "tanh", "labels": True}, 0.2),
+        ({"encoder": "transformer", "activation": "tanh", "tags": True}, 0.4),
+    ],
     ids=["bilstm", "bilstm with labels", "transformer"],
 )
 def test_a_tiny_network_learns_the_generated_language(language, options, more):
@@ -109,7 +124,9 @@ class Stopping(ParsingTask):
 
 
 def test_a_run_that_was_stopped_ends_with_the_numbers_of_one_that_never_stopped(language, tmp_path):
-    config = replace(TINY, dropout=0.2, training=replace(TINY.training, epochs=2, batch=50, checkpoint_every=3))
+    config = replace(
+        TINY, dropout=0.2, training=replace(TINY.training, epochs=2, batch=50, checkpoint_every=3)
+    )
     results = []
     for name, at in (("whole", None), ("stopped", 5)):
         folder = tmp_path / name
@@ -124,19 +141,27 @@ def test_a_run_that_was_stopped_ends_with_the_numbers_of_one_that_never_stopped(
     (whole, first), (resumed, second) = results
     assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
     assert whole.step == resumed.step == 8
-    drop = [[{key: value for key, value in entry.items() if key != "seconds"} for entry in runs.read_metrics(folder)] for _, folder in results]
+    drop = [
+        [
+            {key: value for key, value in entry.items() if key != "seconds"}
+            for entry in runs.read_metrics(folder)
+        ]
+        for _, folder in results
+    ]
     assert drop[0] == drop[1]
 
 
 def test_what_is_measured_is_the_network_with_the_best_attachment(language):
     """With patience, the weights of the best epoch come back."""
-    config = replace(TINY, training=replace(TINY.training, epochs=5, batch=20, rate=5e-2, schedule="constant", patience=5))
+    config = replace(
+        TINY, training=replace(TINY.training, epochs=5, batch=20, rate=5e-2, schedule="constant", patience=5)
+    )
     task, network = fresh(config, language)
     found = fit(network, task, config.training)
     assert task.evaluate(found.network)["dev_uas"] == max(entry["dev_uas"] for entry in found.history)
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------------------
+# -- the loss ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("labels", [False, True])
@@ -158,20 +183,28 @@ def test_the_loss_in_parts_of_like_length_is_that_of_the_whole_batch(language, l
 def test_the_loss_is_that_of_every_sentence_by_itself(language):
     config = replace(TINY, labels=True, input_dropout=0.0, tags=True)
     task, network = fresh(config, language)
-    examples = SentenceExamples([*language.dev.sentences[:6], *chains(1, 40, 2).sentences], task.reader, task.labels)
+    examples = SentenceExamples(
+        [*language.dev.sentences[:6], *chains(1, 40, 2).sentences], task.reader, task.labels
+    )
     indices = torch.arange(len(examples))
-    alone = torch.stack([task.loss(network, examples.batch(indices[k : k + 1], torch.Generator())) for k in indices])
-    torch.testing.assert_close(task.loss(network, examples.batch(indices, torch.Generator())), alone.mean(), rtol=1e-5, atol=1e-5)
+    alone = torch.stack(
+        [task.loss(network, examples.batch(indices[k : k + 1], torch.Generator())) for k in indices]
+    )
+    torch.testing.assert_close(
+        task.loss(network, examples.batch(indices, torch.Generator())), alone.mean(), rtol=1e-5, atol=1e-5
+    )
 
 
-# -- encoders ----------------------------------------------------------------------------------------------------------------
+# -- encoders ------------------------------------------------------------------------------------------------
 
 
 @ENCODERS
 @pytest.mark.parametrize("characters", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_sentence_alone_is_parsed_as_in_a_padded_batch(language, encoder, characters, layers):
-    config = replace(TINY, encoder=encoder, characters=characters, tags=True, labels=True, layers=layers, iterations=3)
+    config = replace(
+        TINY, encoder=encoder, characters=characters, tags=True, labels=True, layers=layers, iterations=3
+    )
     task, network = fresh(config, language)
     network.eval()
     sentences = [*language.dev.sentences[:5], *tokens("cat", "the cat " * 12)]
@@ -186,7 +219,11 @@ def test_a_sentence_alone_is_parsed_as_in_a_padded_batch(language, encoder, char
         torch.testing.assert_close(scores[b, : n + 1, :n], scores_alone[0], rtol=1e-4, atol=1e-5)
         alone = network.parse(one, lengths[b : b + 1])
         torch.testing.assert_close(parse.marginals[b, : n + 1, :n], alone.marginals[0], rtol=1e-4, atol=1e-5)
-        assert (parse.heads[b, n:] == -1).all() and not x[b, n + 1 :].any() and not parse.marginals[b, :, n:].any()
+        assert (
+            (parse.heads[b, n:] == -1).all()
+            and not x[b, n + 1 :].any()
+            and not parse.marginals[b, :, n:].any()
+        )
 
 
 @ENCODERS
@@ -213,11 +250,19 @@ def test_every_width_is_one_that_both_encoders_have_or_is_refused(language, enco
 
 @pytest.mark.parametrize(("tags", "labels", "characters"), list(product([False, True], repeat=3)))
 def test_every_choice_of_inputs_and_outputs_trains_and_parses(language, tags, labels, characters):
-    config = replace(TINY, tags=tags, labels=labels, characters=characters, training=replace(TINY.training, epochs=1, batch=100))
+    config = replace(
+        TINY,
+        tags=tags,
+        labels=labels,
+        characters=characters,
+        training=replace(TINY.training, epochs=1, batch=100),
+    )
     task, network = fresh(config, language)
     found = fit(network, task, config.training)
     assert ("dev_las" in found.history[-1]) == labels and found.history[-1]["dev_uas"] > 0
-    heads, numbers = predict(found.network, SentenceExamples(language.test.sentences, task.reader, task.labels))
+    heads, numbers = predict(
+        found.network, SentenceExamples(language.test.sentences, task.reader, task.labels)
+    )
     assert all(bool(row) == labels for row in numbers) and len(heads) == 20
     gradients = task.loss(network.train(), task.examples().batch(torch.arange(20), torch.Generator()))
     gradients.backward()
@@ -231,7 +276,9 @@ def test_tags_are_read_where_they_are_asked_for_and_only_there(language):
     for tags in (False, True):
         task, network = fresh(replace(TINY, tags=tags), language)
         network.eval()
-        scores = [network.scores(task.reader.batch([s]), torch.tensor([len(s.words)]))[1] for s in (sentence, other)]
+        scores = [
+            network.scores(task.reader.batch([s]), torch.tensor([len(s.words)]))[1] for s in (sentence, other)
+        ]
         assert torch.equal(*scores) != tags
 
 
@@ -239,13 +286,20 @@ def test_spellings_are_read_where_they_are_asked_for_and_only_there(language):
     for characters in (False, True):
         task, network = fresh(replace(TINY, characters=characters), language)
         network.eval()
-        scores = [network.scores(task.reader.batch(tokens(text)), torch.tensor([2]))[1] for text in ("the catteacher", "the birdriver")]
+        scores = [
+            network.scores(task.reader.batch(tokens(text)), torch.tensor([2]))[1]
+            for text in ("the catteacher", "the birdriver")
+        ]
         assert torch.equal(*scores) != characters
 
 
-@pytest.mark.parametrize(("activation", "word"), [("relu", "depends"), ("tanh", "bounded below"), ("ball", "bounded below")])
+@pytest.mark.parametrize(
+    ("activation", "word"), [("relu", "depends"), ("tanh", "bounded below"), ("ball", "bounded below")]
+)
 def test_activations_train_and_say_whether_their_energy_is_bounded(language, activation, word):
-    config = replace(TINY, activation=activation, dropout=0.3, training=replace(TINY.training, epochs=2, batch=50))
+    config = replace(
+        TINY, activation=activation, dropout=0.3, training=replace(TINY.training, epochs=2, batch=50)
+    )
     task, network = fresh(config, language)
     assert word in str(network.graph.boundedness(["words"]))
     history = fit(network, task, config.training).history
@@ -267,13 +321,15 @@ def test_the_graph_is_that_of_the_paper(language):
     assert g.V.std() < 0.05 and not g.b_H.any() and not g.b_M.any()
 
 
-# -- words as numbers --------------------------------------------------------------------------------------------------------
+# -- words as numbers ----------------------------------------------------------------------------------------
 
 
 def test_what_was_never_seen_is_unknown():
     reader = Vocabulary(["cat", "the"], ["a", "c", "t"])
     sentence = replace(tokens("The dog")[0])
-    words = tuple(replace(word, upos=tag) for word, tag in zip(sentence.words, ("DET", "ANIMAL"), strict=True))
+    words = tuple(
+        replace(word, upos=tag) for word, tag in zip(sentence.words, ("DET", "ANIMAL"), strict=True)
+    )
     row = reader.row(replace(sentence, words=words))
     assert row.shape == (3, 2 + SPELLED)
     assert row[0].tolist() == [ROOT] * 3 + [NOTHING] * (SPELLED - 1)
@@ -281,7 +337,13 @@ def test_what_was_never_seen_is_unknown():
     assert row[2].tolist() == [UNKNOWN] * 5 + [NOTHING] * (SPELLED - 3)
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Zs", "Cc", "Zl", "Zp"]), min_size=1, max_size=60), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs", "Zs", "Cc", "Zl", "Zp"]), min_size=1, max_size=60),
+        min_size=1,
+        max_size=5,
+    )
+)
 @settings(max_examples=30, deadline=None)
 def test_every_word_has_a_row_that_is_no_padding(forms):
     [sentence] = tokens(" ".join(forms))
@@ -313,12 +375,22 @@ def test_a_vocabulary_comes_back_from_its_facts(language):
 @pytest.mark.parametrize(
     "change",
     [
-        {"forms": None}, {"forms": "abc"}, {"forms": ["a", "a"]}, {"forms": ["a", 3]}, {"forms": {"a": 1}}, {"forms": [["a"]]},
-        {"characters": None}, {"characters": 3}, {"characters": [None]},
-        {"labels": "root"}, {"labels": [1]}, {"labels": None}, {"labels": {"root": 0}},
+        {"forms": None},
+        {"forms": "abc"},
+        {"forms": ["a", "a"]},
+        {"forms": ["a", 3]},
+        {"forms": {"a": 1}},
+        {"forms": [["a"]]},
+        {"characters": None},
+        {"characters": 3},
+        {"characters": [None]},
+        {"labels": "root"},
+        {"labels": [1]},
+        {"labels": None},
+        {"labels": {"root": 0}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_facts_that_are_not_as_they_were_written_are_refused(change):
     facts = {"forms": ["a"], "characters": ["a"], "labels": ["root"], **change}
     with pytest.raises(unn.DataError, match=says("config.json", "changed", *list(change)[:1])):
@@ -333,7 +405,7 @@ def test_a_treebank_in_which_no_word_occurs_twice_trains():
     assert task.reader.forms == ("w1",) and fit(network, task, config.training).step == 2
 
 
-# -- no sentence is left out ------------------------------------------------------------------------------------------------
+# -- no sentence is left out ---------------------------------------------------------------------------------
 
 
 @ENCODERS
@@ -346,7 +418,12 @@ def test_sentences_of_one_word_and_of_three_hundred_words_are_trained_on_and_par
     heads, labels = predict(result.network, SentenceExamples(treebank.sentences, task.reader, task.labels))
     assert [len(row) for row in heads] == [len(row) for row in labels] == [1, 300, 2, 1]
     assert heads[0] == heads[3] == [0] and all(row.count(0) == 1 for row in heads)
-    assert evaluate(result.network, SentenceExamples(treebank.sentences, task.reader, task.labels), task.labels).words == 304
+    assert (
+        evaluate(
+            result.network, SentenceExamples(treebank.sentences, task.reader, task.labels), task.labels
+        ).words
+        == 304
+    )
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 100))
@@ -357,7 +434,9 @@ def test_batches_hold_every_sentence_once_and_no_more_words_than_allowed(lengths
     assert sorted(k for part in parts for k in part) == list(range(len(lengths)))
     assert all(len(part) == 1 or len(part) * max(lengths[k] for k in part) <= most for part in parts)
     parts = by_length(sentences, 7)
-    assert sorted(k for part in parts for k in part) == list(range(len(lengths))) and max(map(len, parts)) <= 7
+    assert (
+        sorted(k for part in parts for k in part) == list(range(len(lengths))) and max(map(len, parts)) <= 7
+    )
 
 
 def test_predictions_are_in_the_order_of_the_sentences(language):
@@ -366,9 +445,13 @@ def test_predictions_are_in_the_order_of_the_sentences(language):
     sentences = [*language.dev.sentences[:9], *tokens("cat", "a b c", "sees"), *language.dev.sentences[:2]]
     heads, labels = predict(network, SentenceExamples(language.dev.sentences[:9], task.reader, task.labels))
     for k in range(9):
-        alone = predict(network, SentenceExamples(language.dev.sentences[k : k + 1], task.reader, task.labels))
+        alone = predict(
+            network, SentenceExamples(language.dev.sentences[k : k + 1], task.reader, task.labels)
+        )
         assert (heads[k], labels[k]) == (alone[0][0], alone[1][0])
-    parsed = parse_sentences(network, task.reader, task.labels, sentences, ParseFile(Path("."), "-", batch=40, show="heat"))
+    parsed = parse_sentences(
+        network, task.reader, task.labels, sentences, ParseFile(Path("."), "-", batch=40, show="heat")
+    )
     assert [own.heads for own in parsed[:9]] == heads
     assert [own.labels for own in parsed[:9]] == [[task.labels[k] for k in row] for row in labels]
     assert [len(own.heads) for own in parsed] == [len(sentence.words) for sentence in sentences]
@@ -387,7 +470,7 @@ def test_prediction_leaves_the_network_in_its_mode_and_draws_no_random_numbers(l
         assert network.training is mode and torch.equal(torch.get_rng_state(), state)
 
 
-# -- data --------------------------------------------------------------------------------------------------------------------
+# -- data ----------------------------------------------------------------------------------------------------
 
 
 def test_the_generated_language_is_the_same_for_the_same_seed():

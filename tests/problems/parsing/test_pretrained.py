@@ -1,4 +1,5 @@
-"""Encoders from a folder: pieces of words, windows over long sentences, vectors computed by hand, wrong folders, and a whole parser."""
+"""Encoders from a folder: pieces of words, windows over long sentences, vectors computed by hand, wrong
+folders, and a whole parser."""
 
 import builtins
 import io
@@ -17,7 +18,14 @@ from support.helpers import says
 from problems.parsing.config import ParsingConfig
 from problems.parsing.conllu.treebank import read_conllu, read_tokens
 from problems.parsing.data import Treebanks
-from problems.parsing.encoders.pretrained import MOST_PIECES, Pieces, PretrainedEncoder, cut_windows, lay_windows, most_central
+from problems.parsing.encoders.pretrained import (
+    MOST_PIECES,
+    Pieces,
+    PretrainedEncoder,
+    cut_windows,
+    lay_windows,
+    most_central,
+)
 from problems.parsing.toy import generated_treebank
 from problems.parsing.train import ParsingTask, build, reader_of
 from unn import DataError
@@ -44,9 +52,37 @@ WORDPIECES = [
     *LETTERS,
     *("##" + k for k in LETTERS if k != "s"),
 ]
-SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "hidden_dropout_prob": 0.0}
-ODD = ["\u200b", "\u200d\ufeff", "\u00ad", "\ufffd", "東", chr(0xDC80), "e\u0301", "10 000", "🙂", "\x85", "[SEP]", "</s>", "<pad>", "q" * 500]
+SPECIAL = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "hidden_dropout_prob": 0.0,
+}
+ODD = [
+    "\u200b",
+    "\u200d\ufeff",
+    "\u00ad",
+    "\ufffd",
+    "東",
+    chr(0xDC80),
+    "e\u0301",
+    "10 000",
+    "🙂",
+    "\x85",
+    "[SEP]",
+    "</s>",
+    "<pad>",
+    "q" * 500,
+]
 TREEBANK = generated_treebank(30, 0).sentences
 FOLDERS = pytest.mark.parametrize("kind", ["bert", "roberta", "unigram"])
 
@@ -63,8 +99,15 @@ def save_model(folder, config):
 def save_bert(folder, positions=64, size=None):
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(WORDPIECES) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}))
-    save_model(folder, transformers.BertConfig(vocab_size=size or len(WORDPIECES), max_position_embeddings=positions, **SIZES))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    )
+    save_model(
+        folder,
+        transformers.BertConfig(
+            vocab_size=size or len(WORDPIECES), max_position_embeddings=positions, **SIZES
+        ),
+    )
     return folder
 
 
@@ -74,7 +117,13 @@ def save_roberta(folder, tokenizer, name):
         tokenizer.model.save(str(folder))
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **SPECIAL}))
-    config = transformers.RobertaConfig(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=34, pad_token_id=1, type_vocab_size=1, **SIZES)
+    config = transformers.RobertaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        max_position_embeddings=34,
+        pad_token_id=1,
+        type_vocab_size=1,
+        **SIZES,
+    )
     save_model(folder, config)
     return folder
 
@@ -85,8 +134,11 @@ def byte_pieces(space=False):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], initial_alphabet=alphabet, show_progress=False
-    )  # fmt: skip
+        vocab_size=300,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
     tokenizer.train_from_iterator([" ".join(sentence.forms) for sentence in TREEBANK], trainer)
     return tokenizer
 
@@ -94,9 +146,19 @@ def byte_pieces(space=False):
 def unigram_pieces():
     """As those of XLM-R."""
     pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")]
-    pieces += [("▁", -3.0), ("▁the", -4.0), ("▁gar", -6.0), ("den", -6.0), ("s", -5.0), *((k, -7.0) for k in LETTERS if k != "s")]
+    pieces += [
+        ("▁", -3.0),
+        ("▁the", -4.0),
+        ("▁gar", -6.0),
+        ("den", -6.0),
+        ("s", -5.0),
+        *((k, -7.0) for k in LETTERS if k != "s"),
+    ]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=3))
-    before = [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")]
+    before = [
+        tokenizers.pre_tokenizers.WhitespaceSplit(),
+        tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always"),
+    ]
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(before)
     return tokenizer
 
@@ -122,7 +184,7 @@ def encoder_of(folder, width=8, dropout=0.0):
     return PretrainedEncoder(folder, width, dropout).eval()
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------------------
+# -- pieces --------------------------------------------------------------------------------------------------
 
 
 def test_a_row_holds_cls_and_the_pieces_of_each_word_plus_one(folders):
@@ -137,17 +199,23 @@ def test_words_are_cut_as_the_tokenizer_cuts_words_that_are_split_already(folder
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders[kind], add_prefix_space=True)
     assert tokenizer.is_fast
     for sentence in TREEBANK:
-        whole = tokenizer(list(sentence.forms), is_split_into_words=True, add_special_tokens=False)["input_ids"]
+        whole = tokenizer(list(sentence.forms), is_split_into_words=True, add_special_tokens=False)[
+            "input_ids"
+        ]
         assert [piece for form in sentence.forms for piece in reader.pieces(form)] == whole
 
 
 @pytest.mark.parametrize("space", [False, True])
 @pytest.mark.parametrize("name", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
-def test_byte_pieces_of_a_word_are_those_after_a_space_whatever_the_folder_says_of_spaces(tmp_path, name, space):
+def test_byte_pieces_of_a_word_are_those_after_a_space_whatever_the_folder_says_of_spaces(
+    tmp_path, name, space
+):
     reader = Pieces(save_roberta(tmp_path / "encoder", byte_pieces(space), name))
     pieces = tokenizers.Tokenizer.from_file(str(tmp_path / "encoder" / "tokenizer.json"))
     for form in ("the", "garden", "unseen", "東"):
-        assert [pieces.id_to_token(k) for k in reader.pieces(form)] == pieces.encode("x " + form).tokens[-len(reader.pieces(form)) :]
+        assert [pieces.id_to_token(k) for k in reader.pieces(form)] == pieces.encode("x " + form).tokens[
+            -len(reader.pieces(form)) :
+        ]
         assert pieces.id_to_token(reader.pieces(form)[0]).startswith("Ġ")
 
 
@@ -167,7 +235,11 @@ def test_a_word_of_which_nothing_is_left_is_the_unknown_token(folders):
 
 def test_of_a_word_in_many_pieces_the_first_and_the_last_eight_are_read(folders):
     found = Pieces(folders["bert"]).pieces(LETTERS)
-    assert [WORDPIECES[k] for k in found] == ["a", *("##" + k for k in LETTERS[1:8]), *("##" + k for k in LETTERS[-8:])]
+    assert [WORDPIECES[k] for k in found] == [
+        "a",
+        *("##" + k for k in LETTERS[1:8]),
+        *("##" + k for k in LETTERS[-8:]),
+    ]
 
 
 def test_no_sentence_is_too_long_for_a_row(folders):
@@ -182,14 +254,16 @@ def test_facts_are_those_of_the_tokenizer_alone_and_another_tokenizer_is_refused
     assert facts["encoder_vocabulary"] == len(WORDPIECES)
     reader.check_facts({**facts, "labels": []})
     Pieces(copied).check_facts(facts)
-    (copied / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
+    (copied / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False})
+    )
     with pytest.raises(DataError, match=says(str(copied), "tokenizer", "encoder_tokenizer", "Restore")):
         Pieces(copied).check_facts(facts)
     with pytest.raises(DataError, match=says("encoder_vocabulary", "was None")):
         reader.check_facts({})
 
 
-# -- vectors -----------------------------------------------------------------------------------------------------------------
+# -- vectors -------------------------------------------------------------------------------------------------
 
 
 def by_hand(encoder, model_ids, groups):
@@ -207,7 +281,9 @@ def test_the_vector_of_a_word_is_the_mean_over_its_pieces_and_that_of_the_root_i
     for form in sentence.forms:
         groups.append(list(range(len(ids), len(ids) + len(reader.pieces(form)))))
         ids += reader.pieces(form)
-    torch.testing.assert_close(encoder(reader.batch([sentence]))[0], by_hand(encoder, [*ids, last], groups), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        encoder(reader.batch([sentence]))[0], by_hand(encoder, [*ids, last], groups), rtol=1e-5, atol=1e-5
+    )
 
 
 @FOLDERS
@@ -248,7 +324,10 @@ def test_each_word_of_a_long_sentence_is_read(folders, kind):
         text[place] = "sees"
     with torch.no_grad():
         before, *after = encoder(reader.batch(tokens(*map(" ".join, texts))))
-    assert all(not torch.allclose(before[place + 1], other[place + 1], atol=1e-4) for place, other in zip(places, after, strict=True))
+    assert all(
+        not torch.allclose(before[place + 1], other[place + 1], atol=1e-4)
+        for place, other in zip(places, after, strict=True)
+    )
 
 
 def test_a_batch_has_vectors_where_some_rows_are_padding_alone(folders):
@@ -281,7 +360,9 @@ def test_each_word_comes_from_the_window_that_gives_it_most_context(counts, most
     ends = [sum(counts[:k]) for k in range(len(counts) + 1)]
     windows = cut_windows(ends, most)
     for word, chosen in enumerate(most_central(ends, windows)):
-        contexts = [min(ends[word] - ends[a], ends[b] - ends[word + 1]) if a <= word < b else -1 for a, b in windows]
+        contexts = [
+            min(ends[word] - ends[a], ends[b] - ends[word + 1]) if a <= word < b else -1 for a, b in windows
+        ]
         assert contexts[chosen] == max(contexts) >= 0
         start, stop = windows[chosen]
         # context is cut off only far away, unless the sentence ends there
@@ -311,7 +392,11 @@ def test_windows_of_a_batch_are_those_of_its_sentences(sentences, most):
 def test_gradients_reach_all_weights_on_which_the_states_depend(folders, kind):
     reader, encoder = Pieces(folders[kind]), encoder_of(folders[kind])
     encoder(reader.batch(TREEBANK[:4])).square().sum().backward()
-    without = {name for name, weight in encoder.named_parameters() if weight.grad is None or not weight.grad.isfinite().all()}
+    without = {
+        name
+        for name, weight in encoder.named_parameters()
+        if weight.grad is None or not weight.grad.isfinite().all()
+    }
     assert without == {"model.pooler.dense.weight", "model.pooler.dense.bias"}
     assert all(weight.requires_grad for weight in encoder.parameters())
 
@@ -344,7 +429,9 @@ def test_weights_are_those_of_the_folder_and_in_float32(folders, copied):
     model.half().save_pretrained(copied)
     found = encoder_of(copied).model
     assert all(weight.dtype == torch.float32 for weight in found.parameters())
-    torch.testing.assert_close(found.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight.float())
+    torch.testing.assert_close(
+        found.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight.float()
+    )
 
 
 def test_weights_saved_with_a_head_for_another_task_are_read_without_it(copied):
@@ -352,7 +439,10 @@ def test_weights_saved_with_a_head_for_another_task_are_read_without_it(copied):
     torch.manual_seed(5)
     whole = transformers.BertForMaskedLM(config)
     whole.save_pretrained(copied)
-    torch.testing.assert_close(encoder_of(copied).model.encoder.layer[1].output.dense.weight, whole.bert.encoder.layer[1].output.dense.weight)
+    torch.testing.assert_close(
+        encoder_of(copied).model.encoder.layer[1].output.dense.weight,
+        whole.bert.encoder.layer[1].output.dense.weight,
+    )
 
 
 def test_loading_says_nothing_and_leaves_the_settings_of_the_library_alone(folders, capfd):
@@ -363,7 +453,7 @@ def test_loading_says_nothing_and_leaves_the_settings_of_the_library_alone(folde
     assert capfd.readouterr() == ("", "")
 
 
-# -- folders that are wrong ----------------------------------------------------------------------------------------------------
+# -- folders that are wrong ----------------------------------------------------------------------------------
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
@@ -397,7 +487,11 @@ SPOILED = [
     ("config.json", None, ["has no config.json"]),
     ("config.json", b"{", ["config.json cannot be used"]),
     ("config.json", b"[]", ["config.json cannot be used"]),
-    ("config.json", b'{"model_type": "nonesuch"}', ["config.json cannot be used", "nonesuch", transformers.__version__]),
+    (
+        "config.json",
+        b'{"model_type": "nonesuch"}',
+        ["config.json cannot be used", "nonesuch", transformers.__version__],
+    ),
     (
         "config.json",
         b'{"model_type": "x", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}',
@@ -407,7 +501,11 @@ SPOILED = [
     ("tokenizer.json", b"{", ["tokenizer cannot be loaded", "again"]),
     ("tokenizer.json", b'{"version": "1.0"}', ["tokenizer cannot be loaded", "again"]),
     ("model.safetensors", b"", ["weights cannot be loaded", "model.safetensors"]),
-    ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", ["weights cannot be loaded", "again"]),
+    (
+        "model.safetensors",
+        b"version https://git-lfs.github.com/spec/v1\n",
+        ["weights cannot be loaded", "again"],
+    ),
     ("model.safetensors.index.json", b"{", ["weights cannot be loaded"]),
 ]
 
@@ -456,7 +554,9 @@ def test_a_folder_without_weights_warns_that_they_are_random(copied):
 def test_weights_that_lack_a_layer_of_the_configuration_are_refused(copied):
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(DataError, match=says(str(copied), "lack 16 tensors", "encoder.layer.2", "same model")):
+    with pytest.raises(
+        DataError, match=says(str(copied), "lack 16 tensors", "encoder.layer.2", "same model")
+    ):
         encoder_of(copied)
 
 
@@ -468,7 +568,9 @@ def test_weights_of_another_size_than_the_configuration_are_refused(copied):
 
 
 def test_an_encoder_with_a_decoder_is_refused(copied):
-    save_model(copied, transformers.T5Config(vocab_size=80, d_model=16, d_ff=24, num_layers=1, num_heads=2, d_kv=8))
+    save_model(
+        copied, transformers.T5Config(vocab_size=80, d_model=16, d_ff=24, num_layers=1, num_heads=2, d_kv=8)
+    )
     with pytest.raises(DataError, match=says(str(copied), "'t5'", "decoder", "BERT")):
         encoder_of(copied)
 
@@ -481,20 +583,27 @@ VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "
     [
         lambda: transformers.ViTConfig(image_size=32, **VISION),
         lambda: transformers.CLIPConfig(
-            text_config={"vocab_size": 80, **VISION}, vision_config={"image_size": 32, "patch_size": 16, **VISION}, projection_dim=8
+            text_config={"vocab_size": 80, **VISION},
+            vision_config={"image_size": 32, "patch_size": 16, **VISION},
+            projection_dim=8,
         ),
     ],
     ids=["images", "images and text"],
-)  # fmt: skip
+)
 def test_a_model_that_gives_no_state_for_each_piece_is_refused(copied, config):
     save_model(copied, config())
-    with pytest.raises(DataError, match=says(str(copied), "does not turn pieces of text into states", "BERT")):
+    with pytest.raises(
+        DataError, match=says(str(copied), "does not turn pieces of text into states", "BERT")
+    ):
         encoder_of(copied)
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_knows_is_refused(tmp_path):
     folder = save_bert(tmp_path / "encoder", size=40)
-    with pytest.raises(DataError, match=says(str(folder), f"id {len(WORDPIECES) - 1}", "ends at 39", "do not belong together")):
+    with pytest.raises(
+        DataError,
+        match=says(str(folder), f"id {len(WORDPIECES) - 1}", "ends at 39", "do not belong together"),
+    ):
         encoder_of(folder)
 
 
@@ -509,7 +618,9 @@ def test_an_id_that_the_model_does_not_know_is_refused(folders):
 def test_a_model_with_fewer_positions_than_one_word_can_take_is_refused(tmp_path):
     with pytest.raises(DataError, match=says("17 positions", str(MOST_PIECES + 2))):
         encoder_of(save_bert(tmp_path / "encoder", positions=17))
-    assert encoder_of(save_bert(tmp_path / "enough", positions=18))(Pieces(tmp_path / "enough").batch(tokens("gardens " * 50 + LETTERS))).shape == (
+    assert encoder_of(save_bert(tmp_path / "enough", positions=18))(
+        Pieces(tmp_path / "enough").batch(tokens("gardens " * 50 + LETTERS))
+    ).shape == (
         1,
         52,
         8,
@@ -530,12 +641,16 @@ def test_a_tokenizer_without_a_token_to_begin_with_is_refused(folders, tmp_path)
         Pieces(folder)
 
 
-# -- a whole parser ------------------------------------------------------------------------------------------------------------
+# -- a whole parser ------------------------------------------------------------------------------------------
 
 
 def config_of(folder, **options):
-    training = TrainingConfig(**{"steps": 30, "batch": 16, "rate": 5e-3, "clip": 5.0, "threads": 1, **options})
-    return ParsingConfig(encoder=str(folder), hidden=16, width=16, dropout=0.0, input_dropout=0.0, training=training)
+    training = TrainingConfig(
+        **{"steps": 30, "batch": 16, "rate": 5e-3, "clip": 5.0, "threads": 1, **options}
+    )
+    return ParsingConfig(
+        encoder=str(folder), hidden=16, width=16, dropout=0.0, input_dropout=0.0, training=training
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -549,7 +664,11 @@ def test_a_parser_on_a_folder_learns_and_trains_its_encoder(folders, kind):
     untrained = task.evaluate(network)["dev_uas"]
     fit(network, task, config.training)
     assert task.evaluate(network)["dev_uas"] > max(0.3, untrained + 0.1)
-    assert not [name for name, weight in network.named_parameters() if "model." in name and name in before and torch.equal(weight, before[name])]
+    assert not [
+        name
+        for name, weight in network.named_parameters()
+        if "model." in name and name in before and torch.equal(weight, before[name])
+    ]
 
 
 def test_a_sentence_longer_than_the_model_reads_is_trained_on(folders):
@@ -567,7 +686,9 @@ def test_a_sentence_longer_than_the_model_reads_is_trained_on(folders):
 def test_a_run_trains_evaluates_parses_and_infers_on_the_command_line(copied, tmp_path, capsysbinary):
     run, text, out = tmp_path / "run", tmp_path / "text.txt", tmp_path / "out.conllu"
     options = ["--hidden", "8", "--width", "16", "--steps", "4", "--batch", "8", "--threads", "1", "--labels"]
-    assert main(["train", "parsing", "--encoder", str(copied), *options, "--folder", str(run), "--quiet"]) == 0
+    assert (
+        main(["train", "parsing", "--encoder", str(copied), *options, "--folder", str(run), "--quiet"]) == 0
+    )
     facts = json.loads((run / "config.json").read_text())["facts"]
     Pieces(copied).check_facts(facts)
     # the weights of the run replace those of the folder

@@ -24,7 +24,21 @@ def model(t, m=2, n=2, k=2):
 
 number = 3
 """
-TINY = ["--steps", "2", "--evaluate-every", "2", "--width", "8", "--depth", "1", "--heads", "2", "--sampling-steps", "2", "--quiet"]
+TINY = [
+    "--steps",
+    "2",
+    "--evaluate-every",
+    "2",
+    "--width",
+    "8",
+    "--depth",
+    "1",
+    "--heads",
+    "2",
+    "--sampling-steps",
+    "2",
+    "--quiet",
+]
 
 
 @pytest.fixture
@@ -50,7 +64,9 @@ def test_its_samples_are_draws_from_the_program_of_the_sizes_that_are_asked_for(
     assert values["E"].shape == (5, 3, 1)
     torch.testing.assert_close(values["A"] @ values["R"], values["E"])
     every = problem.observed(config, 7, torch.Generator().manual_seed(0), {})
-    assert {name: tuple(x.shape) for name, x in every.items()} == {name: (7, *values[name].shape[1:]) for name in values}
+    assert {name: tuple(x.shape) for name, x in every.items()} == {
+        name: (7, *values[name].shape[1:]) for name in values
+    }
 
 
 def test_a_program_that_has_changed_is_not_taken_for_the_one_that_was_trained(program, tmp_path, capsys):
@@ -74,7 +90,12 @@ def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     program.unlink()
-    for command in (["sample", "--seed", "1"], ["evaluate"], ["resume", "--quiet"], ["resume", "--steps", "3", "--quiet"]):
+    for command in (
+        ["sample", "--seed", "1"],
+        ["evaluate"],
+        ["resume", "--quiet"],
+        ["resume", "--steps", "3", "--quiet"],
+    ):
         assert main([command[0], "../run", *command[1:]]) == 0, capsys.readouterr().err
     # another run of another program in the same process keeps apart
     program.write_text(MODEL.replace('"R"', '"Q"'))
@@ -87,14 +108,18 @@ def test_a_run_opens_its_own_copy_of_the_program_from_anywhere(program, tmp_path
     assert names == [{"A", "R", "C", "E"}, {"A", "Q", "C", "E"}]
 
 
-def test_a_run_from_before_programs_were_copied_opens_where_the_program_is(program, tmp_path, capsys, monkeypatch):
+def test_a_run_from_before_programs_were_copied_opens_where_the_program_is(
+    program, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "model.py:model", "--folder", "run", *TINY]) == 0
     (tmp_path / "run" / "program.py").unlink()
     assert main(["evaluate", "run"]) == 0
     program.unlink()
     capsys.readouterr()
-    assert main(["evaluate", "run"]) == 2 and "model.py: the program cannot be read" in capsys.readouterr().err
+    assert (
+        main(["evaluate", "run"]) == 2 and "model.py: the program cannot be read" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

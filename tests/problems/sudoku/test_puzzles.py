@@ -39,18 +39,25 @@ def test_puzzles_are_split_by_their_text_whatever_the_order_and_compression_of_t
     assert len(split.held_out.grids) == 2 and len(split.training.grids) == len(GRIDS) - 2
     every = merge_puzzles([split.training, split.held_out])
     assert (violated_pairs(every.grids, 2, 2) == 0).all() and (every.given.flatten(1).sum(1) == 10).all()
-    assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {tuple(grid) for grid in GRIDS.tolist()}
+    assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {
+        tuple(grid) for grid in GRIDS.tolist()
+    }
 
 
 def test_folders_have_a_split_for_each_file_and_missing_solutions_are_found(tmp_path):
     written(tmp_path, "one.txt")
     # of a grid with two empty cells in different rows, columns and digits there is one completion
-    puzzles = ["".join("0" if cell in (0, 15) else str(digit) for cell, digit in enumerate(grid)) for grid in GRIDS.tolist()]
+    puzzles = [
+        "".join("0" if cell in (0, 15) else str(digit) for cell, digit in enumerate(grid))
+        for grid in GRIDS.tolist()
+    ]
     written(tmp_path, "two.txt", puzzles)
     found = load_puzzles(str(tmp_path), 2, 2)
     assert list(found) == ["one", "two"]
     every = merge_puzzles([found["two"].training, found["two"].held_out])
-    assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {tuple(grid) for grid in GRIDS.tolist()}
+    assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {
+        tuple(grid) for grid in GRIDS.tolist()
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,14 +89,18 @@ def test_missing_truncated_and_empty_sources_are_refused(tmp_path):
         load_puzzles(str(tmp_path / "folder"), 2, 2)
 
 
-def test_half_of_the_examples_of_training_are_puzzles_and_the_files_are_found_in_the_data_folder(tmp_path, monkeypatch):
+def test_half_of_the_examples_of_training_are_puzzles_and_the_files_are_found_in_the_data_folder(
+    tmp_path, monkeypatch
+):
     written(tmp_path)
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
     problem, config = SudokuProblem(), SudokuConfig(puzzles="some.txt")
     values, observed = problem.examples(config, 40, torch.Generator().manual_seed(0), {})
     grids = values["X"].argmax(3)
     assert (violated_pairs(grids, 2, 2) == 0).all()
-    assert (observed["X"][:20].flatten(1).sum(1) == 10).all() and not (observed["X"][20:].flatten(1).sum(1) == 10).all()
+    assert (observed["X"][:20].flatten(1).sum(1) == 10).all() and not (
+        observed["X"][20:].flatten(1).sum(1) == 10
+    ).all()
     queries = problem.test_queries(config, 8, torch.Generator().manual_seed(0))
     assert list(queries) == ["", "half given", "some"]
     assert (queries["some"].given["X"].mask.flatten(1).sum(1) == 10).all()
@@ -101,6 +112,8 @@ def test_moved_puzzles_stay_puzzles_of_the_moved_grid():
     grids = GRIDS.view(-1, 4, 4) - 1
     given = torch.rand(grids.shape, generator=torch.Generator().manual_seed(0)) < 0.5
     moved, kept = move_grids(grids, given, 2, 2, torch.Generator().manual_seed(1))
-    assert (violated_pairs(moved, 2, 2) == 0).all() and torch.equal(kept.flatten(1).sum(1), given.flatten(1).sum(1))
+    assert (violated_pairs(moved, 2, 2) == 0).all() and torch.equal(
+        kept.flatten(1).sum(1), given.flatten(1).sum(1)
+    )
     again, _ = move_grids(grids, None, 2, 2, torch.Generator().manual_seed(1))
     assert torch.equal(again, moved)

@@ -65,9 +65,18 @@ def test_commands_name_a_missing_run_folder(capsys, tmp_path):
 
 @pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize(
-    "command", [["evaluate"], ["infer", "--given", "label=3", "--want", "image"], ["sample"], ["parse", "sentences.conllu"]], ids=lambda c: c[0]
+    "command",
+    [
+        ["evaluate"],
+        ["infer", "--given", "label=3", "--want", "image"],
+        ["sample"],
+        ["parse", "sentences.conllu"],
+    ],
+    ids=lambda c: c[0],
 )
-def test_every_command_that_loads_weights_refuses_those_whose_checksum_differs(capsys, digits_run, tmp_path, command):
+def test_every_command_that_loads_weights_refuses_those_whose_checksum_differs(
+    capsys, digits_run, tmp_path, command
+):
     shutil.copytree(digits_run, tmp_path / "run")
     path = tmp_path / "run" / "model.safetensors"
     content = bytearray(path.read_bytes())
@@ -116,19 +125,25 @@ def test_what_is_given_on_the_command_line_must_be_readable(capsys, digits_run, 
 )
 def test_images_on_the_command_line_must_fit(capsys, digits_run, tmp_path, array, words):
     np.save(tmp_path / "x.npy", array)
-    message = refused(capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npy'}", "--want", "label")
+    message = refused(
+        capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npy'}", "--want", "label"
+    )
     assert all(word in message for word in words)
 
 
 @pytest.mark.usefixtures("digits")
 def test_an_archive_of_arrays_is_no_image(capsys, digits_run, tmp_path):
     np.savez(tmp_path / "x.npz", image=np.zeros((8, 8)))
-    assert "x.npz" in refused(capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npz'}", "--want", "label")
+    assert "x.npz" in refused(
+        capsys, "infer", digits_run, "--given", f"image={tmp_path / 'x.npz'}", "--want", "label"
+    )
 
 
 @pytest.mark.usefixtures("digits")
 def test_wants_on_the_command_line_must_make_sense(capsys, digits_run):
-    assert "Did you mean 'image'" in refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "imag")
+    assert "Did you mean 'image'" in refused(
+        capsys, "infer", digits_run, "--given", "label=3", "--want", "imag"
+    )
     assert "is given" in refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "label")
 
 
@@ -141,14 +156,18 @@ def test_a_variable_is_given_once_on_the_command_line(capsys, digits_run):
 @pytest.mark.parametrize("rounds", ["-1", "0"])
 def test_iterations_on_the_command_line_are_at_least_one(capsys, digits_run, rounds):
     assert "iterations" in refused(capsys, "evaluate", digits_run, "--iterations", rounds)
-    message = refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "H1", "--iterations", rounds)
+    message = refused(
+        capsys, "infer", digits_run, "--given", "label=3", "--want", "H1", "--iterations", rounds
+    )
     assert "iterations" in message and rounds in message
 
 
 @pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize("out", ["none/x.png", "x.xyz"])
 def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(capsys, digits_run, tmp_path, out):
-    message = refused(capsys, "infer", digits_run, "--given", "label=3", "--want", "image", "--out", tmp_path / out)
+    message = refused(
+        capsys, "infer", digits_run, "--given", "label=3", "--want", "image", "--out", tmp_path / out
+    )
     assert out.rpartition("/")[2] in message
 
 
@@ -173,7 +192,14 @@ def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(capsys, digits
 def test_options_out_of_range_are_refused_before_a_run_folder_is_made(capsys, tmp_path, option, value):
     options = {"epochs": "1", "channels": "2", "batch": "1437", option: value}
     folder = tmp_path / "run"
-    message = refused(capsys, "train", "digits", "--folder", folder, *(part for name, text in options.items() for part in (f"--{name}", text)))
+    message = refused(
+        capsys,
+        "train",
+        "digits",
+        "--folder",
+        folder,
+        *(part for name, text in options.items() for part in (f"--{name}", text)),
+    )
     assert option in message
     assert not folder.exists()
 
@@ -181,7 +207,9 @@ def test_options_out_of_range_are_refused_before_a_run_folder_is_made(capsys, tm
 @pytest.mark.usefixtures("digits")
 def test_training_does_not_write_into_a_folder_that_holds_a_run(capsys, digits_run):
     before = (digits_run / "model.safetensors").read_bytes()
-    assert "holds a run already" in refused(capsys, "train", "digits", "--epochs", "1", "--folder", digits_run)
+    assert "holds a run already" in refused(
+        capsys, "train", "digits", "--epochs", "1", "--folder", digits_run
+    )
     assert (digits_run / "model.safetensors").read_bytes() == before
 
 
@@ -216,7 +244,10 @@ def test_a_run_whose_configuration_was_tampered_with_is_refused(capsys, digits_r
     refused(capsys, "evaluate", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--frob"], ["infer", "run", "--want", "image"], ["evaluate"], ["evaluate", "run", "--frob"]],
+)
 def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(capsys, arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
@@ -226,7 +257,12 @@ def test_commands_that_cannot_be_parsed_exit_with_code_2_and_say_where_help_is(c
 
 @pytest.mark.parametrize(
     ("verb", "words"),
-    [("evalute", "Did you mean 'evaluate'?"), ("trian", "Did you mean 'train'?"), ("frob", "Known names:"), ("nonsense", "Known names:")],
+    [
+        ("evalute", "Did you mean 'evaluate'?"),
+        ("trian", "Did you mean 'train'?"),
+        ("frob", "Known names:"),
+        ("nonsense", "Known names:"),
+    ],
 )
 def test_an_unknown_command_is_named_in_one_line_with_the_closest_known_one(capsys, verb, words):
     message = refused(capsys, verb, "digits")
@@ -305,7 +341,9 @@ def test_a_problem_that_cannot_be_used_says_why_and_spares_the_others(capsys, mo
 def test_a_place_to_write_to_that_nothing_is_written_to_is_an_error(capsys, digits_run, tmp_path):
     given = ["infer", digits_run, "--given", "label=3"]
     assert "has no picture" in refused(capsys, *given, "--want", "H1", "--out", tmp_path / "h.txt")
-    assert "give two files" in refused(capsys, *given, "--want", "image", "--out", tmp_path / "x.png", "--energy", tmp_path / "x.png")
+    assert "give two files" in refused(
+        capsys, *given, "--want", "image", "--out", tmp_path / "x.png", "--energy", tmp_path / "x.png"
+    )
     assert main([*map(str, given), "--want", "image", "--out", str(tmp_path / "x.npy"), "--json"]) == 0
     assert np.load(tmp_path / "x.npy").shape == (1, 1, 8, 8)
     assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "x.npy")]
@@ -342,7 +380,23 @@ def test_a_picture_that_fails_does_not_make_a_training_fail(capsys, monkeypatch,
         raise RuntimeError("no fonts")
 
     monkeypatch.setattr("unn.draw.draw_metrics", broken)
-    assert main(["train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "1", "--folder", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "digits",
+                "--epochs",
+                "1",
+                "--channels",
+                "2",
+                "--iterations",
+                "1",
+                "--folder",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert "trained 23 steps" in out and "no fonts" in err
 
@@ -353,7 +407,7 @@ def test_other_processes_of_a_training_print_nothing(capsys, monkeypatch):
     assert main(["problems", "--json"]) == 0 and not capsys.readouterr().out
 
 
-# -- what is missing or misspelt ---------------------------------------------------------------------------------------------
+# -- what is missing or misspelt -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("only", ["NONSENSE", "core mlp", "sudoku 16x16, batch 4"])
@@ -365,7 +419,15 @@ def test_benchmarks_without_a_case_of_that_name_are_an_error_that_lists_the_case
     monkeypatch.setattr(undirected_attention, "cases", lambda: [])
     assert "core" in only or only not in one.name
     message = refused(capsys, "bench", only, "--quick")
-    words = [repr(only), one.name, "mlp forward k=1", "trees forward", "attention growth", "Sections: core", "--quick leaves some out"]
+    words = [
+        repr(only),
+        one.name,
+        "mlp forward k=1",
+        "trees forward",
+        "attention growth",
+        "Sections: core",
+        "--quick leaves some out",
+    ]
     assert all(word in message for word in words), message
 
 
@@ -390,7 +452,9 @@ TREE = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
     ],
     ids=lambda x: x if isinstance(x, str) and "conllu" in x else "",
 )
-def test_what_is_wrong_with_a_treebank_is_said_before_what_is_wrong_with_its_name(capsys, tmp_path, name, text, words):
+def test_what_is_wrong_with_a_treebank_is_said_before_what_is_wrong_with_its_name(
+    capsys, tmp_path, name, text, words
+):
     path = tmp_path / name if text is None else conllu(tmp_path, name, text)
     message = refused(capsys, "train", "parsing", "--data", path, "--folder", tmp_path / "run")
     assert all(word in message for word in words), message
@@ -401,7 +465,12 @@ def test_a_name_is_suggested_only_where_it_is_like_the_one_that_was_typed(capsys
     for name in ("nothing", "xyz", "training"):
         message = refused(capsys, "show", name)
         assert f"unknown problem {name!r}. Known names:" in message and "Did you mean" not in message
-    for name, meant in (("sodoku", "sudoku"), ("digit", "digits"), ("parsin", "parsing"), ("factorization", "factorisation")):
+    for name, meant in (
+        ("sodoku", "sudoku"),
+        ("digit", "digits"),
+        ("parsin", "parsing"),
+        ("factorization", "factorisation"),
+    ):
         assert f"Did you mean '{meant}'?" in refused(capsys, "show", name)
 
 
@@ -415,7 +484,12 @@ def test_a_puzzle_in_a_line_needs_as_many_symbols_as_cells(capsys, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("runs/digits-01", "runs/digits-001"), ("runs/digit-001", "runs/digits-001"), ("digits-001", "runs/digits-001"), ("runs/other", None)],
+    [
+        ("runs/digits-01", "runs/digits-001"),
+        ("runs/digit-001", "runs/digits-001"),
+        ("digits-001", "runs/digits-001"),
+        ("runs/other", None),
+    ],
 )
 def test_a_run_of_a_similar_name_is_suggested(capsys, digits_run, tmp_path, monkeypatch, typed, meant):
     monkeypatch.chdir(tmp_path)
@@ -427,9 +501,16 @@ def test_a_run_of_a_similar_name_is_suggested(capsys, digits_run, tmp_path, monk
 
 @pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize(
-    ("options", "rounds"), [([], "ran 3 rounds;"), (["--iterations", "1"], "ran 1 round;"), (["--iterations", "7"], "ran 7 rounds;")]
+    ("options", "rounds"),
+    [
+        ([], "ran 3 rounds;"),
+        (["--iterations", "1"], "ran 1 round;"),
+        (["--iterations", "7"], "ran 7 rounds;"),
+    ],
 )
-def test_inference_speaks_of_options_of_the_command_line_and_takes_the_rounds_of_the_run(capsys, digits_run, options, rounds):
+def test_inference_speaks_of_options_of_the_command_line_and_takes_the_rounds_of_the_run(
+    capsys, digits_run, options, rounds
+):
     assert main(["infer", str(digits_run), "--given", "label=3", "--want", "H1", *options]) == 0
     out = capsys.readouterr().out
     assert rounds in out and "--iterations" in out and "until=" not in out and "as asked" not in out
@@ -438,7 +519,9 @@ def test_inference_speaks_of_options_of_the_command_line_and_takes_the_rounds_of
 @pytest.mark.parametrize(("iterations", "expected"), [(5, 5), (range(2, 7), 4), (None, 10)])
 def test_rounds_of_inference_are_those_of_the_network(iterations, expected):
     g = mlp()
-    unrolled = unn.Unrolled(g, given="X", want="Y", order=["H", "Y"], **({"iterations": iterations} if iterations else {}))
+    unrolled = unn.Unrolled(
+        g, given="X", want="Y", order=["H", "Y"], **({"iterations": iterations} if iterations else {})
+    )
     network = torch.nn.ModuleDict({"inner": unrolled}) if iterations else g
     run = Trained(Path(), Bare(), {}, network)
     assert Named().iterations(run) == expected

@@ -1,4 +1,5 @@
-"""The command line: what it prints, for people and for machines; what it imports; a problem of somebody else's."""
+"""The command line: what it prints, for people and for machines; what it imports; a problem of somebody
+else's."""
 
 import ast
 import inspect
@@ -32,7 +33,11 @@ ROOT = Path(__file__).parents[3]
 
 def unn_process(*arguments, folder=None, path=(), **options):
     """Start the command line in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path))), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path))),
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "unn", *map(str, arguments)], cwd=folder, env=environment, text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
@@ -53,11 +58,27 @@ def answered(capsys, *arguments):
 @pytest.fixture(scope="module")
 def digits_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    assert main(["train", "digits", "--epochs", "2", "--channels", "2", "--iterations", "1", "--folder", str(folder)]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "digits",
+                "--epochs",
+                "2",
+                "--channels",
+                "2",
+                "--iterations",
+                "1",
+                "--folder",
+                str(folder),
+            ]
+        )
+        == 0
+    )
     return folder
 
 
-# -- before torch ------------------------------------------------------------------------------------------------------------
+# -- before torch --------------------------------------------------------------------------------------------
 
 WITHOUT_TORCH = [
     ["--help"],
@@ -85,20 +106,37 @@ heavy = {{"torch", "matplotlib", "sklearn", "numpy"}} & set(sys.modules)
 sys.exit(f"imported {{heavy}}" if heavy else 0)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_comparing_runs_does_not_import_torch(digits_run):
-    script = f"import sys; from unn.cli.main import main; main(['compare', {str(digits_run)!r}]); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+    script = (
+        f"import sys; from unn.cli.main import main; main(['compare', {str(digits_run)!r}]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0 and "test_accuracy" in done.stdout
 
 
 def test_options_of_a_problem_are_those_of_its_dataclasses():
-    command, problem = parse(["train", "digits", "--gamma", "0.5", "--epochs", "7", "--precision", "bfloat16", "--quiet"])
+    command, problem = parse(
+        ["train", "digits", "--gamma", "0.5", "--epochs", "7", "--precision", "bfloat16", "--quiet"]
+    )
     assert problem.name == "digits" and isinstance(command, Train) and command.quiet
-    assert command.config.gamma == 0.5 and command.config.training.epochs == 7 and command.config.training.precision == "bfloat16"
+    assert (
+        command.config.gamma == 0.5
+        and command.config.training.epochs == 7
+        and command.config.training.precision == "bfloat16"
+    )
     assert command.config.training.batch == 64 and command.folder is None
 
 
@@ -108,7 +146,9 @@ def test_words_complete_for_every_command_and_option(capsys, shell):
         main(["--tyro-print-completion", shell])
     script = capsys.readouterr().out
     assert not stop.value.code
-    words = "problems show train baselines resume evaluate infer compare bench doctor digits gamma epochs given"
+    words = (
+        "problems show train baselines resume evaluate infer compare bench doctor digits gamma epochs given"
+    )
     assert all(word in script for word in words.split())
 
 
@@ -142,20 +182,36 @@ def help_texts():
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 yield f"{kind.name}.{field.target.id}", text.value.value
         yield kind.name, ast.get_docstring(kind)
-    for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"):
-        yield from ((f"arg at line {call.lineno}", word.value.value) for word in call.keywords if word.arg == "help")
-    for config in (TrainingConfig, DigitsConfig, DescentOptions, DenoiserOptions, RegressorOptions, VAEACOptions):
+    for call in (
+        node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "arg"
+    ):
+        yield from (
+            (f"arg at line {call.lineno}", word.value.value) for word in call.keywords if word.arg == "help"
+        )
+    for config in (
+        TrainingConfig,
+        DigitsConfig,
+        DescentOptions,
+        DenoiserOptions,
+        RegressorOptions,
+        VAEACOptions,
+    ):
         attributes = inspect.getdoc(config).split("Attributes:")[1]
         for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.M):
             yield f"{config.__name__}.{name}", " ".join(text.split())
 
 
-@pytest.mark.parametrize(("option", "text"), list(help_texts()), ids=lambda x: x if "." in x[:-1] and " " not in x else "")
+@pytest.mark.parametrize(
+    ("option", "text"), list(help_texts()), ids=lambda x: x if "." in x[:-1] and " " not in x else ""
+)
 def test_help_is_written_in_whole_sentences(option, text):
     assert text[0].isupper() and text.endswith("."), f"{option}: {text}"
 
 
-# -- each command ------------------------------------------------------------------------------------------------------------
+# -- each command --------------------------------------------------------------------------------------------
 
 
 def test_problems_are_listed_with_their_summaries(capsys):
@@ -165,7 +221,12 @@ def test_problems_are_listed_with_their_summaries(capsys):
 
 def test_show_explains_and_draws_the_graph_and_its_adjacency(capsys, tmp_path):
     found = answered(capsys, "show", "digits", "--channels", "2", "--out", tmp_path, "--theme", "dark")
-    assert "softmax" in found["explanation"] and found["nodes"] == {"image": 64, "H1": 72, "H2": 64, "label": 1}
+    assert "softmax" in found["explanation"] and found["nodes"] == {
+        "image": 64,
+        "H1": 72,
+        "H2": 64,
+        "label": 1,
+    }
     assert {path.name for path in tmp_path.iterdir()} == {"graph.svg", "adjacency.png"}
     assert main(["show", "digits", "--channels", "2"]) == 0
     text = capsys.readouterr().out
@@ -187,8 +248,18 @@ def test_a_run_says_what_it_was_made_with(digits_run):
 
 def test_inference_draws_the_energy_by_factor_and_saves_values(capsys, digits_run, tmp_path):
     found = answered(
-        capsys, "infer", digits_run, "--given", "label=3", "--want", "H1", "--out", tmp_path / "h.npy", "--energy", tmp_path / "e.png"
-    )  # fmt: skip
+        capsys,
+        "infer",
+        digits_run,
+        "--given",
+        "label=3",
+        "--want",
+        "H1",
+        "--out",
+        tmp_path / "h.npy",
+        "--energy",
+        tmp_path / "e.png",
+    )
     import numpy as np
 
     assert np.load(tmp_path / "h.npy").shape == (1, 2, 6, 6) and len(found["H1"]) == 2
@@ -197,9 +268,13 @@ def test_inference_draws_the_energy_by_factor_and_saves_values(capsys, digits_ru
 
 def test_runs_are_compared_by_the_options_in_which_they_differ(capsys, digits_run, tmp_path):
     other = tmp_path / "other"
-    answered(capsys, "train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "2", "--folder", other)
+    answered(
+        capsys, "train", "digits", "--epochs", "1", "--channels", "2", "--iterations", "2", "--folder", other
+    )
     rows = answered(capsys, "compare", digits_run, other, "--out", tmp_path / "both.png")["runs"]
-    assert [row["model.iterations"] for row in rows] == [1, 2] and [row["training.epochs"] for row in rows] == [2, 1]
+    assert [row["model.iterations"] for row in rows] == [1, 2] and [
+        row["training.epochs"] for row in rows
+    ] == [2, 1]
     assert "channels" not in rows[0] and rows[0]["test_accuracy"] > 0
     assert (tmp_path / "both.png").stat().st_size > 1000
     assert main(["compare", str(tmp_path)]) == 2 and "no run folder" in capsys.readouterr().err
@@ -242,7 +317,7 @@ def test_a_broken_problem_of_somebody_else_is_named_by_the_doctor_and_spares_the
     assert main(["train", "broken"]) == 2 and "no_such_module" in capsys.readouterr().err
 
 
-# -- terminals ---------------------------------------------------------------------------------------------------------------
+# -- terminals -----------------------------------------------------------------------------------------------
 
 QUICK = ["--epochs", "2", "--channels", "2", "--iterations", "1"]
 
@@ -277,7 +352,20 @@ def test_training_shows_a_bar_on_a_terminal(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_resuming_gives_the_numbers_of_one_that_was_not(number, tmp_path):
-    options = ["train", "digits", "--epochs", "40", "--channels", "2", "--iterations", "1", "--threads", "1", "--checkpoint-every", "1000000"]
+    options = [
+        "train",
+        "digits",
+        "--epochs",
+        "40",
+        "--channels",
+        "2",
+        "--iterations",
+        "1",
+        "--threads",
+        "1",
+        "--checkpoint-every",
+        "1000000",
+    ]
     process = unn_process(*options, "--folder", tmp_path / "run")
     begun = time.monotonic()
     while len(runs.read_metrics(tmp_path / "run")) < 3 and time.monotonic() - begun < 120:
@@ -289,8 +377,12 @@ def test_an_interrupted_run_is_saved_and_resuming_gives_the_numbers_of_one_that_
     assert len(steps) == 1 and 3 * 23 <= steps[0] < 40 * 23
     finished(unn_process("resume", tmp_path / "run"))
     finished(unn_process(*options, "--folder", tmp_path / "whole"))
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-    assert without_times(runs.read_metrics(tmp_path / "run")) == without_times(runs.read_metrics(tmp_path / "whole"))
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+    assert without_times(runs.read_metrics(tmp_path / "run")) == without_times(
+        runs.read_metrics(tmp_path / "whole")
+    )
 
 
 def test_a_run_that_has_not_finished_can_be_evaluated_from_its_checkpoint(capsys, digits_run, tmp_path):
@@ -304,16 +396,28 @@ def test_a_run_that_has_not_finished_can_be_evaluated_from_its_checkpoint(capsys
     assert "neither final weights nor a checkpoint" in capsys.readouterr().err
 
 
-# -- somebody else's package -------------------------------------------------------------------------------------------------
+# -- somebody else's package ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A package with a problem and a factor of its own, installed by pip into a folder."""
     target = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+    ]
     source = ROOT / "tests" / "third_party" / "phases"
-    done = subprocess.run([*pip, "--target", str(target), str(source)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*pip, "--target", str(target), str(source)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return target
 
@@ -332,7 +436,9 @@ def test_a_problem_and_factor_of_another_package_have_all_commands(installed, tm
     assert inferred["output"] == pytest.approx([0.2913, 0.5370, -0.7163], abs=0.02)
     assert data("show", "phases")["nodes"] == {"source": 4, "output": 4}
     assert data("resume", "run")["step"] == 200
-    assert data("size", "run") == {"parameters": 3} and "Count the parameters" in finished(unn_process("--help", path=[installed]))
+    assert data("size", "run") == {"parameters": 3} and "Count the parameters" in finished(
+        unn_process("--help", path=[installed])
+    )
     for arguments, words in (
         (("broken", "run"), ["'broken' (phases.verb:Missing) cannot be loaded"]),
         (("sample", "run"), ["'phases' has no generative model", "sudoku"]),
@@ -359,18 +465,26 @@ def test_an_engine_and_a_problem_of_another_package_have_all_commands_and_each_o
     assert matrix["waves"]["neighbours"] is None and matrix["waves"]["descent"] is None
     assert matrix["sudoku"]["neighbours"] is None and "cannot be loaded" in matrix["sudoku"]["broken"]
     assert "--bandwidth" in run("train", "waves", "--engine", "neighbours", "--help")
-    report = json.loads(run("train", "waves", "--engine", "neighbours", "--steps", 30, "--folder", "near", "--json"))
+    report = json.loads(
+        run("train", "waves", "--engine", "neighbours", "--steps", 30, "--folder", "near", "--json")
+    )
     assert report["rmse"] < 0.4
     assert json.loads(run("evaluate", "near", "--json"))["1"]["rmse"] < 0.4
-    values = json.loads(run("sample", "near", "--given", "phase=0,1", "--count", 2, "--seed", 1, "--json"))["values"]
+    values = json.loads(run("sample", "near", "--given", "phase=0,1", "--count", 2, "--seed", 1, "--json"))[
+        "values"
+    ]
     assert values["phase"] == [[0, 1]] * 2 and abs(values["x"][0][0]) < 0.3
     assert json.loads(run("resume", "near", "--steps", 40, "--json"))["step"] == 40
     for words in ("neighbours", "unn sample", "descent"):
         assert words in refusal("infer", "near", "--given", "phase=0,1", "--want", "x")
     # an engine of another package on a problem of this one, and the other way round
-    report = json.loads(run("train", "sorting", "--engine", "neighbours", "--steps", 5, "--folder", "sorted", "--json"))
+    report = json.loads(
+        run("train", "sorting", "--engine", "neighbours", "--steps", 5, "--folder", "sorted", "--json")
+    )
     assert 0 <= report["permutations"] <= 1
-    trained = run("train", "waves", "--engine", "descent", "--steps", 100, "--rate", "0.05", "--folder", "descent")
+    trained = run(
+        "train", "waves", "--engine", "descent", "--steps", 100, "--rate", "0.05", "--folder", "descent"
+    )
     assert "rmse" in trained
     assert "phase" in run("infer", "descent", "--given", "x=0,0.8,0.9,0.1,-0.8,-1", "--want", "phase")
     assert "descent" in refusal("sample", "descent")

@@ -21,7 +21,10 @@ from unn.errors import suggest
         (lambda g: unn.infer(g, {"X": X}, sizes="n"), ["sizes", "mapping"]),
         (lambda g: unn.infer(g, {"X": X}, generator=3), ["generator", "manual_seed"]),
         (lambda g: unn.Unrolled(g, "X", "Y")(X, generator=3), ["generator", "manual_seed"]),
-        (lambda g: torch.func.vmap(lambda x: unn.Unrolled(g, "X", "Y")(x[None]))(X), ["vmap", "check_values=False"]),
+        (
+            lambda g: torch.func.vmap(lambda x: unn.Unrolled(g, "X", "Y")(x[None]))(X),
+            ["vmap", "check_values=False"],
+        ),
         (lambda g: unn.FactorGraph("large", x=2**40).parameter("b", "x"), ["'b'", "4,398,046,511,104 bytes"]),
         (lambda g: unn.FactorGraph("large", x=2**70).parameter("b", "x"), ["'b'", "bytes"]),
         (lambda g: unn.infer(g, {"X": X}, trace="yes"), ["trace", "'yes'"]),
@@ -75,7 +78,9 @@ def test_lengths_of_any_integer_type_fit_long_axes(dtype):
     g = unn.FactorGraph("long", d=1)
     x, y = g.variable("X", "n d", unn.SquaredNorm()), g.variable("Y", "n d", unn.SquaredNorm())
     g.factor(Multilinear(x["i d"], y["i d"]))
-    out = unn.infer(g, {"X": torch.ones(1, 200, 1)}, order=["Y"], lengths={"n": torch.tensor([100], dtype=dtype)})
+    out = unn.infer(
+        g, {"X": torch.ones(1, 200, 1)}, order=["Y"], lengths={"n": torch.tensor([100], dtype=dtype)}
+    )
     assert out["Y"].sum() == 100
 
 
@@ -86,7 +91,9 @@ def test_axes_may_have_the_names_of_arguments():
     assert g.adjacency().count == 6 and g.depth() >= 0
     dynamic = unn.FactorGraph("dynamic")
     dynamic.factor(Multilinear(dynamic.variable("X", "self name", unn.SquaredNorm())["i j"]))
-    assert dynamic.adjacency(**{"self": 2, "name": 2}).count == 4 and dynamic.symmetries(**{"self": 2, "name": 2})
+    assert dynamic.adjacency(**{"self": 2, "name": 2}).count == 4 and dynamic.symmetries(
+        **{"self": 2, "name": 2}
+    )
 
 
 def test_weights_for_a_parameter_without_a_size_are_refused_with_the_axis_that_lacks_one():

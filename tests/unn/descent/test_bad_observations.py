@@ -8,7 +8,7 @@ from support.helpers import INF, NAN, UNIFORM, X, done_or_refused, images, mlp, 
 import unn
 from factors import Directed, Multilinear
 
-# -- observations --------------------------------------------------------------------------------------------------------
+# -- observations --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,11 @@ def test_observations_must_fit_the_declaration(value, words):
         lambda: unn.infer(g, {"X": value}),
         lambda: unn.Unrolled(g, "X", "Y")(value),
         lambda: unn.infer(g, {"X": unn.Partial(value, torch.ones(2, 4, dtype=torch.bool))}),
-        lambda: unn.infer(g, {}, initial={"X": value}) if isinstance(value, torch.Tensor) else unn.infer(g, {"X": value}),
+        lambda: (
+            unn.infer(g, {}, initial={"X": value})
+            if isinstance(value, torch.Tensor)
+            else unn.infer(g, {"X": value})
+        ),
     ):
         with pytest.raises(unn.ObservationError, match=says("variable 'X'", *words)):
             attempt()
@@ -96,7 +100,15 @@ def test_observations_lie_in_the_domain_of_their_regularizer(regularizer, entry)
     inside = regularizer.mirror(torch.zeros(1, 3))
     assert unn.infer(g, {"X": inside})["Y"].equal(inside)
     bad = torch.cat([inside, torch.full((1, 3), entry)])
-    words = says("variable 'X'", "1 of 2 batch elements", "outside the domain", repr(regularizer), regularizer.formula, "batch element 1", "rescale")
+    words = says(
+        "variable 'X'",
+        "1 of 2 batch elements",
+        "outside the domain",
+        repr(regularizer),
+        regularizer.formula,
+        "batch element 1",
+        "rescale",
+    )
     everything = torch.ones(2, 3, dtype=torch.bool)
     for attempt in (
         lambda: unn.infer(g, {"X": bad}),
@@ -106,7 +118,9 @@ def test_observations_lie_in_the_domain_of_their_regularizer(regularizer, entry)
     ):
         with pytest.raises(unn.ObservationError, match=words):
             attempt()
-    assert (g.energy({"X": bad, "Y": bad}) == torch.tensor([g.energy({"X": inside, "Y": inside}).item(), INF])).tolist() == [True, True]
+    assert (
+        g.energy({"X": bad, "Y": bad}) == torch.tensor([g.energy({"X": inside, "Y": inside}).item(), INF])
+    ).tolist() == [True, True]
 
 
 def test_observations_that_require_gradients_are_checked_without_a_warning():
@@ -118,12 +132,18 @@ def test_observations_that_require_gradients_are_checked_without_a_warning():
         unn.infer(g, {"H": torch.full((2, 5), 3.0, requires_grad=True)})
 
 
-# -- nothing, everything, wanting ------------------------------------------------------------------------------------------
+# -- nothing, everything, wanting ----------------------------------------------------------------------------
 
 
 def test_nothing_given_is_refused():
-    for attempt in (lambda: unn.infer(mlp(), {}), lambda: unn.infer(mlp(), {}, initial={}), lambda: unn.infer(mlp(), {}, order=["X", "H", "Y"])):
-        with pytest.raises(unn.InferenceError, match=says("graph 'mlp'", "nothing is given", "X, H, Y", "initial=")):
+    for attempt in (
+        lambda: unn.infer(mlp(), {}),
+        lambda: unn.infer(mlp(), {}, initial={}),
+        lambda: unn.infer(mlp(), {}, order=["X", "H", "Y"]),
+    ):
+        with pytest.raises(
+            unn.InferenceError, match=says("graph 'mlp'", "nothing is given", "X, H, Y", "initial=")
+        ):
             attempt()
     with pytest.raises(unn.UnnError):
         unn.infer(unn.FactorGraph("empty"), {})
@@ -133,7 +153,9 @@ def test_nothing_given_is_refused():
 
 @pytest.mark.parametrize("order", [None, ["H"], ["H", "Y"]])
 def test_everything_given_is_refused(order):
-    with pytest.raises(unn.InferenceError, match=says("graph 'mlp'", "every variable is given", "nothing is left to infer")):
+    with pytest.raises(
+        unn.InferenceError, match=says("graph 'mlp'", "every variable is given", "nothing is left to infer")
+    ):
         unn.infer(mlp(), {"X": X, "H": torch.zeros(2, 5), "Y": UNIFORM}, order=order)
 
 
@@ -142,7 +164,10 @@ def test_what_is_wanted_can_be_reached_and_is_not_given():
     g.variable("alone", "pixel", unn.SquaredNorm())
     g.factor(Multilinear(g["alone"]["i"]))
     for run in (lambda want: unn.infer(g, {"X": X}, want=want), lambda want: unn.Unrolled(g, "X", want)):
-        with pytest.raises(unn.InferenceError, match=says("want", "'alone'", "cannot be reached", "(X)", "no chain of factors")):
+        with pytest.raises(
+            unn.InferenceError,
+            match=says("want", "'alone'", "cannot be reached", "(X)", "no chain of factors"),
+        ):
             run("alone")
         with pytest.raises(unn.InferenceError, match=says("want", "'X'", "is given", "another one")):
             run(["Y", "X"])
@@ -185,7 +210,7 @@ def test_a_whole_observation_of_a_variable_in_the_order_is_refused_by_an_unrolle
         net(X)
 
 
-# -- energies --------------------------------------------------------------------------------------------------------------
+# -- energies ------------------------------------------------------------------------------------------------
 
 
 def test_an_energy_needs_every_variable():
@@ -195,7 +220,9 @@ def test_an_energy_needs_every_variable():
         g.energy({"X": X, "Y": UNIFORM})
     with pytest.raises(unn.ObservationError, match=says("unknown variable 'Q'")):
         g.energy({**values, "Q": X})
-    with pytest.raises(unn.ObservationError, match=says("variable 'H'", "axis 'hidden'", "size 4", "expected 5")):
+    with pytest.raises(
+        unn.ObservationError, match=says("variable 'H'", "axis 'hidden'", "size 4", "expected 5")
+    ):
         g.energy({**values, "H": X})
     with pytest.raises(unn.ObservationError, match=says("variable 'H'", "torch.Tensor", "str")):
         g.energy({**values, "H": "zero"})
@@ -207,13 +234,16 @@ def test_an_energy_of_a_partial_observation_is_refused():
         mlp().energy({"X": unn.Partial(X, X > 0), "H": torch.zeros(2, 5), "Y": UNIFORM})
 
 
-# -- lengths -----------------------------------------------------------------------------------------------------------------
+# -- lengths -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("length", "words"),
     [
-        (torch.tensor([0, 2]), ["batch element 0", "length 0", "size 4", "1 to that size", "empty sequences"]),
+        (
+            torch.tensor([0, 2]),
+            ["batch element 0", "length 0", "size 4", "1 to that size", "empty sequences"],
+        ),
         (torch.tensor([-1, 2]), ["batch element 0", "length -1"]),
         (torch.tensor([1, 5]), ["batch element 1", "length 5", "size 4"]),
         (torch.tensor([1.0, 2.0]), ["whole numbers", "(2,)", "float32"]),
@@ -239,7 +269,11 @@ def test_lengths_are_whole_numbers_from_one_to_the_size_of_their_axis(length, wo
 
 def test_lengths_are_checked_on_axes_that_only_a_constant_has():
     g = unn.FactorGraph("g", d=2)
-    x, y, c = g.variable("X", "d", unn.SquaredNorm()), g.variable("Y", "d", unn.SquaredNorm()), g.constant("C", "n d")
+    x, y, c = (
+        g.variable("X", "d", unn.SquaredNorm()),
+        g.variable("Y", "d", unn.SquaredNorm()),
+        g.constant("C", "n d"),
+    )
     g.factor(Multilinear(x["i"], y["i"], c["n i"]))
     for length in ([0, 2], [1, 9]):
         with pytest.raises(unn.ObservationError, match=says("lengths", "'n'")):
@@ -256,7 +290,11 @@ def test_lengths_of_tied_axes_do_not_contradict():
 
 def attempt_padded(g, given, cut, **options):
     """Padded to 6 rows with length 4, and cut to 4 rows: equal, or refused with an error of this package."""
-    padded = done_or_refused(lambda: unn.infer(g, given, lengths={"row": torch.tensor([4])}, **options), "lengths", error=unn.ObservationError)
+    padded = done_or_refused(
+        lambda: unn.infer(g, given, lengths={"row": torch.tensor([4])}, **options),
+        "lengths",
+        error=unn.ObservationError,
+    )
     if padded is not None:
         alone = unn.infer(g, {name: cut(x) for name, x in given.items()}, **options)
         torch.testing.assert_close(padded.energy[-1], alone.energy[-1], rtol=1e-5, atol=1e-5)
@@ -271,7 +309,9 @@ def test_padding_is_left_out_of_directed_factors_or_refused():
 
 
 def test_padding_is_left_out_of_convolutions_or_refused():
-    attempt_padded(images(row=None, column=None, channel=1), {"X": torch.rand(1, 1, 6, 6)}, lambda v: v[:, :, :4])
+    attempt_padded(
+        images(row=None, column=None, channel=1), {"X": torch.rand(1, 1, 6, 6)}, lambda v: v[:, :, :4]
+    )
 
 
 def test_padding_is_left_out_of_sums_over_another_letter_or_refused():
@@ -280,7 +320,9 @@ def test_padding_is_left_out_of_sums_over_another_letter_or_refused():
     x, h = g.variable("X", "row", unn.SquaredNorm()), g.variable("H", "row", unn.SquaredNorm())
     g.factor(Multilinear(h["i"], x["i"], g.parameter("b", "row", init="ones")["j"]))
     x = torch.randn(1, 6)
-    out = done_or_refused(lambda: unn.infer(g, {"X": x}, lengths={"row": torch.tensor([4])}), "'b'", error=unn.ObservationError)
+    out = done_or_refused(
+        lambda: unn.infer(g, {"X": x}, lengths={"row": torch.tensor([4])}), "'b'", error=unn.ObservationError
+    )
     if out is not None:
         torch.testing.assert_close(out["H"][:, :4], 4 * x[:, :4])
 
@@ -290,11 +332,14 @@ def test_a_parameter_summed_over_padding_is_refused_by_name():
     x, z = g.variable("X", "row", unn.SquaredNorm()), g.variable("Z", "", unn.SquaredNorm())
     g.factor(Multilinear(z[""], g.parameter("b", "row", init="ones")["j"]))
     g.factor(Multilinear(x["i"], z[""]))
-    with pytest.raises(unn.ObservationError, match=says("lengths", "'Multilinear(Z, b)'", "parameter 'b'", "'row'", "constant of ones")):
+    with pytest.raises(
+        unn.ObservationError,
+        match=says("lengths", "'Multilinear(Z, b)'", "parameter 'b'", "'row'", "constant of ones"),
+    ):
         unn.infer(g, {"X": torch.randn(1, 6)}, lengths={"row": torch.tensor([4])})
 
 
-# -- orders and iterations -----------------------------------------------------------------------------------------------
+# -- orders and iterations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,13 +358,18 @@ def test_a_parameter_summed_over_padding_is_refused_by_name():
     ],
 )
 def test_orders_list_every_free_variable_and_nothing_else(order, words):
-    for attempt in (lambda: unn.infer(mlp(), {"X": X}, order=order), lambda: unn.Unrolled(mlp(), "X", "H", order=order)):
+    for attempt in (
+        lambda: unn.infer(mlp(), {"X": X}, order=order),
+        lambda: unn.Unrolled(mlp(), "X", "H", order=order),
+    ):
         with pytest.raises(unn.InferenceError, match=says("order", *words)):
             attempt()
 
 
 def test_an_order_does_not_name_what_is_given():
-    with pytest.raises(unn.InferenceError, match=says("order", "'X'", "is given", "cannot be updated", "leave it out")):
+    with pytest.raises(
+        unn.InferenceError, match=says("order", "'X'", "is given", "cannot be updated", "leave it out")
+    ):
         unn.infer(mlp(), {"X": X}, order=["H", "X", "Y"])
 
 
@@ -352,7 +402,10 @@ def test_the_last_of_an_order_is_a_name(kind):
         unn.infer(mlp(), {"X": X}, order=kind(["H", "Y"], last=5))
 
 
-@pytest.mark.parametrize("iterations", [0, -1, True, False, 1.0, "3", [3], torch.tensor(3), range(0), range(0, 3), range(-2, 5), range(5, 1)])
+@pytest.mark.parametrize(
+    "iterations",
+    [0, -1, True, False, 1.0, "3", [3], torch.tensor(3), range(0), range(0, 3), range(-2, 5), range(5, 1)],
+)
 def test_iterations_are_whole_numbers_from_one(iterations):
     for attempt in (
         lambda: unn.infer(mlp(), {"X": X}, iterations=iterations),
@@ -369,7 +422,7 @@ def test_a_tolerance_is_a_positive_number(until):
         unn.infer(mlp(), {"X": X}, until=until)
 
 
-# -- partial observations, initial values, dropout ---------------------------------------------------------------------------
+# -- partial observations, initial values, dropout -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,7 +451,10 @@ def test_a_mask_does_not_split_a_row_whose_entries_depend_on_one_another(regular
     mask = torch.zeros(1, 2, 3, dtype=torch.bool)
     mask[0, 1, 2] = True
     value = torch.full((1, 2, 3), 1 / 3)
-    with pytest.raises(unn.ObservationError, match=says("variable 'S'", "mask", "axis 'k'", repr(regularizer), "whole rows or none")):
+    with pytest.raises(
+        unn.ObservationError,
+        match=says("variable 'S'", "mask", "axis 'k'", repr(regularizer), "whole rows or none"),
+    ):
         unn.infer(g, {"S": unn.Partial(value, mask)})
     mask[0, 1] = True
     assert unn.infer(g, {"S": unn.Partial(value, mask)})["S"][0, 1].allclose(value[0, 1])
@@ -426,7 +482,11 @@ def test_a_mask_is_checked_along_the_axis_that_is_normalised_when_its_name_occur
         (unn.InferenceError, {"X": X}, ["'X'", "is given", "drop one"]),
         (unn.InferenceError, {"W": "zero"}, ["unknown variable 'W'"]),
         (unn.ObservationError, {"Y": 2 * UNIFORM}, ["'Y'", "outside the domain", "Entropy()", "sum to 2"]),
-        (unn.ObservationError, {"H": torch.full((2, 5), -1.5)}, ["'H'", "outside the domain", "SignedEntropy()"]),
+        (
+            unn.ObservationError,
+            {"H": torch.full((2, 5), -1.5)},
+            ["'H'", "outside the domain", "SignedEntropy()"],
+        ),
         (unn.ObservationError, {"H": torch.full((2, 5), NAN)}, ["'H'", "NaN"]),
         (unn.ObservationError, {"H": torch.zeros(2, 4)}, ["'H'", "axis 'hidden'", "size 4", "expected 5"]),
         (unn.ObservationError, {"H": torch.zeros(2, 5, device="meta")}, ["'H'", "device meta"]),
@@ -461,6 +521,9 @@ def test_initial_values_are_words_or_tensors_inside_the_domain(error, initial, w
     ],
 )
 def test_dropout_is_a_probability_or_a_mask_on_inferred_elementwise_variables(dropout, words):
-    for attempt in (lambda: unn.infer(mlp(), {"X": X}, dropout=dropout), lambda: unn.Unrolled(mlp(), "X", "Y", dropout=dropout).train()(X)):
+    for attempt in (
+        lambda: unn.infer(mlp(), {"X": X}, dropout=dropout),
+        lambda: unn.Unrolled(mlp(), "X", "Y", dropout=dropout).train()(X),
+    ):
         with pytest.raises(unn.InferenceError, match=says("dropout", *words)):
             attempt()

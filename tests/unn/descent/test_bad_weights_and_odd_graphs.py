@@ -10,7 +10,7 @@ from support.helpers import INF, NAN, UNIFORM, X, mlp, says, unchanged, with_ent
 import unn
 from factors import Multilinear
 
-# -- nothing is changed by a mistake ---------------------------------------------------------------------------------------
+# -- nothing is changed by a mistake -------------------------------------------------------------------------
 
 
 def test_a_failed_declaration_leaves_the_graph_usable():
@@ -47,9 +47,20 @@ def test_a_failed_declaration_leaves_the_graph_usable():
 
 def test_a_failed_factor_does_not_tie_axes():
     g = unn.FactorGraph("g", m=3)
-    a, b, c = (g.variable(name, axis, unn.SquaredNorm()) for name, axis in (("A", "n"), ("B", "m"), ("C", "p q")))
+    a, b, c = (
+        g.variable(name, axis, unn.SquaredNorm()) for name, axis in (("A", "n"), ("B", "m"), ("C", "p q"))
+    )
     with pytest.raises(unn.DeclarationError):
-        g.factor(Multilinear(a["i"], c["i j"], b["j"], b["(j k)"], b["(k j)"], g.constant("T", "n m", torch.ones(2, 3))["j i"]))
+        g.factor(
+            Multilinear(
+                a["i"],
+                c["i j"],
+                b["j"],
+                b["(j k)"],
+                b["(k j)"],
+                g.constant("T", "n m", torch.ones(2, 3))["j i"],
+            )
+        )
     g.factor(Multilinear(a["i"], b["j"]))
     assert unn.infer(g, {"A": torch.ones(1, 2)}, sizes={"p": 4, "q": 5})["C"].shape == (1, 4, 5)
 
@@ -87,7 +98,7 @@ def test_a_constant_keeps_its_value_when_the_tensor_it_was_made_from_changes():
     assert g.C.tolist() == [1, 1]
 
 
-# -- divergence ------------------------------------------------------------------------------------------------------------
+# -- divergence ----------------------------------------------------------------------------------------------
 
 
 def coupled(weight, axes="n", dtype=torch.float64):
@@ -118,14 +129,24 @@ def test_an_unbounded_quadratic_energy_ends_as_unbounded_with_finite_values(dtyp
 
 
 def test_the_message_about_an_unbounded_energy_is_a_sentence():
-    out = unn.infer(coupled(3.0), {}, initial={"A": torch.ones(1, 2, dtype=torch.float64)}, order=["B", "A"], iterations=1000)
+    out = unn.infer(
+        coupled(3.0),
+        {},
+        initial={"A": torch.ones(1, 2, dtype=torch.float64)},
+        order=["B", "A"],
+        iterations=1000,
+    )
     assert "is depends" not in out.message
 
 
 @pytest.mark.parametrize("regularizer", [unn.Entropy(), unn.SimplexNorm(), unn.TsallisEntropy(1.5)])
 def test_weightless_attention_ends_as_unbounded_with_finite_values(regularizer):
     g = unn.FactorGraph("attention", d=4, n=3, m=3)
-    q, k, s = g.variable("Q", "n d", unn.SquaredNorm()), g.variable("K", "m d", unn.SquaredNorm()), g.variable("S", "n m", regularizer)
+    q, k, s = (
+        g.variable("Q", "n d", unn.SquaredNorm()),
+        g.variable("K", "m d", unn.SquaredNorm()),
+        g.variable("S", "n m", regularizer),
+    )
     g.factor(Multilinear(s["n m"], q["n d"], k["m d"]))
     assert g.boundedness().bound is unn.Bound.UNBOUNDED
     generator = torch.Generator().manual_seed(0)
@@ -157,7 +178,11 @@ def test_weightless_attention_ends_as_unbounded_with_finite_values(regularizer):
 )
 def test_a_nan_parameter_ends_as_not_a_number_with_finite_values(regularizer):
     g = unn.FactorGraph("g", n=2, m=3)
-    x, h, y = g.variable("X", "n", unn.SquaredNorm()), g.variable("H", "n", unn.SquaredNorm()), g.variable("Y", "m", regularizer)
+    x, h, y = (
+        g.variable("X", "n", unn.SquaredNorm()),
+        g.variable("H", "n", unn.SquaredNorm()),
+        g.variable("Y", "m", regularizer),
+    )
     w = g.parameter("W", "m n", init="ones")
     g.factor(Multilinear(h["i"], x["i"]))
     g.factor(Multilinear(y["j"], w["j i"], h["i"]))
@@ -176,7 +201,9 @@ def test_a_nan_parameter_of_a_scalar_ends_as_not_a_number():
     assert out["B"].isfinite().all()
 
 
-@pytest.mark.parametrize("regularizer", [unn.Entropy(), unn.SimplexNorm(), unn.TsallisEntropy(1.5), unn.Ball(), unn.SquaredNorm()])
+@pytest.mark.parametrize(
+    "regularizer", [unn.Entropy(), unn.SimplexNorm(), unn.TsallisEntropy(1.5), unn.Ball(), unn.SquaredNorm()]
+)
 @pytest.mark.parametrize("value", [INF, -INF])
 def test_an_infinite_parameter_never_ends_in_a_traceback_or_outside_the_domain(regularizer, value):
     g = unn.FactorGraph("g", n=2, m=3)
@@ -197,7 +224,7 @@ def test_only_the_batch_elements_that_diverged_are_counted():
     assert out["A"][0].tolist() == [0, 0]
 
 
-# -- odd, but legal ------------------------------------------------------------------------------------------------------------
+# -- odd, but legal ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shift", [-9, -4, -3, -1, 1, 2, 3, 4, 9])
@@ -268,7 +295,11 @@ def test_scalars_and_axes_of_size_one_run_like_any_other():
     g.factor(Multilinear(a[""], v["i"], b["i"]))
     out = unn.infer(g, {"B": torch.ones(3, 1)}, until=1e-6)
     torch.testing.assert_close(out["A"], torch.tensor([2.0, 2.0, 2.0]).tanh())
-    part = unn.infer(g, {"A": unn.Partial(torch.full((2,), 0.5), torch.tensor([True, False])), "B": torch.ones(2, 1)}, order=["A"])
+    part = unn.infer(
+        g,
+        {"A": unn.Partial(torch.full((2,), 0.5), torch.tensor([True, False])), "B": torch.ones(2, 1)},
+        order=["A"],
+    )
     torch.testing.assert_close(part["A"], torch.tensor([0.5, float(np.tanh(2.0))]))
     with pytest.raises(unn.ObservationError, match=says("'A'", "()", "x[None]")):
         unn.infer(g, {"A": torch.tensor(0.5)})
@@ -277,9 +308,16 @@ def test_scalars_and_axes_of_size_one_run_like_any_other():
 @pytest.mark.parametrize("layout", ["transposed", "expanded", "strided"])
 def test_the_layout_of_an_observation_in_memory_does_not_matter(layout):
     g = mlp()
-    x = {"transposed": X.T.contiguous().T, "expanded": X[:1].expand(2, 4), "strided": torch.stack([X, X], -1)[..., 0]}[layout]
+    x = {
+        "transposed": X.T.contiguous().T,
+        "expanded": X[:1].expand(2, 4),
+        "strided": torch.stack([X, X], -1)[..., 0],
+    }[layout]
     assert not x.is_contiguous()
     seen = (torch.arange(8).view(4, 2) % 3 > 0).T
-    for given, same in (({"X": x}, {"X": x.contiguous()}), ({"X": unn.Partial(x, seen)}, {"X": unn.Partial(x.contiguous(), seen.contiguous())})):
+    for given, same in (
+        ({"X": x}, {"X": x.contiguous()}),
+        ({"X": unn.Partial(x, seen)}, {"X": unn.Partial(x.contiguous(), seen.contiguous())}),
+    ):
         one, other = unn.infer(g, given, iterations=2), unn.infer(g, same, iterations=2)
         assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in g.variables)

@@ -1,4 +1,5 @@
-"""Blocks without a closed form: the minimum is reached, its derivative is exact, and what is not reached is said."""
+"""Blocks without a closed form: the minimum is reached, its derivative is exact, and what is not reached is
+said."""
 
 import pytest
 import torch
@@ -53,7 +54,9 @@ def test_a_quadratic_energy_of_one_entry_is_minimised_exactly(weight, rounds):
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 12), exponent=st.floats(0, 3.5), concave=st.booleans(), seed=st.integers(0, 999))
-def test_a_quadratic_energy_is_minimised_in_one_update_or_the_status_says_that_it_is_not(n, exponent, concave, seed):
+def test_a_quadratic_energy_is_minimised_in_one_update_or_the_status_says_that_it_is_not(
+    n, exponent, concave, seed
+):
     generator = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(n, n, dtype=DOUBLE, generator=generator))[0]
     curvatures = torch.logspace(0, -exponent, n, dtype=DOUBLE)
@@ -64,7 +67,10 @@ def test_a_quadratic_energy_is_minimised_in_one_update_or_the_status_says_that_i
     g = quadratic((torch.eye(n, dtype=DOUBLE) - hessian) / 2, b)
     out = run(g)
     if concave:
-        assert out.status in (unn.Status.UNBOUNDED, unn.Status.STOPPED_EARLY) and "'X'" in out.message.replace("(X)", "'X'")
+        assert out.status in (
+            unn.Status.UNBOUNDED,
+            unn.Status.STOPPED_EARLY,
+        ) and "'X'" in out.message.replace("(X)", "'X'")
         return
     exact = torch.linalg.solve(hessian, b)
     torch.testing.assert_close(out["X"][0], exact, rtol=1e-6, atol=1e-6 * float(exact.abs().max()))
@@ -75,11 +81,23 @@ def test_a_quadratic_energy_is_minimised_in_one_update_or_the_status_says_that_i
     torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
 
 
-REGULARIZERS = [unn.SquaredNorm, unn.NonNegative, unn.SignedEntropy, unn.Entropy, unn.Ball, lambda: unn.Box(-0.5, 2.0)]
+REGULARIZERS = [
+    unn.SquaredNorm,
+    unn.NonNegative,
+    unn.SignedEntropy,
+    unn.Entropy,
+    unn.Ball,
+    lambda: unn.Box(-0.5, 2.0),
+]
 
 
 @settings(max_examples=40, deadline=None)
-@given(kind=st.sampled_from(REGULARIZERS), n=st.integers(1, 6), scale=st.floats(0.05, 2.0), seed=st.integers(0, 999))
+@given(
+    kind=st.sampled_from(REGULARIZERS),
+    n=st.integers(1, 6),
+    scale=st.floats(0.05, 2.0),
+    seed=st.integers(0, 999),
+)
 def test_energies_never_rise_and_converged_blocks_are_stationary(kind, n, scale, seed):
     generator = torch.Generator().manual_seed(seed)
     W = scale * torch.randn(n, n, dtype=DOUBLE, generator=generator) / n**0.5
@@ -87,7 +105,9 @@ def test_energies_never_rise_and_converged_blocks_are_stationary(kind, n, scale,
     start = g["X"].regularizer.mirror(torch.randn(3, n, dtype=DOUBLE, generator=generator))
     out = run(g, 4, start, trace=True)
     energies = torch.cat([g.energy({"X": start})[None], out.energy])
-    assert out.status is unn.Status.UNBOUNDED or (energies.diff(dim=0) <= 1e-9 * (1 + energies[1:].abs())).all()
+    assert (
+        out.status is unn.Status.UNBOUNDED or (energies.diff(dim=0) <= 1e-9 * (1 + energies[1:].abs())).all()
+    )
     if out.status is unn.Status.LIMIT:
         t = out["X"] @ (W + W.T) + g.b
         torch.testing.assert_close(g["X"].regularizer.mirror(t), out["X"], rtol=1e-5, atol=1e-5)

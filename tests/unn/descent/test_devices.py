@@ -1,4 +1,5 @@
-"""The engine on another device, without having one: no tensor is made in the wrong place, and nothing waits that need not."""
+"""The engine on another device, without having one: no tensor is made in the wrong place, and nothing waits
+that need not."""
 
 import pytest
 import torch
@@ -15,10 +16,16 @@ def close(ours, expected):
     assert ours.keys() == expected.keys()
     for name, x in expected.items():
         assert isinstance(ours[name], There), f"{name} is on {ours[name].device}"
-        torch.testing.assert_close(values(ours[name]), x.detach(), rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            values(ours[name]),
+            x.detach(),
+            rtol=1e-9,
+            atol=1e-9,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
-# -- the device that the other tests run on -----------------------------------------------------------------------------------
+# -- the device that the other tests run on ------------------------------------------------------------------
 
 
 def test_tensors_elsewhere_keep_their_values_and_gradients():
@@ -52,7 +59,15 @@ def test_tensors_and_generators_of_two_devices_do_not_mix(mix):
 
 @pytest.mark.parametrize(
     "read",
-    [float, bool, lambda x: x.nonzero(), lambda x: x.cpu(), lambda x: x[x > 0], lambda x: torch.equal(x, x + 1), lambda x: torch.ones(1).to(DEVICE)],
+    [
+        float,
+        bool,
+        lambda x: x.nonzero(),
+        lambda x: x.cpu(),
+        lambda x: x[x > 0],
+        lambda x: torch.equal(x, x + 1),
+        lambda x: torch.ones(1).to(DEVICE),
+    ],
 )
 def test_reading_values_is_noticed_where_waiting_is_forbidden(read):
     with Elsewhere():
@@ -62,7 +77,7 @@ def test_reading_values_is_noticed_where_waiting_is_forbidden(read):
             read(x)
 
 
-# -- the engine on it ---------------------------------------------------------------------------------------------------------
+# -- the engine on it ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,7 +113,12 @@ def test_autocast_leaves_every_case_finite_and_close_to_full_precision(name):
     with torch.autocast("cpu", torch.bfloat16):
         out, gradients = half.infer(), half.gradients()
     cpu = torch.device("cpu")
-    check_close({"energy": out.energy, "want": out[case.want]}, {"energy": case.infer().energy, "want": case.infer()[case.want]}, 0.08, cpu)
+    check_close(
+        {"energy": out.energy, "want": out[case.want]},
+        {"energy": case.infer().energy, "want": case.infer()[case.want]},
+        0.08,
+        cpu,
+    )
     check_close(gradients, case.gradients(), 0.15, cpu)
 
 
@@ -107,7 +127,12 @@ def test_graphs_declared_elsewhere_stay_there():
     with Elsewhere():
         with DEVICE:
             g = mlp()
-        options = {"order": unn.RandomOrder(["H", "Y"]), "initial": {"H": "random"}, "dropout": {"H": 0.2}, "iterations": range(1, 4)}
+        options = {
+            "order": unn.RandomOrder(["H", "Y"]),
+            "initial": {"H": "random"},
+            "dropout": {"H": 0.2},
+            "iterations": range(1, 4),
+        }
         assert unn.infer(g, {"X": x.to(DEVICE)}, **options)["Y"].device == DEVICE
         with DEVICE:
             assert unn.infer(g, {"X": x.to(DEVICE)}, **options)["Y"].device == DEVICE
@@ -138,7 +163,13 @@ def test_divergence_is_found_elsewhere():
 def test_networks_move_between_devices_with_all_they_hold():
     """Blocks, tensors to begin with, and schedules that were used before the move."""
     net = unn.Unrolled(
-        mlp(), "X", "Y", [unn.Block("H", torch.arange(5) < 3), "Y"], iterations=2, initial={"H": torch.full((2, 5), 0.5)}, check_values=False
+        mlp(),
+        "X",
+        "Y",
+        [unn.Block("H", torch.arange(5) < 3), "Y"],
+        iterations=2,
+        initial={"H": torch.full((2, 5), 0.5)},
+        check_values=False,
     )
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
     expected = net(x).detach()
@@ -160,10 +191,14 @@ def test_values_on_another_device_than_the_graph_are_named():
         with pytest.raises(unn.ObservationError, match=says("'X'", "meta", "cpu", ".to(")):
             unn.infer(mlp(), {"X": there}, order=["H", "Y"])
         with pytest.raises(unn.ObservationError, match=says("mask", "meta", "cpu")):
-            unn.infer(mlp().to(DEVICE), {"X": unn.Partial(there, torch.ones(2, 4, dtype=torch.bool))}, order=["H", "Y", "X"])
+            unn.infer(
+                mlp().to(DEVICE),
+                {"X": unn.Partial(there, torch.ones(2, 4, dtype=torch.bool))},
+                order=["H", "Y", "X"],
+            )
 
 
-# -- random numbers -----------------------------------------------------------------------------------------------------------
+# -- random numbers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("draw", [uniform, normal])
@@ -175,14 +210,24 @@ def test_a_generator_serves_tensors_of_any_device_with_the_same_numbers(draw):
         assert draw((3, 2), torch.zeros(()).to(DEVICE), None).device == DEVICE
 
 
-@pytest.mark.parametrize("options", [{"dropout": {"H": 0.4}}, {"initial": {"H": "random", "Y": "random"}}, {"iterations": range(1, 9)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"dropout": {"H": 0.4}}, {"initial": {"H": "random", "Y": "random"}}, {"iterations": range(1, 9)}],
+    ids=str,
+)
 def test_one_generator_gives_all_that_is_random_in_a_run_elsewhere(options):
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
     order = unn.RandomOrder(["H", "Y"])
     options = {"iterations": 3, **options}
     expected = unn.infer(mlp(), {"X": x}, order=order, generator=torch.Generator().manual_seed(5), **options)
     with Elsewhere():
-        found = unn.infer(mlp().to(DEVICE), {"X": x.to(DEVICE)}, order=order, generator=torch.Generator().manual_seed(5), **options)
+        found = unn.infer(
+            mlp().to(DEVICE),
+            {"X": x.to(DEVICE)},
+            order=order,
+            generator=torch.Generator().manual_seed(5),
+            **options,
+        )
         assert found.schedule == expected.schedule
         torch.testing.assert_close(values(found["Y"]), expected["Y"].detach())
 
@@ -195,7 +240,12 @@ def test_regularizers_are_the_same_elsewhere(name):
 
     def everything(t, mask):
         x = r.mirror(t, mask)
-        found = {"mirror": x, "conjugate": r.conjugate(t, mask), "value": r.value(x, mask), "contains": r.contains(x, mask)}
+        found = {
+            "mirror": x,
+            "conjugate": r.conjugate(t, mask),
+            "value": r.value(x, mask),
+            "contains": r.contains(x, mask),
+        }
         found |= {"loss": r.loss(t, x, mask), "without mask": r.mirror(t)}
         if type(r).sample is not unn.Regularizer.sample:
             found["sample"] = r.sample(t, mask, torch.Generator().manual_seed(0))
@@ -217,12 +267,17 @@ def test_counts_are_the_same_elsewhere():
 
 def test_equations_are_the_same_elsewhere():
     g = unn.FactorGraph("product", i=2, j=3, k=2)
-    references = [g.variable(name, axes, unn.SquaredNorm())[axes] for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))]
+    references = [
+        g.variable(name, axes, unn.SquaredNorm())[axes]
+        for name, axes in (("E", "i j"), ("A", "i k"), ("R", "k j"))
+    ]
     factor = g.factor(SumOfProducts(*references, within=0.1))
     x = {"A": torch.rand(2, 2, 2), "R": torch.rand(2, 2, 3)}
     x["E"] = x["A"] @ x["R"] + torch.tensor([0.0, 0.2])[:, None, None]
     with Elsewhere():
-        assert values(factor.violations_of({name: value.to(DEVICE) for name, value in x.items()})).tolist() == [0, 6]
+        assert values(
+            factor.violations_of({name: value.to(DEVICE) for name, value in x.items()})
+        ).tolist() == [0, 6]
 
 
 def test_the_adjacency_does_not_depend_on_the_device():

@@ -1,4 +1,5 @@
-"""The networks of the paper, declared here and compared with reference values computed independently in float64."""
+"""The networks of the paper, declared here and compared with reference values computed independently in
+float64."""
 
 import math
 from pathlib import Path
@@ -87,7 +88,9 @@ def test_joint_loss_and_its_gradients_equal_the_reference(conv):
     reverse = unn.Unrolled(g, "Y", "X", order=ORDERS["fb"][1], iterations=2)
     loss_f = torch.nn.functional.cross_entropy(forward.preactivations(z["X"]), z["labels"])
     # the reference scores binarised pixels by sigmoid(t), as the authors' code does
-    loss_b = torch.nn.functional.binary_cross_entropy_with_logits(reverse.preactivations(y), (z["X"] > 0).double())
+    loss_b = torch.nn.functional.binary_cross_entropy_with_logits(
+        reverse.preactivations(y), (z["X"] > 0).double()
+    )
     close(loss_f, z["joint_fb_k2_loss_f"])
     close(loss_b, z["joint_fb_k2_loss_b"])
     g.zero_grad()
@@ -127,7 +130,13 @@ def test_undirected_attention_equals_the_reference(order, k):
     padding = torch.arange(7) >= z["lengths"][:, None]
     missing = z["ids"] == 1
     x = torch.where((missing | padding)[..., None], 0, emb[z["ids"]])
-    out = unn.infer(g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=ATTENTION[order][0], iterations=k, lengths={"n": z["lengths"]})
+    out = unn.infer(
+        g,
+        {"X": unn.Partial(x, ~missing), "P": z["PE"]},
+        order=ATTENTION[order][0],
+        iterations=k,
+        lengths={"n": z["lengths"]},
+    )
     for name in "QKVSHX":
         close(out[name], z[f"{order}_k{k}_{name}"])
     energies_agree(out.energy.T, z[f"{order}_k{k}_energy"])
@@ -151,19 +160,28 @@ def test_every_single_attention_update_equals_the_reference():
     names = ["Q", "K", "V", "S", "H", "S", "V", "K", "Q", "X"]
     for step, name in enumerate(names):
         held = {other: "zero" for other in "QKVSHX" if other not in names[: step + 1]}
-        out = unn.infer(g, {"X": unn.Partial(x, ~missing), "P": z["PE"]}, order=names[: step + 1], initial=held, lengths={"n": z["lengths"]})
+        out = unn.infer(
+            g,
+            {"X": unn.Partial(x, ~missing), "P": z["PE"]},
+            order=names[: step + 1],
+            initial=held,
+            lengths={"n": z["lengths"]},
+        )
         close(out[name], z[f"fb_k1_step{step}_{name}"])
 
 
 def test_the_printed_update_of_s_in_the_paper_is_not_ours():
-    """Errata 1: V H^T in equation 14 should be H V^T; the reference holds the erroneous values for contrast."""
+    """Errata 1: V H^T in equation 14 should be H V^T; the reference holds the erroneous values for
+    contrast."""
     z = golden("attention_unn.npz")
     assert (z["paperS_k1_S"] - z["fb_k1_S"]).abs().max() > 1e-3
 
 
 def test_one_pass_of_an_undirected_mlp_is_a_standard_mlp():
     torch.manual_seed(0)
-    mlp = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3), torch.nn.Softmax(-1))
+    mlp = torch.nn.Sequential(
+        torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3), torch.nn.Softmax(-1)
+    )
     g = unn.FactorGraph("mlp", pixel=20, hidden=16, label=3)
     X = g.variable("X", "pixel", unn.SquaredNorm())
     H = g.variable("H", "hidden", unn.NonNegative())
@@ -186,5 +204,7 @@ def test_one_pass_of_undirected_attention_is_scaled_dot_product_attention():
     g = attention_graph(weights)
     x, p = torch.randn(3, n, d, dtype=torch.float64), torch.zeros(n, d, dtype=torch.float64)
     out = unn.infer(g, {"X": x, "P": p}, order=["Q", "K", "V", "S", "H"], iterations=1)
-    expected = torch.nn.functional.scaled_dot_product_attention(*(x @ weights[f"W_{name}"].T for name in "QKV"))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x @ weights[f"W_{name}"].T for name in "QKV")
+    )
     torch.testing.assert_close(out["H"], expected, rtol=1e-12, atol=1e-12)

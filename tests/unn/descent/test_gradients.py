@@ -42,7 +42,12 @@ def assert_same(ours, theirs):
 def test_checkpoints_give_the_gradient_of_unrolling(order, of, group, update):
     g = mlp().double()
     results = [
-        gradients(network(g, 5, order=order, gradient=gradient, update=update), X.double(), of, generator=torch.Generator().manual_seed(1))
+        gradients(
+            network(g, 5, order=order, gradient=gradient, update=update),
+            X.double(),
+            of,
+            generator=torch.Generator().manual_seed(1),
+        )
         for gradient in (unn.Unroll(), unn.Checkpoint(group))
     ]
     assert torch.equal(results[0][0], results[1][0])
@@ -60,11 +65,23 @@ def test_checkpoints_give_the_gradient_of_unrolling_on_any_graph(case, rounds, g
         assume(False)
     results = []
     for gradient in (unn.Unroll(), unn.Checkpoint(group)):
-        net = unn.Unrolled(case.graph, list(case.observed), want, order=list(case.start), iterations=rounds, initial=case.start, gradient=gradient)
+        net = unn.Unrolled(
+            case.graph,
+            list(case.observed),
+            want,
+            order=list(case.start),
+            iterations=rounds,
+            initial=case.start,
+            gradient=gradient,
+        )
         y = net(*case.observed.values())
         slope = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(0))
         parameters = list(net.parameters())
-        results.append(torch.autograd.grad((y * slope).sum(), parameters, allow_unused=True) if y.requires_grad and parameters else [])
+        results.append(
+            torch.autograd.grad((y * slope).sum(), parameters, allow_unused=True)
+            if y.requires_grad and parameters
+            else []
+        )
     assert_same(results[1], results[0])
 
 
@@ -85,7 +102,9 @@ def bytes_kept(net, x):
 def test_checkpoints_keep_less():
     g = mlp()
     x = torch.randn(500, X.shape[1])
-    unrolled, checkpointed = (bytes_kept(network(g, 40, gradient=gradient), x) for gradient in (unn.Unroll(), unn.Checkpoint(8)))
+    unrolled, checkpointed = (
+        bytes_kept(network(g, 40, gradient=gradient), x) for gradient in (unn.Unroll(), unn.Checkpoint(8))
+    )
     assert checkpointed < unrolled / 2
 
 
@@ -124,7 +143,10 @@ def test_truncated_gradients_reach_what_is_observed_in_part(rows):
         unknown = mask if mask.ndim == 3 else mask[..., None]
         return out, torch.autograd.grad((out * ~unknown).sin().sum(), [leaf, g.W])
 
-    ours, theirs = differentiated(iterations=5, gradient=unn.Truncate(2)), differentiated(iterations=2, initial=start)
+    ours, theirs = (
+        differentiated(iterations=5, gradient=unn.Truncate(2)),
+        differentiated(iterations=2, initial=start),
+    )
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-12, atol=1e-12)
     assert_same(ours[1], theirs[1])
 
@@ -132,7 +154,10 @@ def test_truncated_gradients_reach_what_is_observed_in_part(rows):
 @pytest.mark.parametrize("last", [3, 10])
 def test_truncation_to_all_rounds_is_unrolling(last):
     g = mlp().double()
-    assert_same(gradients(network(g, 3, gradient=unn.Truncate(last)), X.double())[1], gradients(network(g, 3), X.double())[1])
+    assert_same(
+        gradients(network(g, 3, gradient=unn.Truncate(last)), X.double())[1],
+        gradients(network(g, 3), X.double())[1],
+    )
 
 
 def test_what_truncation_leaves_out_falls_with_the_rounds_that_are_differentiated():
@@ -141,8 +166,14 @@ def test_what_truncation_leaves_out_falls_with_the_rounds_that_are_differentiate
     off = []
     for last in (1, 2, 4, 8):
         truncated = gradients(network(g, 30, gradient=unn.Truncate(last)), X.double())[1]
-        off.append(max(float((a - b).abs().max()) for a, b in zip(truncated, exact, strict=True) if a is not None))
-    assert off[0] > 1e-6 and all(after < before for before, after in itertools.pairwise(off)) and off[-1] < off[0] / 10
+        off.append(
+            max(float((a - b).abs().max()) for a, b in zip(truncated, exact, strict=True) if a is not None)
+        )
+    assert (
+        off[0] > 1e-6
+        and all(after < before for before, after in itertools.pairwise(off))
+        and off[-1] < off[0] / 10
+    )
 
 
 @pytest.mark.parametrize("kind", [unn.Truncate, unn.Checkpoint])

@@ -1,4 +1,5 @@
-"""Half precision: energies in float32, values up to the largest of their dtype; a bad batch element spares the others."""
+"""Half precision: energies in float32, values up to the largest of their dtype; a bad batch element spares
+the others."""
 
 import pytest
 import torch
@@ -59,10 +60,14 @@ def test_a_diverging_batch_element_spares_the_others(dtype, order):
 
     def run(c):
         generator = torch.Generator().manual_seed(0)
-        return unn.infer(g, {"C": c}, order=order, iterations=400, until=1e-2, generator=generator, terms=True)
+        return unn.infer(
+            g, {"C": c}, order=order, iterations=400, until=1e-2, generator=generator, terms=True
+        )
 
     out = run(c)
-    assert out.status is unn.Status.UNBOUNDED and "converged" in out.message and "batch elements" in out.message
+    assert (
+        out.status is unn.Status.UNBOUNDED and "converged" in out.message and "batch elements" in out.message
+    )
     for k in (0, 2):
         alone = run(c[k : k + 1])
         assert alone.converged

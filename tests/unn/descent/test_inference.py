@@ -75,7 +75,13 @@ def test_random_order_runs_are_deterministic_under_a_generator():
     g = mlp()
     x = torch.randn(4, 6, dtype=torch.float64)
     runs = [
-        unn.infer(g, {"X": x}, order=unn.RandomOrder(["H", "Y"]), iterations=range(2, 9), generator=torch.Generator().manual_seed(5))
+        unn.infer(
+            g,
+            {"X": x},
+            order=unn.RandomOrder(["H", "Y"]),
+            iterations=range(2, 9),
+            generator=torch.Generator().manual_seed(5),
+        )
         for _ in range(2)
     ]
     assert runs[0].schedule == runs[1].schedule
@@ -103,7 +109,10 @@ def test_range_of_iterations_draws_every_number():
     g = mlp()
     x = torch.randn(1, 6, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    rounds = {unn.infer(g, {"X": x}, order=["H", "Y"], iterations=range(1, 4), generator=generator).rounds for _ in range(40)}
+    rounds = {
+        unn.infer(g, {"X": x}, order=["H", "Y"], iterations=range(1, 4), generator=generator).rounds
+        for _ in range(40)
+    }
     assert rounds == {1, 2, 3}
 
 
@@ -117,7 +126,12 @@ def test_initial_values_are_used_and_mean_what_they_say():
     torch.testing.assert_close(uniform["H"], torch.tanh(x @ g.W.T + g.b + g.V.mean(0)))
     held = unn.infer(g, {"X": x}, order=["H"], initial={"Y": "zero"})
     torch.testing.assert_close(held["H"], torch.tanh(x @ g.W.T + g.b))
-    random = [unn.infer(g, {"X": x}, order=["H"], initial={"Y": "random"}, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)]
+    random = [
+        unn.infer(
+            g, {"X": x}, order=["H"], initial={"Y": "random"}, generator=torch.Generator().manual_seed(s)
+        )
+        for s in (1, 1, 2)
+    ]
     assert torch.equal(random[0]["Y"], random[1]["Y"]) and not torch.equal(random[0]["Y"], random[2]["Y"])
     torch.testing.assert_close(random[0]["Y"].sum(1), torch.ones(2, dtype=torch.float64))
 
@@ -126,7 +140,13 @@ def test_partial_observation_holds_what_is_seen_and_infers_the_rest():
     g = mlp()
     x = torch.randn(3, 6, dtype=torch.float64)
     mask = torch.rand(3, 6) < 0.5
-    out = unn.infer(g, {"X": unn.Partial(x, mask), "Y": torch.eye(3, dtype=torch.float64)}, order=["H", "X"], iterations=200, until=1e-12)
+    out = unn.infer(
+        g,
+        {"X": unn.Partial(x, mask), "Y": torch.eye(3, dtype=torch.float64)},
+        order=["H", "X"],
+        iterations=200,
+        until=1e-12,
+    )
     assert out.converged
     assert torch.equal(out["X"][mask], x[mask])
     torch.testing.assert_close(out["X"][~mask], (out["H"] @ g.W)[~mask])
@@ -152,16 +172,22 @@ def test_padding_changes_nothing(extra):
     x = torch.randn(3, longest, 3, dtype=torch.float64)
     seen = torch.rand(3, longest) < 0.6
     order = unn.ForwardBackward(["Q", "K", "S", "H"], last="X")
-    padded = unn.infer(g, {"X": unn.Partial(x, seen), "P": p}, order=order, iterations=3, lengths={"n": lengths})
+    padded = unn.infer(
+        g, {"X": unn.Partial(x, seen), "P": p}, order=order, iterations=3, lengths={"n": lengths}
+    )
     for k, length in enumerate(lengths.tolist()):
         given = {"X": unn.Partial(x[k : k + 1, :length], seen[k : k + 1, :length]), "P": p[:length]}
         alone = unn.infer(g, given, order=order, iterations=3)
         for name in "XQKH":
             torch.testing.assert_close(padded[name][k : k + 1, :length], alone[name], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(padded["S"][k : k + 1, :length, :length], alone["S"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            padded["S"][k : k + 1, :length, :length], alone["S"], rtol=1e-12, atol=1e-12
+        )
         torch.testing.assert_close(padded.energy[-1, k], alone.energy[-1, 0], rtol=1e-11, atol=1e-11)
         assert (padded["S"][k, length:] == 0).all() and (padded["S"][k, :, length:] == 0).all()
-    torch.testing.assert_close(padded.energy[-1], g.energy({**padded.values, "P": p}, lengths={"n": lengths}), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        padded.energy[-1], g.energy({**padded.values, "P": p}, lengths={"n": lengths}), rtol=1e-11, atol=1e-11
+    )
 
 
 def test_renaming_and_permuting_variables_changes_nothing():
@@ -174,9 +200,14 @@ def test_renaming_and_permuting_variables_changes_nothing():
             g = unn.FactorGraph("g", a=3, b=4, c=2)
             made = {}
             for k in [2, 0, 1] if first else [0, 1, 2]:
-                made[k] = g.variable(names[k], "abc"[k], (unn.SquaredNorm(), unn.NonNegative(), unn.Entropy())[k])
+                made[k] = g.variable(
+                    names[k], "abc"[k], (unn.SquaredNorm(), unn.NonNegative(), unn.Entropy())[k]
+                )
             W, V = g.parameter("W", "b a", init=w), g.parameter("V", "b c", init=v)
-            factors = [Multilinear(made[1]["i"], W["i j"], made[0]["j"]), Multilinear(V["p q"], made[2]["q"], made[1]["p"])]
+            factors = [
+                Multilinear(made[1]["i"], W["i j"], made[0]["j"]),
+                Multilinear(V["p q"], made[2]["q"], made[1]["p"]),
+            ]
             g.factor(factors[first])
             g.factor(factors[second])
             out = unn.infer(g, {names[0]: x}, order=[names[1], names[2]], iterations=4)
@@ -222,12 +253,15 @@ def test_ising_and_potts_grids_fall_in_energy_in_two_exact_sub_blocks(coupling, 
     for _ in range(30):
         node = torch.randint(3, (2,)).tolist()
         other = settled["s"].clone()
-        other[:, node[0], node[1]] = regularizer.mirror(torch.randn(shape, dtype=torch.float64))[:, node[0], node[1]]
+        other[:, node[0], node[1]] = regularizer.mirror(torch.randn(shape, dtype=torch.float64))[
+            :, node[0], node[1]
+        ]
         assert (g.energy({"s": other}) >= g.energy(settled.values) - 1e-9).all()
 
 
 def test_cold_ising_grid_reaches_a_local_minimum_of_the_enumeration():
-    """At strong coupling the mean-field minimum is a spin configuration; enumerate all 512 and check that no single flip is lower."""
+    """At strong coupling the mean-field minimum is a spin configuration; enumerate all 512 and check that no
+    single flip is lower."""
     g = grid(unn.SignedEntropy(), 4.0)
     spins = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=9)), dtype=torch.float64).view(-1, 3, 3)
     energies = g.energy({"s": spins})
@@ -294,7 +328,14 @@ def test_dropout_masks_are_held_over_all_iterations_as_part_of_the_energy():
     torch.testing.assert_close(out["Y"], y)
     finite = out.energy[1:]
     assert (finite.diff(dim=0) <= 1e-12).all()
-    drawn = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3, dropout={"H": 0.5}, generator=torch.Generator().manual_seed(0))
+    drawn = unn.infer(
+        g,
+        {"X": x},
+        order=["H", "Y"],
+        iterations=3,
+        dropout={"H": 0.5},
+        generator=torch.Generator().manual_seed(0),
+    )
     assert (drawn["H"] == 0).any() and (drawn["H"] != 0).any()
 
 
@@ -302,7 +343,10 @@ def test_infer_under_no_grad_keeps_no_autograd_memory():
     g = mlp()
     x = torch.randn(4, 6, dtype=torch.float64)
     saved = []
-    with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+    with (
+        torch.no_grad(),
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t),
+    ):
         out = unn.infer(g, {"X": x}, order=["H", "Y"], iterations=5)
     assert not saved
     assert all(not t.requires_grad for t in (*out.values.values(), *out.preactivations.values(), out.energy))
@@ -320,7 +364,9 @@ def test_unrolled_gradients_are_exact():
     names = ("W", "V", "b")
 
     def run(x, *parameters):
-        return torch.func.functional_call(net, {f"declaration.{n}": p for n, p in zip(names, parameters, strict=True)}, (x,))
+        return torch.func.functional_call(
+            net, {f"declaration.{n}": p for n, p in zip(names, parameters, strict=True)}, (x,)
+        )
 
     parameters = [getattr(g, n).detach().clone().requires_grad_() for n in names]
     assert torch.autograd.gradcheck(run, (x, *parameters))
@@ -379,7 +425,9 @@ def test_convolutional_and_attention_networks_compile_without_graph_breaks():
 
     torch._dynamo.reset()
     torch.manual_seed(0)
-    net = unn.Unrolled(declare(8, 8, 4), "image", "label", order=unn.ForwardBackward(["H1", "H2", "label"]), iterations=2)
+    net = unn.Unrolled(
+        declare(8, 8, 4), "image", "label", order=unn.ForwardBackward(["H1", "H2", "label"]), iterations=2
+    )
     images = torch.rand(2, 1, 8, 8)
     torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(images), net(images))
     g = words().float()
@@ -411,7 +459,11 @@ def test_observed_messages_are_computed_once_for_all_iterations(monkeypatch):
     g = mlp()
     sent = []
     original = Multilinear.message
-    monkeypatch.setattr(Multilinear, "message", lambda self, target, *rest: (sent.append((self.name, target)), original(self, target, *rest))[1])
+    monkeypatch.setattr(
+        Multilinear,
+        "message",
+        lambda self, target, *rest: (sent.append((self.name, target)), original(self, target, *rest))[1],
+    )
     unn.infer(g, {"X": torch.randn(2, 6, dtype=torch.float64)}, order=["H", "Y"], iterations=5, trace=False)
     counts = {key: sent.count(key) for key in sent}
     assert counts == {
@@ -427,7 +479,11 @@ def test_divergence_ends_with_a_status_and_finite_values():
     A, B = (g.variable(name, "n", unn.SquaredNorm()) for name in "AB")
     g.factor(Multilinear(A["i"], B["i"], g.parameter("w", "", init=lambda t: t.fill_(3.0))[""]))
     out = unn.infer(g, {}, initial={"A": torch.ones(2, 2)}, order=["B", "A"], iterations=500)
-    assert out.status is unn.Status.UNBOUNDED and "depends on the weights" in out.message and "update" in out.message
+    assert (
+        out.status is unn.Status.UNBOUNDED
+        and "depends on the weights" in out.message
+        and "update" in out.message
+    )
     assert all(x.isfinite().all() for x in out.values.values())
     with torch.no_grad():
         g.w.fill_(torch.nan)
@@ -443,7 +499,9 @@ def test_an_unrolled_network_refuses_to_return_what_is_not_finite():
     with torch.no_grad():
         g.V[0, 0] = torch.nan
     for call in (net, net.preactivations):
-        with pytest.raises(unn.DivergenceError, match="'Y' is NaN or infinite in 3 of 3 batch elements.*Parameter 'V'"):
+        with pytest.raises(
+            unn.DivergenceError, match="'Y' is NaN or infinite in 3 of 3 batch elements.*Parameter 'V'"
+        ):
             call(x)
     assert unn.Unrolled(g, "X", "Y", order=["H", "Y"], check_values=False)(x).isnan().any()
 
@@ -475,7 +533,11 @@ def test_a_message_whose_operands_have_not_changed_is_not_computed_again(monkeyp
 
     sent = []
     original = Conv2d.message
-    monkeypatch.setattr(Conv2d, "message", lambda self, target, *rest: (sent.append((self.weight, target)), original(self, target, *rest))[1])
+    monkeypatch.setattr(
+        Conv2d,
+        "message",
+        lambda self, target, *rest: (sent.append((self.weight, target)), original(self, target, *rest))[1],
+    )
     images = torch.rand(2, 1, 8, 8)
     order = unn.ForwardBackward(["H1", "H2", "label"])
     unn.infer(declare(8, 8, 4), {"image": images}, order=order, iterations=3, trace=False)
@@ -498,7 +560,10 @@ def test_unrolled_keeps_the_earlier_updates_of_a_variable_that_is_updated_by_blo
 def test_graphs_and_networks_survive_pickling_and_copying():
     from problems.digits.network import declare
 
-    for g, given in ((declare(8, 8, 4), {"image": torch.rand(2, 1, 8, 8)}), (grid(unn.SignedEntropy(), 0.5).float(), {})):
+    for g, given in (
+        (declare(8, 8, 4), {"image": torch.rand(2, 1, 8, 8)}),
+        (grid(unn.SignedEntropy(), 0.5).float(), {}),
+    ):
         initial = {} if given else {"s": torch.rand(2, 3, 3)}
         before = unn.infer(g, given, initial=initial, iterations=2)
         for other in (pickle.loads(pickle.dumps(g)), copy.deepcopy(g)):

@@ -51,7 +51,9 @@ def gradients_of_infer(case):
     case.graph.zero_grad()
     out = case.infer()[case.want]
     (out * torch.linspace(-1, 1, out.numel()).to(out).reshape(out.shape)).sum().backward()
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in case.graph.named_parameters()}
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in case.graph.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("name", [*CASES, *MORE])
@@ -72,7 +74,10 @@ def test_gradients_of_a_network_are_the_same_after_its_evaluation_in_inference_m
                 run()
         out = run()
         (out * torch.linspace(-1, 1, out.numel()).to(out).reshape(out.shape)).sum().backward()
-        return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in case.graph.named_parameters()}
+        return {
+            name: torch.zeros_like(p) if p.grad is None else p.grad
+            for name, p in case.graph.named_parameters()
+        }
 
     torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-12, atol=1e-12)
 

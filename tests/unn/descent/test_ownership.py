@@ -47,7 +47,11 @@ def build(name):
 def inputs(case):
     """All tensors that belong to the caller."""
     parts = [[x.value, x.mask] if isinstance(x, unn.Partial) else x for x in case.given.values()]
-    blocks = [item.nodes for item in case.order if isinstance(item, unn.Block)] if isinstance(case.order, list) else []
+    blocks = (
+        [item.nodes for item in case.order if isinstance(item, unn.Block)]
+        if isinstance(case.order, list)
+        else []
+    )
     owned = [parts, case.initial, case.lengths, case.dropout, blocks, list(case.graph.state_dict().values())]
     return [x for x in tree_leaves(owned) if isinstance(x, torch.Tensor)]
 

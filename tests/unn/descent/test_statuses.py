@@ -1,4 +1,5 @@
-"""How a run ended is said truly: nothing is left out silently, and nothing converges at an infinite energy."""
+"""How a run ended is said truly: nothing is left out silently, and nothing converges at an infinite
+energy."""
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ ROWS = torch.full((1, 2, 3), 1 / 3)
 HALF = torch.tensor([[True, False]])
 
 
-# -- observed in part -----------------------------------------------------------------------------------------------------
+# -- observed in part ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
@@ -56,7 +57,9 @@ def test_padding_need_not_be_observed():
     part = unn.infer(g, {"words": unn.Partial(words, exists)}, **options)
     torch.testing.assert_close(part["tags"], unn.infer(g, {"words": words}, **options)["tags"])
     with pytest.raises(unn.InferenceError, match=says("'words'", "3 of its 24")):
-        unn.infer(g, {"words": unn.Partial(words, exists & (torch.arange(4) > 0) | exists & HALF.T)}, **options)
+        unn.infer(
+            g, {"words": unn.Partial(words, exists & (torch.arange(4) > 0) | exists & HALF.T)}, **options
+        )
 
 
 @pytest.mark.parametrize("check_values", [True, False])
@@ -67,12 +70,14 @@ def test_a_network_refuses_a_part_that_it_would_never_infer(check_values):
         net(unn.Partial(ROWS, HALF))
 
 
-# -- energies that are not finite -----------------------------------------------------------------------------------------
+# -- energies that are not finite ----------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
 @given(case=graph_cases(Multilinear), data=st.data())
-def test_a_converged_run_has_a_finite_energy_and_values_in_their_domains(case: GraphCase, data: st.DataObject):
+def test_a_converged_run_has_a_finite_energy_and_values_in_their_domains(
+    case: GraphCase, data: st.DataObject
+):
     names = list(case.graph.variables)
     free = data.draw(st.permutations(names))[: data.draw(st.integers(1, len(names)))]
     starts = {name: data.draw(st.sampled_from(["zero", "uniform"])) for name in names}

@@ -14,7 +14,14 @@ from unn.testing import graph_cases
 @given(case=graph_cases(Multilinear), step=st.floats(0.05, 1.0))
 @settings(max_examples=60, deadline=None)
 def test_damped_updates_never_raise_the_energy(case, step):
-    out = unn.infer(case.graph, case.observed, initial=case.start, order=list(case.start), iterations=3, update=unn.Damped(step))
+    out = unn.infer(
+        case.graph,
+        case.observed,
+        initial=case.start,
+        order=list(case.start),
+        iterations=3,
+        update=unn.Damped(step),
+    )
     energies = torch.cat([case.graph.energy({**case.observed, **case.start})[None], out.energy])
     rise = (energies[1:] - energies[:-1]) / (1 + energies[:-1].abs())
     assert rise.max() <= 1e-9
@@ -27,7 +34,9 @@ def test_a_damped_update_is_a_convex_combination_of_the_old_value_and_the_minimi
     for name in case.start:
         rest = {**case.observed, **{other: x for other, x in case.start.items() if other != name}}
         exact = unn.infer(case.graph, rest, initial={name: case.start[name]}, order=[name])[name]
-        damped = unn.infer(case.graph, rest, initial={name: case.start[name]}, order=[name], update=unn.Damped(step))[name]
+        damped = unn.infer(
+            case.graph, rest, initial={name: case.start[name]}, order=[name], update=unn.Damped(step)
+        )[name]
         torch.testing.assert_close(damped, (1 - step) * case.start[name] + step * exact, rtol=1e-9, atol=1e-9)
 
 
@@ -35,7 +44,9 @@ def test_a_damped_update_is_a_convex_combination_of_the_old_value_and_the_minimi
 @settings(max_examples=20, deadline=None)
 def test_a_step_of_one_is_the_minimiser(case):
     exact, damped = (
-        unn.infer(case.graph, case.observed, initial=case.start, order=list(case.start), iterations=2, update=update)
+        unn.infer(
+            case.graph, case.observed, initial=case.start, order=list(case.start), iterations=2, update=update
+        )
         for update in (unn.Mirror(), unn.Damped(1.0))
     )
     for name in case.start:
@@ -53,7 +64,10 @@ def test_damped_rounds_converge_to_the_fixed_points_of_exact_ones():
 
 def test_a_variable_that_was_absent_takes_the_minimiser():
     g = mlp()
-    exact, damped = (unn.infer(g, {"X": X}, order=["H"], initial={"Y": "uniform"}, update=update) for update in (unn.Mirror(), unn.Damped(0.3)))
+    exact, damped = (
+        unn.infer(g, {"X": X}, order=["H"], initial={"Y": "uniform"}, update=update)
+        for update in (unn.Mirror(), unn.Damped(0.3))
+    )
     assert torch.equal(exact["H"], damped["H"])
 
 
@@ -63,13 +77,21 @@ def test_an_unrolled_network_damps_as_inference_does(rounds):
     out = unn.infer(g, {"X": X.double()}, order=["H", "Y"], iterations=rounds, update=unn.Damped(0.4))
     net = unn.Unrolled(g, "X", "Y", order=["H", "Y"], iterations=rounds, update=unn.Damped(0.4))
     torch.testing.assert_close(net(X.double()), out["Y"], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(net.preactivations(X.double()), out.preactivations["Y"], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        net.preactivations(X.double()), out.preactivations["Y"], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_entries_that_are_observed_stay_as_they_are():
     g = mlp()
     value, mask = torch.randn_like(X), torch.arange(X.shape[1]) < 2
-    out = unn.infer(g, {"X": unn.Partial(value, mask.expand_as(X))}, order=["H", "Y", "X"], iterations=2, update=unn.Damped(0.5))
+    out = unn.infer(
+        g,
+        {"X": unn.Partial(value, mask.expand_as(X))},
+        order=["H", "Y", "X"],
+        iterations=2,
+        update=unn.Damped(0.5),
+    )
     assert torch.equal(out["X"][:, :2], value[:, :2])
 
 

@@ -1,4 +1,5 @@
-"""What denoisers are compared with: the regressor finds functions, the auto-encoder conditionals, and both leave what is given as it is."""
+"""What denoisers are compared with: the regressor finds functions, the auto-encoder conditionals, and both
+leave what is given as it is."""
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def any_nodes(count, nodes):
     return torch.rand(count, nodes) < torch.rand(count, 1)
 
 
-# -- the regressor -----------------------------------------------------------------------------------------------------
+# -- the regressor -------------------------------------------------------------------------------------------
 
 
 def gate():
@@ -104,7 +105,7 @@ def test_a_regressor_has_no_noise_and_counts_each_node_once():
     assert first.valid.dtype == torch.bool
 
 
-# -- the auto-encoder --------------------------------------------------------------------------------------------------
+# -- the auto-encoder ----------------------------------------------------------------------------------------
 
 
 def plane():
@@ -172,7 +173,10 @@ def test_the_bound_of_the_auto_encoder_is_below_the_evidence(trained):
     """In nats: no model has less loss than the true density, on average over many samples."""
     x = correlated(4000)
     covariance = 4 * torch.tensor([[1.0, CORRELATION], [CORRELATION, 1.0]])
-    truth = torch.distributions.MultivariateNormal(torch.full((2,), 3.0), covariance).log_prob(x).mean() + 2 * trained.scales[0].log()
+    truth = (
+        torch.distributions.MultivariateNormal(torch.full((2,), 3.0), covariance).log_prob(x).mean()
+        + 2 * trained.scales[0].log()
+    )
     with torch.no_grad():
         loss = trained.loss({"x": x}, torch.zeros(4000, 2, dtype=torch.bool))
         none = trained.loss({"x": x}, torch.ones(4000, 2, dtype=torch.bool))
@@ -218,7 +222,13 @@ def test_bad_options_of_the_auto_encoder_are_refused(options, words):
         VAEAC(plane(), **options)
 
 
-@pytest.mark.parametrize("make", [lambda: VAEAC(plane(), width=8, depth=1, latent=2), lambda: Regressor(unn.Denoiser(plane(), width=8, heads=2))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: VAEAC(plane(), width=8, depth=1, latent=2),
+        lambda: Regressor(unn.Denoiser(plane(), width=8, heads=2)),
+    ],
+)
 def test_bad_values_and_counts_are_refused(make):
     model = make()
     none = torch.zeros(2, 2, dtype=torch.bool)

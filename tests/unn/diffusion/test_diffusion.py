@@ -1,4 +1,5 @@
-"""Diffusion over the values of a graph: what the network predicts, the loss, conditional samples, runs, what is refused."""
+"""Diffusion over the values of a graph: what the network predicts, the loss, conditional samples, runs, what
+is refused."""
 
 import itertools
 import math
@@ -50,10 +51,18 @@ def values_of(batch, seed=0, dtype=torch.float64):
 
 
 def made(graph=None, seed=0, width=8, sizes=None, self_conditioning="none", prediction="x0", **options):
-    """A model with random weights, in float64; of the paper's process, whose estimate is the output of the network, unless said otherwise."""
+    """A model with random weights, in float64; of the paper's process, whose estimate is the output of the
+    network, unless said otherwise."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        denoiser = Denoiser(graph or declared(), width=width, heads=2, depth=2, self_conditioning=self_conditioning, sizes=sizes)
+        denoiser = Denoiser(
+            graph or declared(),
+            width=width,
+            heads=2,
+            depth=2,
+            self_conditioning=self_conditioning,
+            sizes=sizes,
+        )
         model = Diffusion(denoiser, prediction=prediction, **{"schedule": LinearSteps(), **options})
         for p in denoiser.parameters():
             torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5 if p.ndim > 1 else 0.5)
@@ -61,7 +70,8 @@ def made(graph=None, seed=0, width=8, sizes=None, self_conditioning="none", pred
 
 
 def with_network(model, network):
-    """The model with another function for its network, which is called with rows, level, observed, frame, memory."""
+    """The model with another function for its network, which is called with rows, level, observed, frame,
+    memory."""
     model.denoiser.tokens, model.denoiser.estimate = network, lambda estimate, frame: estimate
     return model
 
@@ -83,23 +93,33 @@ def watched(model, look):
     return model
 
 
-# -- what the network predicts ---------------------------------------------------------------------------------------
+# -- what the network predicts -------------------------------------------------------------------------------
 
 
 def test_the_network_receives_values_of_unit_scale_and_a_level_of_the_order_of_one():
     seen = []
-    model = with_network(made(), lambda rows, level, observed, _, memory: seen.append((rows, level, observed, memory)) or torch.zeros_like(rows))
+    model = with_network(
+        made(),
+        lambda rows, level, observed, _, memory: (
+            seen.append((rows, level, observed, memory)) or torch.zeros_like(rows)
+        ),
+    )
     condition = model.condition({"A": values_of(1)["A"]}, 3)
-    x, sigma = torch.randn(3, condition.frame.numbers, dtype=torch.float64), torch.tensor([0.01, 1.0, 80.0], dtype=torch.float64)
+    x, sigma = (
+        torch.randn(3, condition.frame.numbers, dtype=torch.float64),
+        torch.tensor([0.01, 1.0, 80.0], dtype=torch.float64),
+    )
     out = model.denoise(x, sigma, condition)
-    (rows, level, observed, memory), = seen
+    ((rows, level, observed, memory),) = seen
     expected = torch.where(condition.numbers, condition.rows, x / (1 + sigma**2).sqrt()[:, None])
     torch.testing.assert_close(rows, expected)
     torch.testing.assert_close(level, sigma.log() / 4)
     assert torch.equal(observed, condition.nodes) and memory is None
     # what is known comes back as it is
     assert torch.equal(out, condition.rows)
-    torch.testing.assert_close(model.denoise(x, sigma[1], condition), model.denoise(x, sigma[1].expand(3), condition))
+    torch.testing.assert_close(
+        model.denoise(x, sigma[1], condition), model.denoise(x, sigma[1].expand(3), condition)
+    )
 
 
 @given(seed=st.integers(0, 10_000), log_sigma=st.floats(-5, 5))
@@ -109,22 +129,26 @@ def test_both_predictions_give_the_clean_sample_where_the_network_is_right(seed,
     sigma = torch.tensor(math.exp(log_sigma), dtype=torch.float64)
     model = MODELS["x0"]
     condition = model.condition({}, 2)
-    clean, noise = (torch.randn(2, condition.frame.numbers, generator=generator, dtype=torch.float64) for _ in range(2))
+    clean, noise = (
+        torch.randn(2, condition.frame.numbers, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     x = clean + sigma * noise
-    # Salimans and Ho (2022): z = alpha x0 + s eps with alpha^2 + s^2 = 1, v = alpha eps - s x0; the network gives -v
+    # Salimans and Ho (2022): z = alpha x0 + s eps with alpha^2 + s^2 = 1, v = alpha eps - s x0; the network
+    # gives -v
     alpha, s = 1 / (1 + sigma**2).sqrt(), sigma / (1 + sigma**2).sqrt()
     velocity = alpha * noise - s * clean
     for name, output in (("x0", clean), ("velocity", -velocity)):
         model = with_network(MODELS[name], lambda *_, output=output: output)
         torch.testing.assert_close(model.denoise(x, sigma, condition), clean, rtol=1e-9, atol=1e-9)
-    # Karras et al. (2022) with data of unit variance: c_skip = 1 / (1 + sigma^2), c_out = sigma / sqrt(1 + sigma^2)
+    # Karras et al. (2022) with data of unit variance: c_skip = 1 / (1 + sigma^2), c_out = sigma / sqrt(1 +
+    # sigma^2)
     torch.testing.assert_close(x / (1 + sigma**2) - s * velocity, clean, rtol=1e-9, atol=1e-9)
 
 
 MODELS = {name: made(prediction=name) for name in ("x0", "velocity")}
 
 
-# -- the loss --------------------------------------------------------------------------------------------------------
+# -- the loss ------------------------------------------------------------------------------------------------
 
 
 def perfect(model, clean, error=0.0):
@@ -175,9 +199,19 @@ def test_each_node_counts_the_same_however_many_numbers_it_has(node):
 def test_the_loss_is_the_mean_square_of_the_error_of_the_estimates():
     values, model = values_of(4), made(schedule=LogUniform(0.5, 2))
     observed = {"A": torch.tensor([[True, False, True, False]]), "B": torch.ones(4, 1, dtype=torch.bool)}
-    nodes = torch.cat([observed["A"].expand(4, -1), torch.zeros(4, 4).bool(), torch.ones(4, 4).bool(), torch.zeros(4, 4).bool()], 1)
+    nodes = torch.cat(
+        [
+            observed["A"].expand(4, -1),
+            torch.zeros(4, 4).bool(),
+            torch.ones(4, 4).bool(),
+            torch.zeros(4, 4).bool(),
+        ],
+        1,
+    )
     clean, condition = model.example(values, observed)
-    assert torch.equal(condition.nodes, nodes) and torch.equal(condition.rows, torch.where(condition.numbers, clean, 0))
+    assert torch.equal(condition.nodes, nodes) and torch.equal(
+        condition.rows, torch.where(condition.numbers, clean, 0)
+    )
     torch.manual_seed(3)
     found = model.loss(values, observed)
     torch.manual_seed(3)
@@ -186,7 +220,9 @@ def test_the_loss_is_the_mean_square_of_the_error_of_the_estimates():
     sigma = model.schedule.draw(4).double()
     estimate = model.denoise(clean + sigma[:, None] * torch.randn_like(clean), sigma, condition)
     per_number = (estimate - clean).square().detach()
-    per_node = torch.zeros(4, 16, dtype=torch.float64).index_add(1, condition.frame.node_of_number, per_number)
+    per_node = torch.zeros(4, 16, dtype=torch.float64).index_add(
+        1, condition.frame.node_of_number, per_number
+    )
     channels = torch.bincount(condition.frame.node_of_number)
     torch.testing.assert_close(found.detach(), (per_node / channels)[~nodes].mean())
     with torch.random.fork_rng(devices=[]):
@@ -217,7 +253,9 @@ def test_the_mixed_loss_is_that_of_the_velocity_for_real_numbers_and_the_cross_e
     # estimates of choices are their probabilities, standardised
     estimate = model.denoise(x, sigma[:, 0], condition)
     for name, share in (("B", 1 / 2), ("K", 1 / 3)):
-        expected = (output[:, slots[name].numbers].unflatten(1, (4, -1)).softmax(2).flatten(1) - share) / (share * (1 - share)) ** 0.5
+        expected = (output[:, slots[name].numbers].unflatten(1, (4, -1)).softmax(2).flatten(1) - share) / (
+            share * (1 - share)
+        ) ** 0.5
         torch.testing.assert_close(estimate[:, slots[name].numbers], expected, rtol=1e-6, atol=1e-6)
 
 
@@ -232,7 +270,9 @@ def test_the_loss_has_finite_gradients_for_all_weights(prediction, self_conditio
 
 @pytest.mark.parametrize("passes", [1, 4])
 @pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
-def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradient(self_conditioning, passes):
+def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradient(
+    self_conditioning, passes
+):
     model = made(self_conditioning=self_conditioning, passes=passes)
     calls = []
     watched(model, lambda *found: calls.append((*found, torch.is_grad_enabled())))
@@ -242,7 +282,10 @@ def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradi
     assert [with_gradient for *_, with_gradient in calls] == [False] * passes + [True]
     sizes = [len(rows) for rows, *_ in calls]
     # from pass to pass an eighth fewer if there are four
-    assert all(150 < larger - smaller < 250 for larger, smaller in itertools.pairwise([count, *sizes[:-1]])) and sizes[-1] == count
+    assert (
+        all(150 < larger - smaller < 250 for larger, smaller in itertools.pairwise([count, *sizes[:-1]]))
+        and sizes[-1] == count
+    )
     # each example receives the state of its last pass on the same noisy values; zeros without one
     left = {}
     for rows, memory, tokens, estimate, _ in calls:
@@ -259,7 +302,7 @@ def test_bad_numbers_of_passes_are_refused(passes):
         made(passes=passes)
 
 
-# -- standardising ---------------------------------------------------------------------------------------------------
+# -- standardising -------------------------------------------------------------------------------------------
 
 
 def test_real_variables_get_their_mean_and_deviation_and_choices_keep_theirs():
@@ -272,8 +315,12 @@ def test_real_variables_get_their_mean_and_deviation_and_choices_keep_theirs():
         torch.testing.assert_close(model.scales[k], values[name].std())
     assert torch.equal(model.offsets[2:], before[0][2:]) and torch.equal(model.scales[2:], before[1][2:])
     # a fair coin, and three options that are equally likely
-    torch.testing.assert_close(model.offsets[2:], torch.tensor([1 / 2, 1 / 3], dtype=torch.float64), rtol=1e-6, atol=0)
-    torch.testing.assert_close(model.scales[2:], torch.tensor([1 / 2, 2**0.5 / 3], dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        model.offsets[2:], torch.tensor([1 / 2, 1 / 3], dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    torch.testing.assert_close(
+        model.scales[2:], torch.tensor([1 / 2, 2**0.5 / 3], dtype=torch.float64), rtol=1e-6, atol=0
+    )
     rows = model.example(values, torch.zeros(50, 16, dtype=torch.bool))[0]
     for name in "AV":
         part = rows[:, model.denoiser.frame().slots[name].numbers]
@@ -300,7 +347,7 @@ def test_a_variable_that_never_changes_does_no_harm():
     assert model.sample({"V": values["V"][:1]}, 2, steps=2)["A"].isfinite().all()
 
 
-# -- samples given values --------------------------------------------------------------------------------------------
+# -- samples given values ------------------------------------------------------------------------------------
 
 
 @EVERY_SAMPLER
@@ -313,7 +360,11 @@ def test_given_values_come_back_bit_for_bit_and_the_others_are_of_their_kind(sam
     found = model.sample({name: values[name] for name in names}, 3, steps=3, sampler=sampler, seed=0)
     assert list(found.values) == list("AVBK") and found.valid is None and found.tries.tolist() == [1, 1, 1]
     for name, x in found.values.items():
-        assert x.shape == values[name].shape and x.isfinite().all() and torch.equal(x, values[name]) is (name in names), name
+        assert (
+            x.shape == values[name].shape
+            and x.isfinite().all()
+            and torch.equal(x, values[name]) is (name in names)
+        ), name
     assert ((found["B"] == 0) | (found["B"] == 1)).all()
     assert ((found["K"] == 0) | (found["K"] == 1)).all() and (found["K"].sum(2) == 1).all()
 
@@ -323,20 +374,31 @@ def test_values_given_in_part_come_back_bit_for_bit_where_they_are_given(sampler
     model = made(seed=2)
     values = {name: x / 3 if name in "AV" else x for name, x in values_of(4, seed=1).items()}
     where = torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
-    found = model.sample({name: unn.Partial(x, where) for name, x in values.items()}, 4, steps=3, sampler=sampler, seed=0)
+    found = model.sample(
+        {name: unn.Partial(x, where) for name, x in values.items()}, 4, steps=3, sampler=sampler, seed=0
+    )
     for name, x in found.values.items():
         assert torch.equal(x[where], values[name][where])
         assert not torch.equal(x[~where], values[name][~where])
     # what stands elsewhere changes nothing
-    other = {name: unn.Partial(torch.where(where.view(4, 4, *(1,) * (x.ndim - 2)), x, NAN), where) for name, x in values.items()}
+    other = {
+        name: unn.Partial(torch.where(where.view(4, 4, *(1,) * (x.ndim - 2)), x, NAN), where)
+        for name, x in values.items()
+    }
     again = model.sample(other, 4, steps=3, sampler=sampler, seed=0)
     assert same_tensors(again.values, found.values)
 
 
 def test_one_given_value_is_for_all_samples():
     model, values = made(), values_of(1)
-    found = model.sample({"A": values["A"], "K": unn.Partial(values["K"], torch.tensor([[True, False, False, True]]))}, 5, steps=2)
-    assert torch.equal(found["A"], values["A"].expand(5, 4)) and torch.equal(found["K"][:, [0, 3]], values["K"][:, [0, 3]].expand(5, 2, 3))
+    found = model.sample(
+        {"A": values["A"], "K": unn.Partial(values["K"], torch.tensor([[True, False, False, True]]))},
+        5,
+        steps=2,
+    )
+    assert torch.equal(found["A"], values["A"].expand(5, 4)) and torch.equal(
+        found["K"][:, [0, 3]], values["K"][:, [0, 3]].expand(5, 2, 3)
+    )
 
 
 def test_samples_depend_on_their_evidence_and_not_on_other_samples():
@@ -350,7 +412,11 @@ def test_samples_depend_on_their_evidence_and_not_on_other_samples():
 
 def test_a_variable_of_a_single_node_can_be_given():
     g = unn.FactorGraph("single", n=2, c=3)
-    A, K, T = g.variable("A", "n", unn.SquaredNorm()), g.variable("K", "c", unn.Entropy()), g.variable("T", "", unn.SquaredNorm())
+    A, K, T = (
+        g.variable("A", "n", unn.SquaredNorm()),
+        g.variable("K", "c", unn.Entropy()),
+        g.variable("T", "", unn.SquaredNorm()),
+    )
     g.factor(Depends(A["i"], K["v"], T[""]))
     model = made(g)
     K, T = torch.eye(3, dtype=torch.float64)[[1, 2]], torch.tensor([0.1, 0.7], dtype=torch.float64)
@@ -369,7 +435,7 @@ def test_all_that_is_given_comes_back_without_a_question():
     assert same_tensors(found.values, values)
 
 
-# -- seeds and batches -----------------------------------------------------------------------------------------------
+# -- seeds and batches ---------------------------------------------------------------------------------------
 
 
 def alike(a, b):
@@ -459,7 +525,11 @@ def test_the_selected_part_of_the_last_estimate_is_fed_back_also_between_restart
     assert all(x.isfinite().all() for x in found.values.values())
     assert calls[0][0] is None and len(calls) == (36 if sampler == "heun" else 20)
     for (_, tokens, estimate), (memory, _, _) in itertools.pairwise(calls):
-        assert memory is None if self_conditioning == "none" else torch.equal(memory, tokens if self_conditioning == "tokens" else estimate)
+        assert (
+            memory is None
+            if self_conditioning == "none"
+            else torch.equal(memory, tokens if self_conditioning == "tokens" else estimate)
+        )
 
 
 @EVERY_SAMPLER
@@ -474,7 +544,9 @@ def test_a_sampler_from_elsewhere_that_asks_the_estimator_draws_the_same_samples
     levels = model.schedule.levels(5).double()
     with torch.no_grad():
         start = (1 + levels[0] ** 2).sqrt() * torch.randn_like(condition.rows)
-        x = SAMPLERS[sampler](model.estimator(condition), start, levels, lambda: torch.randn_like(start), silent)
+        x = SAMPLERS[sampler](
+            model.estimator(condition), start, levels, lambda: torch.randn_like(start), silent
+        )
     theirs = model.values_of(torch.where(condition.numbers, condition.rows, x), condition, held)
     assert alike(theirs, ours.values)
 
@@ -487,30 +559,45 @@ def test_a_schedule_of_one_step_can_be_sampled_in_any_number(sampler):
         assert all(x.isfinite().all() for x in found.values.values()), steps
 
 
-# -- watching --------------------------------------------------------------------------------------------------------
+# -- watching ------------------------------------------------------------------------------------------------
 
 
 @EVERY_SAMPLER
 def test_every_step_is_shown_with_values_of_the_shapes_of_the_variables(sampler):
     model = made()
     model.standardise({**values_of(9), "A": 2 + 3 * values_of(9)["A"]})
-    given, seen = {"V": values_of(3, seed=4)["V"], "B": unn.Partial(values_of(3, seed=4)["B"], torch.tensor([[True, False, False, False]] * 3))}, []
-    found = model.sample(given, 3, steps=5, sampler=sampler, seed=0, trace=lambda k, values: seen.append((k, values)))
+    given, seen = (
+        {
+            "V": values_of(3, seed=4)["V"],
+            "B": unn.Partial(values_of(3, seed=4)["B"], torch.tensor([[True, False, False, False]] * 3)),
+        },
+        [],
+    )
+    found = model.sample(
+        given, 3, steps=5, sampler=sampler, seed=0, trace=lambda k, values: seen.append((k, values))
+    )
     assert [k for k, _ in seen] == list(range(5))
     for _, values in seen:
-        assert {name: tuple(x.shape) for name, x in values.items()} == {"A": (3, 4), "V": (3, 4, 2), "B": (3, 4), "K": (3, 4, 3)}
+        assert {name: tuple(x.shape) for name, x in values.items()} == {
+            "A": (3, 4),
+            "V": (3, 4, 2),
+            "B": (3, 4),
+            "K": (3, 4, 3),
+        }
         torch.testing.assert_close(values["V"], given["V"])
         torch.testing.assert_close(values["B"][:, 0], given["B"].value[:, 0])
     last = seen[-1][1]
     torch.testing.assert_close(last["A"], found["A"])
-    assert torch.equal(last["K"].argmax(2), found["K"].argmax(2)) and torch.equal((last["B"] > 0.5).double(), found["B"])
+    assert torch.equal(last["K"].argmax(2), found["K"].argmax(2)) and torch.equal(
+        (last["B"] > 0.5).double(), found["B"]
+    )
     # noise goes down
     spread = [float(values["A"].std()) for _, values in seen]
     assert spread[0] > spread[-1]
     assert same_tensors(model.sample(given, 3, steps=5, sampler=sampler, seed=0).values, found.values)
 
 
-# -- checking and trying again ---------------------------------------------------------------------------------------
+# -- checking and trying again -------------------------------------------------------------------------------
 
 
 def violations(X):
@@ -524,7 +611,9 @@ def undecided(model):
     grids = all_grids(2, 2)
     wrong = grids[0].clone()
     wrong[3, 3] = (wrong[3, 3] + 1) % 4
-    good, bad = ((one_hot(grid[None], 4).flatten().double() - 0.25) / 0.1875**0.5 for grid in (grids[-1], wrong))
+    good, bad = (
+        (one_hot(grid[None], 4).flatten().double() - 0.25) / 0.1875**0.5 for grid in (grids[-1], wrong)
+    )
     assert good[0] < bad[0]
     return with_network(model, lambda rows, *_: torch.where(rows[:, :1] < 0.3, good, bad))
 
@@ -539,12 +628,19 @@ def test_samples_that_break_a_constraint_are_drawn_again(sampler):
     for tries in (1, 2, 4):
         found = model.sample(count=24, verify=True, tries=tries, **options)
         assert torch.equal(found.valid, violations(found["X"]) == 0) and found.valid.dtype == torch.bool
-        assert (found.tries[~found.valid] == tries).all() and found.tries.min() >= 1 and found.tries.max() <= tries
+        assert (
+            (found.tries[~found.valid] == tries).all()
+            and found.tries.min() >= 1
+            and found.tries.max() <= tries
+        )
         if first is None:
             first = found
             assert same_tensors(found.values, plain.values) and 0 < int(found.valid.sum()) < 24
         # what was valid at once is left alone
-        assert torch.equal(found["X"][first.valid], first["X"][first.valid]) and (found.tries[first.valid] == 1).all()
+        assert (
+            torch.equal(found["X"][first.valid], first["X"][first.valid])
+            and (found.tries[first.valid] == 1).all()
+        )
         assert torch.equal(found.tries == 1, first.valid | torch.tensor(tries == 1))
     assert found.valid.sum() > first.valid.sum()
 
@@ -554,7 +650,11 @@ def test_samples_are_drawn_again_from_their_own_seed():
     whole = model.sample(count=8, steps=3, seed=range(8), verify=True, tries=3)
     for k in range(8):
         alone = model.sample(count=1, steps=3, seed=[k], verify=True, tries=3)
-        assert torch.equal(alone["X"][0], whole["X"][k]) and alone.tries[0] == whole.tries[k] and alone.valid[0] == whole.valid[k]
+        assert (
+            torch.equal(alone["X"][0], whole["X"][k])
+            and alone.tries[0] == whole.tries[k]
+            and alone.valid[0] == whole.valid[k]
+        )
 
 
 def test_validity_is_what_the_factors_say():
@@ -584,13 +684,15 @@ def test_a_puzzle_without_a_solution_is_sampled_and_reported(sampler):
     assert found.valid.tolist() == [False] * 2 and torch.equal(found["X"], X.expand(2, -1, -1, -1).double())
 
 
-# -- samplers of other libraries -------------------------------------------------------------------------------------
+# -- samplers of other libraries -----------------------------------------------------------------------------
 
 
 def starts(model, seeds, levels):
     """The noise that samples with these seeds begin with."""
     numbers = model.denoiser.frame().numbers
-    return (1 + levels[0] ** 2).sqrt() * torch.stack([torch.randn(numbers, generator=torch.Generator().manual_seed(s)) for s in seeds]).double()
+    return (1 + levels[0] ** 2).sqrt() * torch.stack(
+        [torch.randn(numbers, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    ).double()
 
 
 def natural(model, rows):
@@ -621,7 +723,10 @@ def test_a_loop_of_euler_steps_as_in_k_diffusion_gives_the_samples_of_ddim(predi
             derivative = (x - denoiser(x, now * ones)) / now
             x = x + derivative * (after - now)
         expected = SAMPLERS["ddim"](denoiser, starts(model, seeds, sigmas), sigmas, lambda: 0, silent)
-    torch.testing.assert_close(torch.where(condition.numbers, condition.rows, x), torch.where(condition.numbers, condition.rows, expected))
+    torch.testing.assert_close(
+        torch.where(condition.numbers, condition.rows, x),
+        torch.where(condition.numbers, condition.rows, expected),
+    )
     found = model.sample(known, 3, steps=6, sampler="ddim", spacing="schedule", seed=seeds)
     torch.testing.assert_close(natural(model, x), found["A"])
 
@@ -668,7 +773,13 @@ def test_a_scheduler_as_in_diffusers_gives_the_same_samples(sampler):
             kept = scheduler.kept[t]
             sigma = ((1 - kept) / kept).sqrt()
             x0 = model.denoise(z / kept.sqrt(), sigma, condition)
-            fresh = noise() if sampler == "ancestral" and place + 1 < steps else torch.zeros_like(z) if sampler == "ancestral" else None
+            fresh = (
+                noise()
+                if sampler == "ancestral" and place + 1 < steps
+                else torch.zeros_like(z)
+                if sampler == "ancestral"
+                else None
+            )
             z = scheduler.step(x0, place, z, fresh).prev_sample
     found = model.sample(known, 3, steps=steps, sampler=sampler, spacing="schedule", seed=seeds)
     torch.testing.assert_close(natural(model, z), found["A"], rtol=1e-4, atol=1e-4)
@@ -678,8 +789,12 @@ def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
     diffusers = pytest.importorskip("diffusers")
     model, known, seeds = prepared()
     scheduler = diffusers.DDIMScheduler(
-        beta_start=1e-4, beta_end=0.02, prediction_type="sample", clip_sample=False, timestep_spacing="trailing"
-    )  # fmt: skip
+        beta_start=1e-4,
+        beta_end=0.02,
+        prediction_type="sample",
+        clip_sample=False,
+        timestep_spacing="trailing",
+    )
     scheduler.set_timesteps(10)
     condition = model.condition(known, 3)
 
@@ -698,7 +813,7 @@ def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
     torch.testing.assert_close(z[unknown], expected[unknown], rtol=1e-4, atol=1e-4)
 
 
-# -- sizes, spacing, training ----------------------------------------------------------------------------------------
+# -- sizes, spacing, training --------------------------------------------------------------------------------
 
 
 def test_one_model_samples_at_all_sizes():
@@ -707,7 +822,12 @@ def test_one_model_samples_at_all_sizes():
     model = made(declare("binary", True))
     for i, j, k in ((2, 3, 1), (4, 2, 3), (1, 1, 1)):
         found = model.sample(count=2, steps=2, sizes={"i": i, "j": j, "k": k})
-        assert {name: tuple(x.shape[1:]) for name, x in found.values.items()} == {"A": (i, k), "R": (k, j), "C": (i, j, k), "E": (i, j)}
+        assert {name: tuple(x.shape[1:]) for name, x in found.values.items()} == {
+            "A": (i, k),
+            "R": (k, j),
+            "C": (i, j, k),
+            "E": (i, j),
+        }
     with pytest.raises(unn.DeclarationError, match=says("'k'")):
         model.sample(sizes={"i": 2, "j": 2})
 
@@ -761,13 +881,24 @@ class StopError(Exception):
     """Ends a run in the middle of a step."""
 
 
-TRAINING = TrainingConfig(steps=12, batch=4, rate=1e-3, clip=1.0, ema=0.9, checkpoint_every=5, evaluate_every=6, log_every=3)
+TRAINING = TrainingConfig(
+    steps=12, batch=4, rate=1e-3, clip=1.0, ema=0.9, checkpoint_every=5, evaluate_every=6, log_every=3
+)
 TINY = DenoiserOptions(width=8, depth=2, heads=2, sampling_steps=2)
 TOKENS = replace(TINY, self_conditioning="tokens", passes=2)
 RUNS = {
-    "a stream of grids": (SudokuProblem, SudokuProblem().config_for(None)(model=replace(TINY, self_conditioning="none"), training=TRAINING)),
-    "ten grids": (SudokuProblem, SudokuProblem().config_for(None)(examples=10, model=TINY, training=replace(TRAINING, batch=3))),
-    "sizes that vary": (FactorisationProblem, FactorisationProblem().config_for(None)(vary=True, observe="any", model=TOKENS, training=TRAINING)),
+    "a stream of grids": (
+        SudokuProblem,
+        SudokuProblem().config_for(None)(model=replace(TINY, self_conditioning="none"), training=TRAINING),
+    ),
+    "ten grids": (
+        SudokuProblem,
+        SudokuProblem().config_for(None)(examples=10, model=TINY, training=replace(TRAINING, batch=3)),
+    ),
+    "sizes that vary": (
+        FactorisationProblem,
+        FactorisationProblem().config_for(None)(vary=True, observe="any", model=TOKENS, training=TRAINING),
+    ),
 }
 
 
@@ -802,7 +933,7 @@ def test_a_run_that_stops_ends_with_the_numbers_of_one_that_does_not(name, tmp_p
     assert without_times(result.history) == without_times(whole.history)
 
 
-# -- revealing instead of noise --------------------------------------------------------------------------------------
+# -- revealing instead of noise ------------------------------------------------------------------------------
 
 
 def twins():
@@ -826,7 +957,8 @@ SHARES = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
 
 def knowing(model):
-    """A network that knows the distribution: both categories are the same, with these shares, and binary values say whether it is the first."""
+    """A network that knows the distribution: both categories are the same, with these shares, and binary
+    values say whether it is the first."""
 
     def network(rows, level, observed, frame, memory=None):
         K, B = rows[:, :6].view(-1, 2, 3), rows[:, 6:].view(len(rows), -1, 2)
@@ -835,7 +967,9 @@ def knowing(model):
             scores = torch.where(observed[:, k, None], 50.0 * (K[:, k] > 0), scores)
         for k in range(B.shape[1]):
             first = torch.tensor([0.0, -50.0, -50.0])
-            scores = scores + torch.where(observed[:, 2 + k, None], torch.where(B[:, k, 1:] > 0, first, -50 - first), 0)
+            scores = scores + torch.where(
+                observed[:, 2 + k, None], torch.where(B[:, k, 1:] > 0, first, -50 - first), 0
+            )
         chance = scores.softmax(1)[:, :1]
         binary = torch.cat([1 - chance, chance], 1).clamp(min=1e-12).log()
         return torch.cat([scores, scores, binary.repeat(1, B.shape[1])], 1)
@@ -852,7 +986,9 @@ def test_revealed_one_by_one_samples_have_the_distribution_that_the_network_know
     assert (shares - SHARES).abs().max() < 5 * 0.5 / 4000**0.5
     # all at once they know nothing of one another
     K = model.sample(count=4000, seed=0, steps=1, sizes={"m": 2})["K"].argmax(2)
-    assert float((K[:, 0] == K[:, 1]).double().mean()) == pytest.approx(float(SHARES.square().sum()), abs=5 * 0.5 / 4000**0.5)
+    assert float((K[:, 0] == K[:, 1]).double().mean()) == pytest.approx(
+        float(SHARES.square().sum()), abs=5 * 0.5 / 4000**0.5
+    )
     # what is given is known from the start
     third = torch.tensor([[[0, 0, 1.0], [0, 0, 0]]])
     found = model.sample({"K": unn.Partial(third, torch.tensor([[True, False]]))}, 20, seed=0, sizes={"m": 2})
@@ -865,11 +1001,17 @@ def test_the_loss_of_masked_diffusion_is_the_cross_entropy_of_masked_nodes():
     values = {"K": K, "B": K[:, :1, 0]}
     nothing = {"B": torch.zeros(1, 1, dtype=torch.bool)}
     torch.manual_seed(0)
-    assert float(with_network(model, lambda rows, *_: torch.zeros_like(rows)).loss(values, {"B": ~nothing["B"]}, m=1)) == pytest.approx(math.log(3))
+    assert float(
+        with_network(model, lambda rows, *_: torch.zeros_like(rows)).loss(values, {"B": ~nothing["B"]}, m=1)
+    ) == pytest.approx(math.log(3))
     clean = model.example(values, nothing, m=1)[0]
-    assert float(with_network(model, lambda *_: 100 * clean).loss(values, nothing, m=1)) == pytest.approx(0, abs=1e-6)
+    assert float(with_network(model, lambda *_: 100 * clean).loss(values, nothing, m=1)) == pytest.approx(
+        0, abs=1e-6
+    )
     everything = {"K": torch.ones(1, 2, dtype=torch.bool), "B": ~nothing["B"]}
-    assert float(with_network(model, lambda rows, *_: torch.randn_like(rows)).loss(values, everything, m=1)) == 0
+    assert (
+        float(with_network(model, lambda rows, *_: torch.randn_like(rows)).loss(values, everything, m=1)) == 0
+    )
     with torch.random.fork_rng(devices=[]):
         fresh = masked(twins(), m=1)
         fresh.loss(values, nothing, m=1).backward()
@@ -903,7 +1045,9 @@ def test_a_revealed_sample_depends_on_its_own_seed_alone(steps):
     assert torch.equal(model.sample(given_all, 4, steps=steps, seed=[1, 2, 3, 4])["X"], whole["X"])
     assert torch.equal(model.sample(given_all, 4, steps=steps, seed=[1, 2, 3, 4], at_once=1)["X"], whole["X"])
     order = [2, 0, 3, 1]
-    mixed = model.sample({"X": unn.Partial(X[order], where[order])}, 4, steps=steps, seed=[3, 1, 4, 2], at_once=2)
+    mixed = model.sample(
+        {"X": unn.Partial(X[order], where[order])}, 4, steps=steps, seed=[3, 1, 4, 2], at_once=2
+    )
     assert torch.equal(mixed["X"], whole["X"][order])
     assert not torch.equal(model.sample(given_all, 4, steps=steps, seed=[5, 6, 7, 8])["X"], whole["X"])
 
@@ -912,21 +1056,33 @@ def test_revealing_checks_tries_and_refuses_as_noise_does():
     model = masked(sudoku(2, 2))
     found = model.sample(count=6, steps=2, verify=True, tries=3, seed=0)
     assert torch.equal(found.valid, violations(found["X"]) == 0) and (found.tries[~found.valid] == 3).all()
-    for options in ({"count": 0}, {"tries": 0}, {"at_once": 0}, {"steps": 0}, {"steps": 1.5}, {"count": 2, "seed": [1]}, {"given": {"Y": 1}}):
+    for options in (
+        {"count": 0},
+        {"tries": 0},
+        {"at_once": 0},
+        {"steps": 0},
+        {"steps": 1.5},
+        {"count": 2, "seed": [1]},
+        {"given": {"Y": 1}},
+    ):
         with pytest.raises(unn.UnnError):
             model.sample(**options)
     with pytest.raises(unn.DeclarationError, match=says("'A'", "continuous", "unn.Diffusion")):
         MaskedDiffusion(Denoiser(declared(), width=8, heads=2))
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------------------
 
 
 def bad_calls():
     values = values_of(2)
     K = values["K"]
     yield "sampler", {"sampler": "ancestal"}, ["unknown sampler 'ancestal'", "Did you mean 'ancestral'?"]
-    yield "sampler of nothing known", {"sampler": "q"}, ["unknown sampler 'q'", "ancestral, churn, ddim, dpm-solver, dpm-solver-sde, heun"]
+    yield (
+        "sampler of nothing known",
+        {"sampler": "q"},
+        ["unknown sampler 'q'", "ancestral, churn, ddim, dpm-solver, dpm-solver-sde, heun"],
+    )
     yield "spacing", {"spacing": "log_snr"}, ["spacing 'log_snr'", "log-snr"]
     for name in ("count", "tries", "at_once"):
         for number in (0, -1, 1.5, True):
@@ -938,20 +1094,38 @@ def bad_calls():
     yield "infinite", {"given": {"V": torch.full((1, 4, 2), INF)}}, ["'V'", "infinite"]
     yield "no category", {"given": {"K": torch.zeros(1, 4, 3)}}, ["'K'", "3 options", "one-hot"]
     yield "category out of range", {"given": {"K": 2 * K[:1]}}, ["'K'", "one-hot"]
-    yield "numbers of categories", {"given": {"K": torch.tensor([[0, 1, 2, 3]])}}, ["'K'", "(batch, 4, 3)", "(1, 4)"]
+    yield (
+        "numbers of categories",
+        {"given": {"K": torch.tensor([[0, 1, 2, 3]])}},
+        ["'K'", "(batch, 4, 3)", "(1, 4)"],
+    )
     yield "not binary", {"given": {"B": torch.full((1, 4), 0.3)}}, ["'B'", "0 or 1"]
     yield "shape", {"given": {"A": torch.zeros(1, 5)}}, ["'A'", "(batch, 4)", "(1, 5)"]
     yield "without a batch", {"given": {"A": torch.zeros(4)}}, ["'A'", "(batch, 4)", "(4,)"]
-    yield "counts that contradict", {"given": {"A": torch.zeros(2, 4)}, "count": 3}, ["'A'", "2 batch elements", "3 are to be sampled"]
-    yield "given counts that contradict", {"given": {"A": torch.zeros(2, 4), "B": torch.zeros(3, 4)}, "count": 2}, ["'B'", "3 batch elements"]
-    yield "mask", {"given": {"A": unn.Partial(torch.zeros(1, 4), torch.ones(1, 3, dtype=torch.bool))}}, ["'A'", "mask"]
+    yield (
+        "counts that contradict",
+        {"given": {"A": torch.zeros(2, 4)}, "count": 3},
+        ["'A'", "2 batch elements", "3 are to be sampled"],
+    )
+    yield (
+        "given counts that contradict",
+        {"given": {"A": torch.zeros(2, 4), "B": torch.zeros(3, 4)}, "count": 2},
+        ["'B'", "3 batch elements"],
+    )
+    yield (
+        "mask",
+        {"given": {"A": unn.Partial(torch.zeros(1, 4), torch.ones(1, 3, dtype=torch.bool))}},
+        ["'A'", "mask"],
+    )
     yield "seeds", {"count": 3, "seed": [1, 2]}, ["2 seeds", "3 samples"]
     yield "negative seed", {"seed": -1}, ["seed", "-1"]
     yield "size of a static axis", {"sizes": {"n": 5}}, ["'n'", "4", "5"]
     yield "size of an unknown axis", {"sizes": {"q": 5}}, ["'q'"]
 
 
-@pytest.mark.parametrize(("options", "words"), [pytest.param(options, words, id=name) for name, options, words in bad_calls()])
+@pytest.mark.parametrize(
+    ("options", "words"), [pytest.param(options, words, id=name) for name, options, words in bad_calls()]
+)
 def test_what_cannot_be_sampled_is_refused_before_anything_is_computed(options, words):
     def network(*_):
         raise AssertionError("nothing should be computed")
@@ -963,7 +1137,9 @@ def test_what_cannot_be_sampled_is_refused_before_anything_is_computed(options, 
 
 def test_unknown_predictions_are_refused():
     denoiser = Denoiser(declared(), width=8, heads=2)
-    with pytest.raises(unn.DeclarationError, match=says("unknown prediction 'velocit'", "Did you mean 'velocity'?")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("unknown prediction 'velocit'", "Did you mean 'velocity'?")
+    ):
         Diffusion(denoiser, prediction="velocit")
     with pytest.raises(unn.DeclarationError, match=says("unknown prediction 'eps'", "velocity", "x0")):
         Diffusion(denoiser, prediction="eps")
@@ -984,7 +1160,9 @@ def bad_examples():
     yield "dtype of observed", values, {"B": torch.ones(2, 4)}, ["'B'", "bool"]
 
 
-@pytest.mark.parametrize(("values", "observed", "words"), [pytest.param(*rest, id=name) for name, *rest in bad_examples()])
+@pytest.mark.parametrize(
+    ("values", "observed", "words"), [pytest.param(*rest, id=name) for name, *rest in bad_examples()]
+)
 def test_examples_that_do_not_fit_are_refused(values, observed, words):
     with pytest.raises(unn.ObservationError, match=says(*words)):
         made().loss(values, observed)

@@ -1,4 +1,5 @@
-"""Trained denoisers have the spread of posteriors that are known in closed form, through the default calls."""
+"""Trained denoisers have the spread of posteriors that are known in closed form, through the default
+calls."""
 
 import pytest
 import torch
@@ -31,7 +32,9 @@ def test_the_posterior_of_a_mean_has_its_deviation_and_its_center():
     traced, diffusion = learned(normal, ["x"])
     data_sets, draws = 50, 200
     x = traced.draw(data_sets, seed=1)["x"]
-    found = diffusion.sample({"x": x.repeat_interleave(draws, 0)}, data_sets * draws, steps=50, seed=0, at_once=5000)["m"].view(data_sets, draws)
+    found = diffusion.sample(
+        {"x": x.repeat_interleave(draws, 0)}, data_sets * draws, steps=50, seed=0, at_once=5000
+    )["m"].view(data_sets, draws)
     # N(sum of x / 5, 1 / 5)
     deviation = 0.2**0.5
     assert float((found.var(1) / deviation**2).mean().sqrt()) == pytest.approx(1, abs=0.1)

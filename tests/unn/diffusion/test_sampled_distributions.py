@@ -1,4 +1,5 @@
-"""The default call of sampling against exact distributions: with an exact denoiser, only the sampler can be wrong."""
+"""The default call of sampling against exact distributions: with an exact denoiser, only the sampler can be
+wrong."""
 
 import itertools
 import math
@@ -16,14 +17,17 @@ COUNT = 20_000
 
 
 class Exact(Diffusion):
-    """A diffusion whose estimate is the exact posterior mean of a mixture of Gaussians or of points, in standardised numbers."""
+    """A diffusion whose estimate is the exact posterior mean of a mixture of Gaussians or of points, in
+    standardised numbers."""
 
     def __init__(self, graph, estimate, schedule=None):
         super().__init__(unn.Denoiser(graph, width=4, heads=1, depth=1), schedule=schedule)
         self.exact = estimate
 
     def estimator(self, condition):
-        return lambda x, sigma: torch.where(condition.numbers, condition.rows, self.exact(x, sigma, condition))
+        return lambda x, sigma: torch.where(
+            condition.numbers, condition.rows, self.exact(x, sigma, condition)
+        )
 
 
 def reals(count):
@@ -70,7 +74,9 @@ def mixture(means, deviations, weights):
     return estimate
 
 
-TOLERANCES = pytest.mark.parametrize(("options", "tolerance"), [({}, 0.05), ({"steps": 20}, 0.1)], ids=["default", "20 steps"])
+TOLERANCES = pytest.mark.parametrize(
+    ("options", "tolerance"), [({}, 0.05), ({"steps": 20}, 0.1)], ids=["default", "20 steps"]
+)
 ERROR = 4 * math.sqrt(0.5 / COUNT)
 """Four standard errors of a standard deviation from so many samples, relative to it."""
 
@@ -105,8 +111,14 @@ def test_the_default_call_keeps_correlated_and_conditional_deviations(options, t
 @TOLERANCES
 @pytest.mark.parametrize("deviation", [0.1, 0.3])
 def test_the_default_call_keeps_the_weights_of_mixtures(deviation, options, tolerance):
-    means, deviations, weights = torch.tensor([-0.2, 1.8]), torch.full((2,), deviation), torch.tensor([0.9, 0.1])
-    found = Exact(reals(1), mixture(means, deviations, weights)).sample({}, COUNT, seed=0, at_once=COUNT, **options)["X"]
+    means, deviations, weights = (
+        torch.tensor([-0.2, 1.8]),
+        torch.full((2,), deviation),
+        torch.tensor([0.9, 0.1]),
+    )
+    found = Exact(reals(1), mixture(means, deviations, weights)).sample(
+        {}, COUNT, seed=0, at_once=COUNT, **options
+    )["X"]
     assert float((found > 0.8).float().mean()) == pytest.approx(0.1, abs=0.02 if "steps" in options else 0.01)
     assert float(found[found < 0.8].std()) / deviation == pytest.approx(1, abs=tolerance + ERROR)
 
@@ -118,8 +130,12 @@ def test_the_default_call_keeps_the_probability_of_rare_binary_values(chance, op
     g.factor(Clique(g.variable("B", "node", unn.BinaryEntropy())["i"]))
     # the standardised options are -1 and 1
     atoms = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    found = Exact(g, points(atoms, torch.tensor([1 - chance, chance]))).sample({}, COUNT, seed=0, at_once=COUNT, **options)["B"]
-    assert float(found.mean()) == pytest.approx(chance, abs=0.1 * chance + 3 * math.sqrt(chance * (1 - chance) / COUNT))
+    found = Exact(g, points(atoms, torch.tensor([1 - chance, chance]))).sample(
+        {}, COUNT, seed=0, at_once=COUNT, **options
+    )["B"]
+    assert float(found.mean()) == pytest.approx(
+        chance, abs=0.1 * chance + 3 * math.sqrt(chance * (1 - chance) / COUNT)
+    )
 
 
 @TOLERANCES
@@ -132,14 +148,17 @@ def test_the_default_call_keeps_the_probabilities_of_categories_and_of_sets_of_p
     share = 1 / options_count
     # two nodes that always agree
     atoms = ((torch.eye(options_count) - share) / (share * (1 - share)) ** 0.5).repeat(1, 2)
-    found = Exact(g, points(atoms, weights)).sample({}, COUNT, seed=0, at_once=COUNT, **options)["C"].argmax(2)
+    found = (
+        Exact(g, points(atoms, weights)).sample({}, COUNT, seed=0, at_once=COUNT, **options)["C"].argmax(2)
+    )
     assert (found[:, 0] == found[:, 1]).all()
     counts = one_hot(found[:, 0], options_count).float().mean(0)
     assert ((counts - weights).abs() < 0.01).all()
 
 
 def deviation_ratio(sampler, spacing, variance, steps):
-    """Of samples to Gaussian data, exactly: the start and each draw of noise are followed on their own through linear estimates."""
+    """Of samples to Gaussian data, exactly: the start and each draw of noise are followed on their own
+    through linear estimates."""
     diffusion = Exact(reals(1), None, LogUniform(0.002, 80.0))
     schedules = [levels.double() for levels in diffusion._level_schedules(spacing, steps)]
     draws = itertools.count()
@@ -150,7 +169,14 @@ def deviation_ratio(sampler, spacing, variance, steps):
         return x
 
     start = (variance + schedules[0][0] ** 2).sqrt() * unit()
-    ends = restarted(SAMPLERS[sampler], lambda x, sigma: variance / (variance + sigma**2) * x, start, schedules, unit, lambda *_: None)
+    ends = restarted(
+        SAMPLERS[sampler],
+        lambda x, sigma: variance / (variance + sigma**2) * x,
+        start,
+        schedules,
+        unit,
+        lambda *_: None,
+    )
     return float((ends**2).sum() / variance) ** 0.5
 
 
@@ -161,7 +187,10 @@ EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 @EVERY_SPACING
 @EVERY_SAMPLER
 def test_deviations_converge_with_every_sampler_and_spacing(sampler, spacing):
-    errors = [max(abs(deviation_ratio(sampler, spacing, v, steps) - 1) for v in (1.0, 0.1, 0.01)) for steps in (50, 400, 1600)]
+    errors = [
+        max(abs(deviation_ratio(sampler, spacing, v, steps) - 1) for v in (1.0, 0.1, 0.01))
+        for steps in (50, 400, 1600)
+    ]
     # rounds of restarts have as many steps as the square root of all
     assert errors[2] < (0.12 if spacing == "restarts" else 0.01)
     assert errors[2] < max(errors[1], 0.002) and errors[1] < max(errors[0], 0.01)
@@ -171,14 +200,18 @@ def test_deviations_converge_with_every_sampler_and_spacing(sampler, spacing):
 @EVERY_SPACING
 @EVERY_SAMPLER
 def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacing(sampler, spacing):
-    diffusion = Exact(reals(1), points(torch.tensor([[1.0], [-1.0]]), torch.tensor([0.9, 0.1])), LogUniform(0.002, 80.0))
+    diffusion = Exact(
+        reals(1), points(torch.tensor([[1.0], [-1.0]]), torch.tensor([0.9, 0.1])), LogUniform(0.002, 80.0)
+    )
     found = diffusion.sample({}, 4000, steps=400, sampler=sampler, spacing=spacing, seed=0, at_once=4000)["X"]
     # with both, what sharpens is still felt after 400 steps
     bias = 0.04 if (sampler, spacing) == ("churn", "restarts") else 0.01
     assert float((found < 0).float().mean()) == pytest.approx(0.1, abs=bias + 3 * math.sqrt(0.09 / 4000))
 
 
-@pytest.mark.parametrize("schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__
+)
 def test_the_default_sampler_is_right_with_every_schedule(schedule):
     for variance in (1.0, 0.01):
         diffusion = Exact(reals(1), gaussian(torch.zeros(1), torch.tensor([[variance]])), schedule)
@@ -193,7 +226,9 @@ def test_the_first_batch_of_training_standardises_continuous_variables_unless_th
     first.eval().loss(values, nothing)
     assert first.scales.item() == 1
     first.train().loss(values, nothing)
-    assert first.offsets.item() == pytest.approx(5, abs=0.5) and first.scales.item() == pytest.approx(3, rel=0.1)
+    assert first.offsets.item() == pytest.approx(5, abs=0.5) and first.scales.item() == pytest.approx(
+        3, rel=0.1
+    )
     second = Diffusion(unn.Denoiser(reals(2), width=4, heads=1, depth=1))
     second.load_state_dict(first.state_dict())
     second.loss({"X": 10 * values["X"]}, nothing)

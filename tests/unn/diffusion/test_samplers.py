@@ -17,10 +17,11 @@ EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 STOCHASTIC = ("ancestral", "dpm-solver-sde", "churn")
 FIRST_ORDER = ("ancestral", "ddim", "churn")
 LONGER = {"churn": 8}
-"""How many times as many steps a sampler needs, by the noise in them, to come as near to the limit as the others."""
+"""How many times as many steps a sampler needs, by the noise in them, to come as near to the limit as the
+others."""
 
 
-# -- samplers against closed forms -----------------------------------------------------------------------------------
+# -- samplers against closed forms ---------------------------------------------------------------------------
 
 
 def silent(*_):
@@ -29,7 +30,13 @@ def silent(*_):
 
 def draw(sampler, denoise, start, levels, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return SAMPLERS[sampler](denoise, start, levels, lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype), silent)
+    return SAMPLERS[sampler](
+        denoise,
+        start,
+        levels,
+        lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype),
+        silent,
+    )
 
 
 SAMPLED = 20_000
@@ -46,7 +53,9 @@ def gaussian(mean, covariance):
 
     def noisy(sigma, seed):
         root = torch.linalg.cholesky(covariance + sigma**2 * torch.eye(len(mean), dtype=mean.dtype))
-        normal = torch.randn(SAMPLED, len(mean), generator=torch.Generator().manual_seed(seed), dtype=mean.dtype)
+        normal = torch.randn(
+            SAMPLED, len(mean), generator=torch.Generator().manual_seed(seed), dtype=mean.dtype
+        )
         return mean + normal @ root.T
 
     return denoise, noisy
@@ -75,7 +84,8 @@ def test_gaussian_data_are_sampled_with_their_mean_and_covariance(sampler, name)
 
 
 def variance_of(sampler, variance, levels):
-    """The exact variance of samples where the estimate is linear, by following the start and each draw of noise on its own."""
+    """The exact variance of samples where the estimate is linear, by following the start and each draw of
+    noise on its own."""
     count = len(levels) + 1
     calls = itertools.count(1)
 
@@ -86,7 +96,9 @@ def variance_of(sampler, variance, levels):
 
     start = torch.zeros(count, 1, dtype=torch.float64)
     start[0] = (variance + levels[0] ** 2).sqrt()
-    ends = SAMPLERS[sampler](lambda x, sigma: variance / (variance + sigma**2) * x, start, levels, noise, silent)
+    ends = SAMPLERS[sampler](
+        lambda x, sigma: variance / (variance + sigma**2) * x, start, levels, noise, silent
+    )
     assert sampler in STOCHASTIC or next(calls) == 1
     return float((ends**2).sum())
 
@@ -95,10 +107,14 @@ def variance_of(sampler, variance, levels):
 @pytest.mark.parametrize("variance", [0.25, 1.0, 4.0])
 def test_the_variance_of_samples_converges_at_the_order_of_the_sampler(sampler, variance):
     counts = [steps * LONGER.get(sampler, 1) for steps in (50, 100, 200, 400)]
-    errors = [abs(variance_of(sampler, variance, LogUniform(1e-3, 80).levels(steps).double()) / variance - 1) for steps in counts]
+    errors = [
+        abs(variance_of(sampler, variance, LogUniform(1e-3, 80).levels(steps).double()) / variance - 1)
+        for steps in counts
+    ]
     ratios = [a / b for a, b in itertools.pairwise(errors)]
     if sampler == "churn":
-        # of the second order while its noise falls with the length of steps, of the first when ancestral noise is left
+        # of the second order while its noise falls with the length of steps, of the first when ancestral
+        # noise is left
         assert all(1.7 < ratio < 4.7 for ratio in ratios) and errors[-1] < 0.01
     elif sampler in FIRST_ORDER:
         assert all(1.7 < ratio < 2.3 for ratio in ratios) and errors[-1] < 0.03
@@ -112,7 +128,9 @@ def test_twenty_steps_of_churn_keep_nine_tenths_of_the_deviation_of_gaussian_dat
 
 
 @EVERY_SAMPLER
-@pytest.mark.parametrize("schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "schedule", [LinearSteps(), LogNormal(), LogUniform()], ids=lambda s: type(s).__name__
+)
 def test_all_schedules_lead_to_the_right_variance(sampler, schedule):
     for steps, most in ((50, 0.35), (400, 0.1)):
         levels = schedule.levels(steps * LONGER.get(sampler, 1)).double()
@@ -127,10 +145,20 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
     longer = LONGER.get(sampler, 1)
     # rounds of many steps, so that the error of short ones does not hide a wrong amount of noise
     again = torch.linspace(math.log(2.0), math.log(0.03), 100 * longer, dtype=torch.float64).exp()
-    schedules = [restarting_levels(LogUniform(), 200 * longer)[0].double(), *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0))]
+    schedules = [
+        restarting_levels(LogUniform(), 200 * longer)[0].double(),
+        *(torch.cat([again, again.new_tensor([end])]) for end in (0.02, 0.0)),
+    ]
     generator = torch.Generator().manual_seed(0)
     start = noisy(schedules[0][0], 1)
-    found = restarted(SAMPLERS[sampler], denoise, start, schedules, lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype), silent)
+    found = restarted(
+        SAMPLERS[sampler],
+        denoise,
+        start,
+        schedules,
+        lambda: torch.randn(start.shape, generator=generator, dtype=start.dtype),
+        silent,
+    )
     error = 5 / SAMPLED**0.5 + OFF.get(sampler, 0.002)
     assert ((found.mean(0) - mean).abs() < error * covariance.diagonal().sqrt()).all()
     scale = (torch.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2).sqrt()
@@ -141,7 +169,12 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
 def test_a_known_sample_is_found_exactly_whatever_the_number_of_steps(sampler):
     x0 = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for steps in (1, 2, 3, 10):
-        found = draw(sampler, lambda x, sigma: x0, 80 * torch.ones(3, 4, dtype=torch.float64), LogUniform().levels(steps).double())
+        found = draw(
+            sampler,
+            lambda x, sigma: x0,
+            80 * torch.ones(3, 4, dtype=torch.float64),
+            LogUniform().levels(steps).double(),
+        )
         torch.testing.assert_close(found, x0)
 
 
@@ -150,7 +183,9 @@ def test_levels_may_repeat(sampler):
     x0 = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     repeated = torch.tensor([3.0, 3.0, 3.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     for levels in (repeated, LinearSteps(steps=1).levels(3).double()):
-        torch.testing.assert_close(draw(sampler, lambda x, sigma: x0, 3 * torch.ones(3, 4, dtype=torch.float64), levels), x0)
+        torch.testing.assert_close(
+            draw(sampler, lambda x, sigma: x0, 3 * torch.ones(3, 4, dtype=torch.float64), levels), x0
+        )
 
 
 @EVERY_SAMPLER
@@ -162,27 +197,51 @@ def test_samplers_look_after_each_step_at_what_they_have(sampler):
         return 0.5 * x
 
     levels = LogUniform().levels(7).double()
-    end = SAMPLERS[sampler](denoise, torch.ones(2, 3, dtype=torch.float64), levels, lambda: torch.zeros(2, 3), lambda *now: seen.append(now))
+    end = SAMPLERS[sampler](
+        denoise,
+        torch.ones(2, 3, dtype=torch.float64),
+        levels,
+        lambda: torch.zeros(2, 3),
+        lambda *now: seen.append(now),
+    )
     assert [k for k, _, _ in seen] == list(range(7)) and torch.equal(seen[-1][1], end)
     assert all(x.shape == x0.shape == (2, 3) for _, x, x0 in seen)
     assert all(sigma > 0 for sigma in asked) and len(asked) == (13 if sampler == "heun" else 7)
     assert set(asked) == set(levels[:-1].tolist())
 
 
-# -- levels of noise -------------------------------------------------------------------------------------------------
+# -- levels of noise -----------------------------------------------------------------------------------------
 
 
 @given(
     steps=st.integers(1, 300),
-    schedule=st.sampled_from([LinearSteps(), LinearSteps(last=0.005), LinearSteps(1), LogNormal(), LogUniform(0.1, 1.0), LogUniform(5, 60)]),
+    schedule=st.sampled_from(
+        [
+            LinearSteps(),
+            LinearSteps(last=0.005),
+            LinearSteps(1),
+            LogNormal(),
+            LogUniform(0.1, 1.0),
+            LogUniform(5, 60),
+        ]
+    ),
 )
 @settings(deadline=None)
-def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many_steps_as_are_asked_for(steps, schedule):
+def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many_steps_as_are_asked_for(
+    steps, schedule
+):
     first, *rounds = restarting_levels(schedule, steps)
     highest, lowest = schedule.levels(2)[:2].tolist()
-    assert torch.equal(first, schedule.levels(len(first) - 1)) and len(first) - 1 + sum(len(levels) - 1 for levels in rounds) == steps
+    assert (
+        torch.equal(first, schedule.levels(len(first) - 1))
+        and len(first) - 1 + sum(len(levels) - 1 for levels in rounds) == steps
+    )
     for levels in rounds:
-        assert (levels[1:] < levels[:-1]).all() and levels[-1] == 0 and len(levels) - 1 == max(4, math.isqrt(steps))
+        assert (
+            (levels[1:] < levels[:-1]).all()
+            and levels[-1] == 0
+            and len(levels) - 1 == max(4, math.isqrt(steps))
+        )
         assert lowest * 0.999 <= levels[-2] and levels[0] <= min(highest, 1.5) * 1.001
     assert bool(rounds) == (steps >= 7 and lowest < min(highest, 1.5))
 
@@ -191,20 +250,33 @@ def sigmas_by_hand(schedule):
     """sigma_t^2 = 1 / prod (1 - beta_s) - 1."""
     kept, found = 1.0, []
     for t in range(schedule.steps):
-        beta = schedule.first + (schedule.last - schedule.first) * (t / (schedule.steps - 1) if schedule.steps > 1 else 0)
+        beta = schedule.first + (schedule.last - schedule.first) * (
+            t / (schedule.steps - 1) if schedule.steps > 1 else 0
+        )
         kept *= 1 - beta
         found.append(math.sqrt(1 / kept - 1))
     return torch.tensor(found)
 
 
-@pytest.mark.parametrize("schedule", [LinearSteps(), LinearSteps(last=0.005), LinearSteps(20, 0.01, 0.3), LinearSteps(2, 0.5, 0.1), LinearSteps(1)])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        LinearSteps(),
+        LinearSteps(last=0.005),
+        LinearSteps(20, 0.01, 0.3),
+        LinearSteps(2, 0.5, 0.1),
+        LinearSteps(1),
+    ],
+)
 def test_the_levels_of_linear_steps_are_those_of_the_product(schedule):
     torch.testing.assert_close(schedule.sigmas, sigmas_by_hand(schedule), rtol=1e-5, atol=1e-7)
 
 
 def test_the_paper_stops_where_noise_does_not_drown_the_data():
     last = float(LinearSteps(last=0.005).sigmas[-1])
-    assert 1 / math.sqrt(1 + last**2) == pytest.approx(0.279, abs=5e-4) and last == pytest.approx(3.4, abs=0.05)
+    assert 1 / math.sqrt(1 + last**2) == pytest.approx(0.279, abs=5e-4) and last == pytest.approx(
+        3.4, abs=0.05
+    )
     assert float(LinearSteps().sigmas[-1]) == pytest.approx(150, rel=0.06)
 
 
@@ -239,11 +311,15 @@ def test_levels_are_spaced_as_they_say():
     # even in the log-SNR, over the same range
     even = log_snr_levels(linear, 6)[:-1].log()
     torch.testing.assert_close(even.diff(), even.diff()[:1].expand(5))
-    assert even[0] == pytest.approx(float(linear.sigmas[-1].log()), abs=1e-5) and even[-1] == pytest.approx(float(linear.sigmas[0].log()), abs=1e-5)
+    assert even[0] == pytest.approx(float(linear.sigmas[-1].log()), abs=1e-5) and even[-1] == pytest.approx(
+        float(linear.sigmas[0].log()), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.0, True, None])
-@pytest.mark.parametrize("schedule", [LinearSteps(), LogUniform(), LogNormal()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "schedule", [LinearSteps(), LogUniform(), LogNormal()], ids=lambda s: type(s).__name__
+)
 def test_numbers_of_steps_below_one_are_refused(schedule, steps):
     with pytest.raises(unn.DeclarationError, match=says("steps >= 1", repr(steps))):
         schedule.levels(steps)
@@ -254,11 +330,16 @@ def test_numbers_of_steps_below_one_are_refused(schedule, steps):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: LinearSteps(0), ["LinearSteps", "steps=0"]), (lambda: LinearSteps(first=0), ["first=0"]), (lambda: LinearSteps(last=1), ["last=1"]),
-        (lambda: LinearSteps(last=NAN), ["last=nan"]), (lambda: LogUniform(0, 1), ["LogUniform", "lowest", "0"]),
-        (lambda: LogUniform(2, 1), ["2", "1"]), (lambda: LogNormal(lowest=-1), ["LogNormal", "-1"]), (lambda: LogNormal(highest=INF), ["inf"]),
+        (lambda: LinearSteps(0), ["LinearSteps", "steps=0"]),
+        (lambda: LinearSteps(first=0), ["first=0"]),
+        (lambda: LinearSteps(last=1), ["last=1"]),
+        (lambda: LinearSteps(last=NAN), ["last=nan"]),
+        (lambda: LogUniform(0, 1), ["LogUniform", "lowest", "0"]),
+        (lambda: LogUniform(2, 1), ["2", "1"]),
+        (lambda: LogNormal(lowest=-1), ["LogNormal", "-1"]),
+        (lambda: LogNormal(highest=INF), ["inf"]),
     ],
-)  # fmt: skip
+)
 def test_schedules_out_of_range_are_refused(make, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
         make()
@@ -276,8 +357,14 @@ def test_training_draws_levels_from_its_distribution():
     assert float(((counts - 400) ** 2 / 400).sum()) < 93
     logs = drawn(LogUniform(0.1, 10)).log()
     assert logs.min() >= math.log(0.1) and logs.max() <= math.log(10) + 1e-6
-    assert float(logs.mean()) == pytest.approx(0, abs=0.05) and float(logs.var()) == pytest.approx(math.log(100) ** 2 / 12, rel=0.05)
+    assert float(logs.mean()) == pytest.approx(0, abs=0.05) and float(logs.var()) == pytest.approx(
+        math.log(100) ** 2 / 12, rel=0.05
+    )
     logs = drawn(LogNormal(-1, 0.5)).log()
-    assert float(logs.mean()) == pytest.approx(-1, abs=0.02) and float(logs.std()) == pytest.approx(0.5, rel=0.03)
+    assert float(logs.mean()) == pytest.approx(-1, abs=0.02) and float(logs.std()) == pytest.approx(
+        0.5, rel=0.03
+    )
     for schedule in (linear, LogUniform(), LogNormal()):
-        assert torch.equal(drawn(schedule), drawn(schedule)) and not torch.equal(drawn(schedule), drawn(schedule, 1))
+        assert torch.equal(drawn(schedule), drawn(schedule)) and not torch.equal(
+            drawn(schedule), drawn(schedule, 1)
+        )

@@ -1,4 +1,5 @@
-"""Pictures have one look, light or dark, that everyone can read; graphs stay readable up to 30 variables; files are whole or untouched."""
+"""Pictures have one look, light or dark, that everyone can read; graphs stay readable up to 30 variables;
+files are whole or untouched."""
 
 from __future__ import annotations
 
@@ -88,14 +89,17 @@ def gallery(theme) -> dict[str, Figure]:
         "graph": draw_graph(sudoku(), ["hint"], theme),
         "energy": draw_energy(energy, list("abcdefgh"), theme),
         "terms": draw_energy_terms(terms, list("abcdefgh"), theme),
-        "metrics": draw_metrics({f"run{k}": [{"step": 1, "loss": 1.0, "acc": 0.1}, {"step": 2, "loss": k}] for k in range(8)}, theme=theme),
+        "metrics": draw_metrics(
+            {f"run{k}": [{"step": 1, "loss": 1.0, "acc": 0.1}, {"step": 2, "loss": k}] for k in range(8)},
+            theme=theme,
+        ),
         "adjacency": draw_adjacency([0, 1, 1, 2], [1, 0, 0, 2], [("X", 2), ("Y", 1)], theme, "edges"),
         "attention": draw_attention(torch.eye(3).expand(2, 3, 3), ["a", "b", "c"], theme=theme),
         "images": draw_images(torch.zeros(2, 1, 3, 3), ["a", "b"], theme=theme),
     }
 
 
-# -- themes ----------------------------------------------------------------------------------------------------------
+# -- themes --------------------------------------------------------------------------------------------------
 
 
 def test_a_theme_is_found_by_its_name_and_misspelt_names_are_corrected():
@@ -172,8 +176,15 @@ def test_pictures_look_the_same_whatever_the_style_of_the_session(style):
         figures = gallery(LIGHT).values()
         for figure in figures:
             rendered(figure)
-        texts = [(text.get_text(), to_rgba(text.get_color())) for figure in figures for text in figure.findobj(Text) if text.get_text()]
-        return texts + [to_rgba(line.get_color()) for figure in figures for axes in figure.axes for line in axes.lines]
+        texts = [
+            (text.get_text(), to_rgba(text.get_color()))
+            for figure in figures
+            for text in figure.findobj(Text)
+            if text.get_text()
+        ]
+        return texts + [
+            to_rgba(line.get_color()) for figure in figures for axes in figure.axes for line in axes.lines
+        ]
 
     plain = colours()
     with matplotlib.style.context(style):
@@ -201,7 +212,7 @@ def test_importing_loads_neither_torch_nor_matplotlib_and_metrics_never_need_tor
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# -- graphs ----------------------------------------------------------------------------------------------------------
+# -- graphs --------------------------------------------------------------------------------------------------
 
 
 # a smaller graph would say no more, and shrinking takes minutes
@@ -223,13 +234,21 @@ def test_edges_of_a_large_factor_pass_beside_wide_plates():
     g = unn.FactorGraph("star", a=1)
     centre = g.variable("centre", "a", unn.SquaredNorm())
     around = [g.variable(f"x{k}", f"{'m' * 15}{k} | a", unn.SquaredNorm()) for k in range(6)]
-    g.factor(Multilinear(centre["i"], *(variable[f"{'jklmno'[k]} i"] for k, variable in enumerate(around)), name="star"))
+    g.factor(
+        Multilinear(
+            centre["i"], *(variable[f"{'jklmno'[k]} i"] for k, variable in enumerate(around)), name="star"
+        )
+    )
     figure = g.draw()
     check_apart(figure, g)
     frames = {name: plate.get_window_extent() for name, plate in patches(figure, "plate ").items()}
     for name, other in itertools.permutations(frames, 2):
         edge = patches(figure, "edge ")[f"{name} star"]
-        assert not edge.get_transform().transform_path(edge.get_path()).intersects_bbox(frames[other], filled=False)
+        assert (
+            not edge.get_transform()
+            .transform_path(edge.get_path())
+            .intersects_bbox(frames[other], filled=False)
+        )
 
 
 def check_apart(figure: Figure, g: unn.FactorGraph) -> None:
@@ -249,18 +268,25 @@ def check_apart(figure: Figure, g: unn.FactorGraph) -> None:
         assert holds(figure.bbox, box)
     for name, frame in frames.items():
         inside = [box for box in nodes if frame.overlaps(box)]
-        assert len(inside) == 1 and holds(frame, inside[0]) and holds(frame, variables[name].get_window_extent())
+        assert (
+            len(inside) == 1 and holds(frame, inside[0]) and holds(frame, variables[name].get_window_extent())
+        )
         assert holds(figure.bbox, frame)
     for gid, edge in patches(figure, "edge ").items():
         path = edge.get_transform().transform_path(edge.get_path())
         for name in g.variables:
             if not gid.startswith(f"{name} ") and name not in g.factors[gid.partition(" ")[2]].variables:
-                assert not path.intersects_bbox(frames.get(name, variables[name].get_window_extent()), filled=False), (gid, name)
+                assert not path.intersects_bbox(
+                    frames.get(name, variables[name].get_window_extent()), filled=False
+                ), (gid, name)
 
 
 @THEMES
 def test_observed_variables_are_filled_and_the_others_are_not(theme):
-    colours = {name: to_rgba(circle.get_facecolor()) for name, circle in patches(draw_graph(sudoku(), ["hint"], theme), "variable ").items()}
+    colours = {
+        name: to_rgba(circle.get_facecolor())
+        for name, circle in patches(draw_graph(sudoku(), ["hint"], theme), "variable ").items()
+    }
     assert colours == {"hint": to_rgba(theme.fill), "cell": to_rgba(theme.background)}
 
 
@@ -273,7 +299,10 @@ def test_plates_stand_around_variables_with_a_bar_and_name_their_node_axes():
     figure = g.draw()
     rendered(figure)
     frames = {name: plate.get_window_extent() for name, plate in patches(figure, "plate ").items()}
-    labels = {name: [text.get_text() for text in figure.axes[0].texts if holds(frame, text.get_window_extent())] for name, frame in frames.items()}
+    labels = {
+        name: [text.get_text() for text in figure.axes[0].texts if holds(frame, text.get_window_extent())]
+        for name, frame in frames.items()
+    }
     assert labels == {"grid": ["row 9 × col 7", "grid"], "text": ["n", "text"]}
     assert "repeated" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert "repeated" not in [text.get_text() for text in declare(8, 8, 8).draw().legends[0].get_texts()]
@@ -311,7 +340,7 @@ def test_spread_places_keep_their_distance_and_move_no_more_than_needed(wishes, 
         assert places == pytest.approx(wishes)
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["png", "PNG", "pdf", "svg", "jpg", "webp"])
@@ -319,7 +348,9 @@ def test_the_ending_of_a_file_says_its_format(tmp_path, ending):
     path = tmp_path / f"picture.{ending}"
     save_figure(draw_images(torch.zeros(1, 1, 2, 2)), path)
     start = path.read_bytes()[:16]
-    expected = {"png": b"PNG", "pdf": b"%PDF", "svg": b"<?xml", "jpg": b"\xff\xd8", "webp": b"WEBP"}[ending.lower()]
+    expected = {"png": b"PNG", "pdf": b"%PDF", "svg": b"<?xml", "jpg": b"\xff\xd8", "webp": b"WEBP"}[
+        ending.lower()
+    ]
     assert expected in start
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -332,7 +363,9 @@ def test_files_keep_the_background(tmp_path, theme):
         save_collage([figure, figure], tmp_path / "two.png", 200, theme)
     for name in ("one.png", "two.png"):
         with Image.open(tmp_path / name) as picture:
-            assert picture.convert("RGB").getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
+            assert picture.convert("RGB").getpixel((0, 0)) == tuple(
+                round(255 * channel) for channel in to_rgb(theme.background)
+            )
 
 
 def test_dots_per_inch_scale_the_picture(tmp_path):
@@ -365,7 +398,10 @@ def test_places_that_cannot_be_written_are_named_in_one_line(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
-@pytest.mark.parametrize(("name", "words"), [("a.pgn", r"ending \.pgn"), ("a", "no ending"), (".png", "no ending"), ("a.pgf", r"ending \.pgf")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("a.pgn", r"ending \.pgn"), ("a", "no ending"), (".png", "no ending"), ("a.pgf", r"ending \.pgf")],
+)
 def test_unknown_endings_are_refused_with_the_known_ones(tmp_path, name, words):
     with pytest.raises(DataError, match=words + r"; end its name in \.png, .* or \.webp"):
         save_figure(draw_images(torch.zeros(1, 1, 2, 2)), tmp_path / name)
@@ -394,7 +430,9 @@ def test_a_collage_has_the_background_of_its_theme_below_transparent_figures(tmp
     figure.set_facecolor("none")
     save_collage([figure], tmp_path / "a.png", 100, theme)
     with Image.open(tmp_path / "a.png") as picture:
-        assert picture.convert("RGB").getpixel((0, 0)) == tuple(round(255 * channel) for channel in to_rgb(theme.background))
+        assert picture.convert("RGB").getpixel((0, 0)) == tuple(
+            round(255 * channel) for channel in to_rgb(theme.background)
+        )
 
 
 def test_a_collage_refuses_nothing_and_other_formats(tmp_path):
@@ -406,14 +444,20 @@ def test_a_collage_refuses_nothing_and_other_formats(tmp_path):
         save_collage([draw_energy(torch.ones(3, 2))], tmp_path / "a.pdf")
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 # Machado, Oliveira and Fernandes (2009), severity 1, for linear RGB
 MACHADO = {
     "normal": np.eye(3),
-    "protan": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "deutan": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "tritan": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "protan": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deutan": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritan": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
 }
 
 
@@ -430,7 +474,13 @@ def contrast(one, other) -> float:
 
 def cielab(light: np.ndarray) -> np.ndarray:
     """Linear sRGB to CIELAB under D65."""
-    primaries = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])
+    primaries = np.array(
+        [
+            [0.4124564, 0.3575761, 0.1804375],
+            [0.2126729, 0.7151522, 0.0721750],
+            [0.0193339, 0.1191920, 0.9503041],
+        ]
+    )
     xyz = primaries @ light.clip(0, 1) / [0.95047, 1, 1.08883]
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
@@ -442,7 +492,11 @@ def rendered(figure: Figure) -> None:
 
 
 def patches(figure: Figure, kind: str) -> dict[str, object]:
-    found = {patch.get_gid().removeprefix(kind): patch for patch in figure.axes[0].patches if (patch.get_gid() or "").startswith(kind)}
+    found = {
+        patch.get_gid().removeprefix(kind): patch
+        for patch in figure.axes[0].patches
+        if (patch.get_gid() or "").startswith(kind)
+    }
     assert kind != "variable " or all(isinstance(patch, Circle) for patch in found.values())
     return found
 

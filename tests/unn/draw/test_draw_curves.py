@@ -17,12 +17,17 @@ from unn.descent.energy import energy_terms
 from unn.draw import DARK, LIGHT, draw_energy, draw_energy_terms, draw_images, draw_metrics
 from unn.errors import ObservationError
 
-# -- energies --------------------------------------------------------------------------------------------------------
+# -- energies ------------------------------------------------------------------------------------------------
 
 
 def test_energy_takes_arrays_and_tensors_of_any_dtype_and_with_gradients():
     values = [[3.0, 1.0], [1.0, 0.0]]
-    for energy in (np.array(values), np.array(values, dtype=np.float32), torch.tensor(values).bfloat16(), torch.tensor(values, requires_grad=True)):
+    for energy in (
+        np.array(values),
+        np.array(values, dtype=np.float32),
+        torch.tensor(values).bfloat16(),
+        torch.tensor(values, requires_grad=True),
+    ):
         (line,) = draw_energy(energy).axes[0].lines
         assert line.get_ydata().tolist() == [2.0, 0.5]
 
@@ -56,13 +61,18 @@ def test_terms_of_a_graph_add_up_to_its_energy():
 @pytest.mark.parametrize("count", [1, 3, 6, 7, 8, 30])
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_the_terms_that_change_most_have_colours_and_the_others_are_one_faint_crowd(count, theme):
-    terms = {f"term {k} {'with a very long name' * 3}": torch.linspace(0, k, 5)[:, None] for k in range(count)}
+    terms = {
+        f"term {k} {'with a very long name' * 3}": torch.linspace(0, k, 5)[:, None] for k in range(count)
+    }
     figure = draw_energy_terms(terms, theme=theme)
     rendered(figure)
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     leading = [f"term {k} " for k in reversed(range(count))][:6]
-    assert labels[0] == "total energy" and [label[: len(start)] for label, start in zip(labels[1:], leading, strict=False)] == leading
+    assert (
+        labels[0] == "total energy"
+        and [label[: len(start)] for label, start in zip(labels[1:], leading, strict=False)] == leading
+    )
     assert len(labels) <= 8 and max(map(len, labels)) <= 32
     if count > 7:
         assert labels[7] == f"{count - 6} others"
@@ -74,7 +84,9 @@ def test_the_terms_that_change_most_have_colours_and_the_others_are_one_faint_cr
 
 
 def test_terms_without_a_finite_entry_leave_the_others_alone():
-    figure = draw_energy_terms({"out": torch.full((3, 2), torch.inf), "down": -torch.full((3, 2), torch.inf), "in": torch.ones(3, 2)})
+    figure = draw_energy_terms(
+        {"out": torch.full((3, 2), torch.inf), "down": -torch.full((3, 2), torch.inf), "in": torch.ones(3, 2)}
+    )
     rendered(figure)
     lines = curves(figure)
     assert lines["out"] == lines["down"] == lines["total energy"] == ([], [])
@@ -86,7 +98,9 @@ def test_terms_refuse_what_does_not_fit_together():
         draw_energy_terms({})
     with pytest.raises(ObservationError, match="by name"):
         draw_energy_terms(torch.ones(3, 2))
-    with pytest.raises(ObservationError, match=r"'W': energies of shape \(updates, batch\), got shape \(3,\)"):
+    with pytest.raises(
+        ObservationError, match=r"'W': energies of shape \(updates, batch\), got shape \(3,\)"
+    ):
         draw_energy_terms({"W": torch.ones(3)})
     with pytest.raises(ObservationError, match=r"'V' has shape \(2, 2\), but 'W' has \(3, 2\)"):
         draw_energy_terms({"W": torch.ones(3, 2), "V": torch.ones(2, 2)})
@@ -98,22 +112,38 @@ def test_terms_refuse_what_does_not_fit_together():
 
 @pytest.mark.parametrize("updates", [1, 12, 31, 200])
 def test_names_of_updates_never_meet(updates):
-    figure = draw_energy_terms({"W": torch.ones(updates, 1)}, [f"a_long_variable_{k}" for k in range(updates)])
+    figure = draw_energy_terms(
+        {"W": torch.ones(updates, 1)}, [f"a_long_variable_{k}" for k in range(updates)]
+    )
     rendered(figure)
-    check_apart([label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()], figure.bbox)
+    check_apart(
+        [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()],
+        figure.bbox,
+    )
 
 
-# -- metrics ---------------------------------------------------------------------------------------------------------
+# -- metrics -------------------------------------------------------------------------------------------------
 
 
 def test_each_metric_has_a_panel_and_each_run_a_line():
     histories = {
-        "first": [{"step": 10, "epoch": 1, "seconds": 0.1, "loss": 2.0}, {"step": 20, "epoch": 2, "seconds": 0.2, "loss": 1.0, "accuracy": 0.5}],
+        "first": [
+            {"step": 10, "epoch": 1, "seconds": 0.1, "loss": 2.0},
+            {"step": 20, "epoch": 2, "seconds": 0.2, "loss": 1.0, "accuracy": 0.5},
+        ],
         "second": [{"step": 10, "loss": 3.0, "rate": 1e-3}],
     }
     figure = draw_metrics(histories)
-    panels = {axes.get_title(): [line.get_xydata().tolist() for line in axes.lines] for axes in figure.axes if axes.get_title()}
-    assert panels == {"loss": [[[10, 2], [20, 1]], [[10, 3]]], "accuracy": [[[20, 0.5]], []], "rate": [[], [[10, 1e-3]]]}
+    panels = {
+        axes.get_title(): [line.get_xydata().tolist() for line in axes.lines]
+        for axes in figure.axes
+        if axes.get_title()
+    }
+    assert panels == {
+        "loss": [[[10, 2], [20, 1]], [[10, 3]]],
+        "accuracy": [[[20, 0.5]], []],
+        "rate": [[], [[10, 1e-3]]],
+    }
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["first", "second"]
 
@@ -129,14 +159,24 @@ def test_a_value_alone_is_a_dot_and_a_gap_is_a_gap():
 
 
 def test_metrics_can_be_drawn_over_another_key():
-    figure = draw_metrics({"run": [{"epoch": 1, "loss": 2, "seconds": 0.5}, {"epoch": 2, "loss": np.float32(1), "seconds": 1.0}]}, x="epoch")
+    figure = draw_metrics(
+        {
+            "run": [
+                {"epoch": 1, "loss": 2, "seconds": 0.5},
+                {"epoch": 2, "loss": np.float32(1), "seconds": 1.0},
+            ]
+        },
+        x="epoch",
+    )
     assert [axes.get_title() for axes in figure.axes] == ["loss"]
     assert figure.axes[0].get_xlabel() == "epoch"
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[1, 2], [2, 1]]
 
 
 def test_what_is_no_number_is_no_metric():
-    figure = draw_metrics({"run": [{"step": 1, "loss": 2.0, "name": "digits", "done": True, "nothing": None}], "new": []})
+    figure = draw_metrics(
+        {"run": [{"step": 1, "loss": 2.0, "name": "digits", "done": True, "nothing": None}], "new": []}
+    )
     assert [axes.get_title() for axes in figure.axes] == ["loss"]
     assert len(figure.legends[0].get_texts()) == 2
 
@@ -144,7 +184,10 @@ def test_what_is_no_number_is_no_metric():
 @pytest.mark.parametrize(("runs", "metrics"), [(1, 1), (2, 2), (3, 4), (10, 5), (10, 12), (26, 1)])
 @pytest.mark.filterwarnings("error")
 def test_panels_titles_and_names_of_runs_never_meet(runs, metrics):
-    entries = [{"step": k * 1000, **{f"validation_metric_{m}": 1e-5 * (k + m) for m in range(metrics)}} for k in range(5)]
+    entries = [
+        {"step": k * 1000, **{f"validation_metric_{m}": 1e-5 * (k + m) for m in range(metrics)}}
+        for k in range(5)
+    ]
     figure = draw_metrics({f"a run with a long name, number {k:03d}" + "!" * k: entries for k in range(runs)})
     rendered(figure)
     shown = [axes for axes in figure.axes if axes.get_title()]
@@ -158,7 +201,9 @@ def test_panels_titles_and_names_of_runs_never_meet(runs, metrics):
 def test_metrics_refuse_runs_without_the_x_axis_or_without_numbers():
     with pytest.raises(ObservationError, match="at least one run"):
         draw_metrics({})
-    with pytest.raises(ObservationError, match=r"run 'b' has a number for x='step'.*Known names: epoch, loss"):
+    with pytest.raises(
+        ObservationError, match=r"run 'b' has a number for x='step'.*Known names: epoch, loss"
+    ):
         draw_metrics({"a": [{"step": 1, "loss": 1.0}], "b": [{"epoch": 1, "loss": 1.0}]})
     with pytest.raises(ObservationError, match="Did you mean 'step'"):
         draw_metrics({"a": [{"step": 1, "loss": 1.0}]}, x="steps")
@@ -166,7 +211,7 @@ def test_metrics_refuse_runs_without_the_x_axis_or_without_numbers():
         draw_metrics({"a": [{"step": 1, "seconds": 2.0}], "b": []})
 
 
-# -- images ----------------------------------------------------------------------------------------------------------
+# -- images --------------------------------------------------------------------------------------------------
 
 
 def test_images_in_colours_are_shown_in_their_colours():
@@ -183,11 +228,14 @@ def test_images_refuse_other_shapes(shape):
         draw_images(torch.zeros(shape))
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 
 def curves(figure) -> dict[str, tuple[list[float], list[float]]]:
-    return {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in figure.axes[0].lines}
+    return {
+        line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist())
+        for line in figure.axes[0].lines
+    }
 
 
 def rendered(figure) -> None:

@@ -31,7 +31,7 @@ def named(sizes) -> list[tuple[str, int]]:
     return [(f"block {k}", size) for k, size in enumerate(sizes)]
 
 
-# -- counting --------------------------------------------------------------------------------------------------------
+# -- counting ------------------------------------------------------------------------------------------------
 
 
 @EXACT
@@ -45,7 +45,9 @@ def test_cells_are_sums_of_the_dense_matrix(nodes, limit, seed, count):
     starts = range(0, nodes, width)
     blocks = [[dense[i : i + width, j : j + width] for j in starts] for i in starts]
     assert np.array_equal(counts, [[block.sum() for block in row] for row in blocks])
-    assert np.allclose(edges_per_pair(counts, nodes, width), [[block.mean() for block in row] for row in blocks])
+    assert np.allclose(
+        edges_per_pair(counts, nodes, width), [[block.mean() for block in row] for row in blocks]
+    )
     if nodes <= limit:
         assert np.array_equal(counts, dense)
 
@@ -54,10 +56,18 @@ def test_a_small_picture_is_the_dense_matrix():
     rows, columns = edges(30, 0, 200)
     dense = np.zeros((30, 30))
     np.add.at(dense, (rows, columns), 1)
-    for convert in (list, np.array, torch.tensor, lambda x: x.astype(np.uint8), lambda x: torch.tensor(x, dtype=torch.int32)):
+    for convert in (
+        list,
+        np.array,
+        torch.tensor,
+        lambda x: x.astype(np.uint8),
+        lambda x: torch.tensor(x, dtype=torch.int32),
+    ):
         (image,) = draw_adjacency(convert(rows), convert(columns), [("X", 10), ("Y", 20)]).axes[1].images
         shown = image.get_array()
-        assert np.array_equal(shown.filled(0), dense) and np.array_equal(np.ma.getmaskarray(shown), dense == 0)
+        assert np.array_equal(shown.filled(0), dense) and np.array_equal(
+            np.ma.getmaskarray(shown), dense == 0
+        )
 
 
 def test_a_large_picture_conserves_the_edges_and_shows_each():
@@ -84,7 +94,7 @@ def test_a_million_edges_need_no_dense_matrix():
     assert peak < 200e6
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- names ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
@@ -92,14 +102,20 @@ def test_a_million_edges_need_no_dense_matrix():
 def test_names_of_blocks_never_meet(count, seed, dark, titled):
     random = np.random.default_rng(seed)
     sizes = [int(size) for size in np.ceil(10 ** random.uniform(0, 4, count))]
-    blocks = [("x" * int(random.integers(1, 40)) if random.random() < 0.3 else f"H{k}", size) for k, size in enumerate(sizes)]
+    blocks = [
+        ("x" * int(random.integers(1, 40)) if random.random() < 0.3 else f"H{k}", size)
+        for k, size in enumerate(sizes)
+    ]
     rows, columns = edges(sum(sizes), seed, 1000)
     figure = draw_adjacency(rows, columns, blocks, DARK if dark else LIGHT, "a title" if titled else "")
     FigureCanvasAgg(figure).draw()
     paper, matrix, *bars = figure.axes
     texts = [text for text in paper.texts if text.get_text()]
     assert len(texts) == 2 * count + titled
-    check_apart([text.get_window_extent() for text in texts] + [axes.get_tightbbox() for axes in (matrix, *bars)], figure.bbox)
+    check_apart(
+        [text.get_window_extent() for text in texts] + [axes.get_tightbbox() for axes in (matrix, *bars)],
+        figure.bbox,
+    )
     lines = [line for line in matrix.lines if line.get_gid() == "border"]
     assert sorted(line.get_ydata()[0] for line in lines[::2]) == np.cumsum(sizes)[:-1].tolist()
     # names keep the order of their blocks
@@ -112,9 +128,18 @@ def test_names_of_crowded_blocks_stay_in_the_picture(sizes):
     figure = draw_adjacency([0, 0], [0, 0], [(f"block {k}", size) for k, size in enumerate(sizes)])
     FigureCanvasAgg(figure).draw()
     paper, matrix = figure.axes
-    check_apart([text.get_window_extent() for text in paper.texts if text.get_text()] + [matrix.get_tightbbox()], figure.bbox)
-    frame, middles = matrix.get_window_extent(), [text.get_window_extent() for text in paper.texts if text.get_text()]
-    assert all(frame.y0 <= (box.y0 + box.y1) / 2 <= frame.y1 or frame.x0 <= (box.x0 + box.x1) / 2 <= frame.x1 for box in middles)
+    check_apart(
+        [text.get_window_extent() for text in paper.texts if text.get_text()] + [matrix.get_tightbbox()],
+        figure.bbox,
+    )
+    frame, middles = (
+        matrix.get_window_extent(),
+        [text.get_window_extent() for text in paper.texts if text.get_text()],
+    )
+    assert all(
+        frame.y0 <= (box.y0 + box.y1) / 2 <= frame.y1 or frame.x0 <= (box.x0 + box.x1) / 2 <= frame.x1
+        for box in middles
+    )
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
@@ -139,7 +164,9 @@ def test_a_matrix_without_edges_is_empty():
 @pytest.mark.parametrize("draw", [draw_adjacency, adjacency_text])
 def test_edges_and_blocks_that_do_not_fit_are_refused(draw):
     blocks = [("X", 2), ("Y", 3)]
-    with pytest.raises(ObservationError, match="rows go from 0 to 5, but the blocks have 5 nodes, from 0 to 4"):
+    with pytest.raises(
+        ObservationError, match="rows go from 0 to 5, but the blocks have 5 nodes, from 0 to 4"
+    ):
         draw([0, 5], [0, 1], blocks)
     with pytest.raises(ObservationError, match="columns go from -1"):
         draw([0, 1], [0, -1], blocks)
@@ -157,7 +184,7 @@ def test_edges_and_blocks_that_do_not_fit_are_refused(draw):
         draw([0], [0], [])
 
 
-# -- text ------------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------
 
 
 def test_text_of_a_small_matrix():
@@ -182,7 +209,9 @@ def test_text_keeps_to_its_width_and_blanks_exactly_the_cells_without_edges(size
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert [line[0] for line in lines if re.match(r"[a-z] b", line)] == list("abcdef"[: len(sizes)])
-    body = "".join(line for line in lines[1:] if "edges" not in line and "---" not in line and "-+-" not in line)
+    body = "".join(
+        line for line in lines[1:] if "edges" not in line and "---" not in line and "-+-" not in line
+    )
     assert bool(re.search(r"[.:=*#%@]", body)) == bool(count)
 
 
@@ -204,7 +233,7 @@ def test_text_refuses_a_width_without_room():
         adjacency_text([0], [0], [(f"block {k}", 2) for k in range(9)], 12)
 
 
-# -- attention -------------------------------------------------------------------------------------------------------
+# -- attention -----------------------------------------------------------------------------------------------
 
 
 def test_attention_has_one_panel_a_head_and_one_scale():
@@ -222,18 +251,31 @@ def test_attention_has_one_panel_a_head_and_one_scale():
 
 def test_one_head_needs_no_title():
     panel, _ = draw_attention(np.eye(3)).axes
-    assert panel.get_title() == "" and [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2"]
+    assert panel.get_title() == "" and [label.get_text() for label in panel.get_xticklabels()] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (9, 9), (1, 60), (100, 100), (1, 3, 3), (2, 40, 7), (5, 7, 40), (8, 12, 12), (13, 2, 2)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (9, 9), (1, 60), (100, 100), (1, 3, 3), (2, 40, 7), (5, 7, 40), (8, 12, 12), (13, 2, 2)]
+)
 def test_labels_of_tokens_never_meet(shape):
-    rows, columns = ([f"{'long' * 8}{k}" if k % 5 == 0 else f"w{k}" for k in range(size)] for size in shape[-2:])
+    rows, columns = (
+        [f"{'long' * 8}{k}" if k % 5 == 0 else f"w{k}" for k in range(size)] for size in shape[-2:]
+    )
     figure = draw_attention(np.random.default_rng(0).random(shape), rows, columns)
     FigureCanvasAgg(figure).draw()
     *maps, bar = figure.axes
     # the scale has a tick beyond its end, which is not drawn
     scale = [label for label in bar.get_yticklabels() if label.get_position()[1] <= bar.get_ylim()[1]]
-    labels = [label for axes in maps for label in (*axes.get_xticklabels(), *axes.get_yticklabels()) if label.get_text()] + scale
+    labels = [
+        label
+        for axes in maps
+        for label in (*axes.get_xticklabels(), *axes.get_yticklabels())
+        if label.get_text()
+    ] + scale
     panels = [axes.get_window_extent() for axes in figure.axes]
     titles = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
     boxes = [label.get_window_extent() for label in labels]

@@ -1,4 +1,5 @@
-"""Who interacts with whom: the reference masks of the structured-diffusion paper, brute force, symmetry, sizes."""
+"""Who interacts with whom: the reference masks of the structured-diffusion paper, brute force, symmetry,
+sizes."""
 
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from problems.digits.network import declare
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-# -- the masks of the paper ------------------------------------------------------------------------------------------
+# -- the masks of the paper ----------------------------------------------------------------------------------
 
 
 def in_golden_order(found, golden):
@@ -78,7 +79,7 @@ def test_a_boolean_circuit_has_the_mask_of_the_paper(gates):
     check_golden(circuit(2, gates).adjacency(), f"boolean_depth2_{kind_of(gates)}.npz")
 
 
-# -- any declaration -------------------------------------------------------------------------------------------------
+# -- any declaration -----------------------------------------------------------------------------------------
 
 
 @given(g=declarations())
@@ -118,7 +119,10 @@ def test_a_letter_that_is_shifted_cannot_split_an_axis_as_well(kind):
             g.factor(kind(Y["(i j)"], X[pattern], X["i"], name="both"))
 
 
-@given(sizes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)), where=st.sampled_from([None, "i != j", "i < j"]))
+@given(
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
+    where=st.sampled_from([None, "i != j", "i < j"]),
+)
 @settings(max_examples=30, deadline=None)
 def test_nodes_of_a_product_interact_where_one_of_its_terms_holds_both(sizes, where):
     n, m, d = sizes
@@ -139,7 +143,14 @@ def test_nodes_of_a_product_interact_where_one_of_its_terms_holds_both(sizes, wh
     assert found.blocks == [("A", n), ("B", m)] and found.nodes("B").tolist() == list(range(n, n + m))
 
 
-OPTIONS = [{}, {"stride": 2}, {"padding": 1}, {"dilation": 2}, {"groups": 2}, {"stride": (1, 2), "padding": (2, 0)}]
+OPTIONS = [
+    {},
+    {"stride": 2},
+    {"padding": 1},
+    {"dilation": 2},
+    {"groups": 2},
+    {"stride": (1, 2), "padding": (2, 0)},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -159,7 +170,9 @@ def test_nodes_of_a_convolution_interact_where_the_derivative_is_not_zero(option
 
 def test_factors_that_know_no_better_let_all_of_their_nodes_interact():
     g = unn.FactorGraph("g", n=2, m=3)
-    A, B, C = (g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("A", "n"), ("B", "m"), ("C", "n")))
+    A, B, C = (
+        g.variable(name, axes, unn.SquaredNorm()) for name, axes in (("A", "n"), ("B", "m"), ("C", "n"))
+    )
     g.factor(Directed(torch.nn.Linear(2, 3), B, A))
     g.factor(Implicit(lambda a, c: (a * c).sum(1), A["i"], C["i"]))
     dense = g.adjacency().dense()
@@ -195,7 +208,7 @@ def test_sizes_of_dynamic_axes_are_given_and_checked():
         fixed.adjacency().nodes("B")
 
 
-# -- large graphs and odd sizes --------------------------------------------------------------------------------------
+# -- large graphs and odd sizes ------------------------------------------------------------------------------
 
 
 def test_more_than_a_million_entries_are_all_there():
@@ -229,7 +242,7 @@ def test_a_graph_without_variables_has_no_nodes():
     assert (found.count, found.names(), found.blocks) == (0, [], [])
 
 
-# -- names, orders and ablations -------------------------------------------------------------------------------------
+# -- names, orders and ablations -----------------------------------------------------------------------------
 
 
 def test_nodes_are_named_by_their_place_in_the_order_of_the_blocks():
@@ -271,7 +284,11 @@ def test_only_the_arrows_of_dependencies_are_kept_in_one_direction():
     one_way = g.adjacency().directed()
     names = np.array(one_way.names())
     seen = {str(name): sorted(names[row]) for name, row in zip(names, one_way.dense().numpy(), strict=True)}
-    assert seen == {f"{name}[{k}]": [f"{x}[{k}]" for x in sees] for name, sees in (("A", "A"), ("B", "ABC"), ("C", "BC")) for k in (0, 1)}
+    assert seen == {
+        f"{name}[{k}]": [f"{x}[{k}]" for x in sees]
+        for name, sees in (("A", "A"), ("B", "ABC"), ("C", "BC"))
+        for k in (0, 1)
+    }
     # what a clique holds together sees one another whichever depends on which
     g.factor(Clique(A["i"], B["i"]))
     assert torch.equal(g.adjacency().directed().dense(), g.adjacency().dense())

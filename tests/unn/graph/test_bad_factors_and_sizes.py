@@ -8,7 +8,7 @@ from support.helpers import NAN, UNIFORM, X, done_or_refused, images, mlp, pair,
 import unn
 from factors import Cardinality, Clique, Conv2d, Depends, Directed, Implicit, Multilinear, SumOfProducts
 
-# -- directed factors --------------------------------------------------------------------------------------------------------
+# -- directed factors ----------------------------------------------------------------------------------------
 
 
 class Mapped(torch.nn.Module):
@@ -24,7 +24,14 @@ class Mapped(torch.nn.Module):
 
 def test_directed_factors_couple_variables():
     g = mlp()
-    for child, parents in (("X", g["H"]), (g["W"], g["H"]), (g["X"]["i"], g["H"]), (g["X"], "H"), (g["X"], g["W"]), (g["X"], [g["H"], None])):
+    for child, parents in (
+        ("X", g["H"]),
+        (g["W"], g["H"]),
+        (g["X"]["i"], g["H"]),
+        (g["X"], "H"),
+        (g["X"], g["W"]),
+        (g["X"], [g["H"], None]),
+    ):
         with pytest.raises(unn.DeclarationError, match="Directed takes variables as child and parents"):
             Directed(torch.nn.Linear(5, 4), child, parents)
     with pytest.raises(unn.DeclarationError, match=says("'X'", "own parent")):
@@ -49,7 +56,9 @@ def test_a_directed_factor_needs_a_module():
 def test_the_module_of_a_factor_may_not_hide_an_attribute_of_the_graph(name):
     g = mlp()
     z = g.variable("Z", "pixel", unn.SquaredNorm())
-    unchanged(g, lambda: g.factor(Directed(torch.nn.Linear(4, 4), z, g["X"], name=name)), match=says(repr(name)))
+    unchanged(
+        g, lambda: g.factor(Directed(torch.nn.Linear(4, 4), z, g["X"], name=name)), match=says(repr(name))
+    )
 
 
 def test_modules_of_factors_with_similar_names_are_all_kept():
@@ -78,15 +87,25 @@ def test_a_directed_module_returns_the_pre_activation_of_its_child(function, got
     g = mlp()
     z = g.variable("Z", "pixel", unn.SquaredNorm())
     g.factor(Directed(Mapped(function), z, g["X"]))
-    with pytest.raises(unn.DeclarationError, match=says("'Directed(Z, X)'", got, "child 'Z'", "(2, 4)", "pre-activation")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("'Directed(Z, X)'", got, "child 'Z'", "(2, 4)", "pre-activation")
+    ):
         unn.infer(g, {"X": X} if given == "X" else {"Y": UNIFORM})
 
 
 def test_an_implicit_energy_has_one_value_for_each_batch_element():
-    for function, got in ((lambda a, b: a.sum(), "()"), (lambda a, b: a, "(2, 4)"), (lambda a, b: None, "NoneType"), (lambda a, b: 0.0, "float")):
+    for function, got in (
+        (lambda a, b: a.sum(), "()"),
+        (lambda a, b: a, "(2, 4)"),
+        (lambda a, b: None, "NoneType"),
+        (lambda a, b: 0.0, "float"),
+    ):
         g = mlp()
         g.factor(Implicit(function, g["X"]["i"], g["H"]["j"]))
-        with pytest.raises(unn.DeclarationError, match=says("'Implicit(X, H)'", "(2,)", got, "sum over all axes but the first")):
+        with pytest.raises(
+            unn.DeclarationError,
+            match=says("'Implicit(X, H)'", "(2,)", got, "sum over all axes but the first"),
+        ):
             unn.infer(g, {"X": X})
 
 
@@ -101,34 +120,50 @@ def test_an_implicit_energy_may_ignore_one_of_its_variables():
 @pytest.mark.parametrize(
     "kind",
     [
-        lambda h, x: Depends(h["i"], x["j"]), lambda h, x: Clique(h["i"]), lambda h, x: Cardinality(h["i"], each="i"),
+        lambda h, x: Depends(h["i"], x["j"]),
+        lambda h, x: Clique(h["i"]),
+        lambda h, x: Cardinality(h["i"], each="i"),
         lambda h, x: SumOfProducts(h["i"], x["j"], within=0.1),
     ],
     ids=["Depends", "Clique", "Cardinality", "SumOfProducts"],
-)  # fmt: skip
+)
 def test_factors_without_an_energy_are_refused_by_name(kind):
     g = mlp()
     factor = kind(g["H"], g["X"])
     g.factor(factor)
     values = {"X": X, "H": torch.zeros(2, 5), "Y": UNIFORM}
-    for attempt in (lambda: unn.infer(g, {"X": X}), lambda: g.energy(values), lambda: unn.Unrolled(g, "X", "Y")):
-        with pytest.raises(unn.InferenceError, match=says("'mlp'", repr(factor.name), "no energy", "Multilinear, Implicit")):
+    for attempt in (
+        lambda: unn.infer(g, {"X": X}),
+        lambda: g.energy(values),
+        lambda: unn.Unrolled(g, "X", "Y"),
+    ):
+        with pytest.raises(
+            unn.InferenceError, match=says("'mlp'", repr(factor.name), "no energy", "Multilinear, Implicit")
+        ):
             attempt()
     assert g.explain() and g.to_mermaid() and g.to_dot()
 
 
-# -- sizes -----------------------------------------------------------------------------------------------------------------
+# -- sizes ---------------------------------------------------------------------------------------------------
 
 
 def test_one_letter_does_not_tie_axes_of_different_sizes():
     g = mlp()
     words = says("'Multilinear(X, H)'", "'i'", "'pixel' (size 4)", "'hidden' (size 5)", "different letters")
     unchanged(g, lambda: g.factor(Multilinear(g["X"]["i"], g["H"]["i"])), match=words)
-    unchanged(g, lambda: g.factor(Multilinear(g["W"]["i i"], g["X"]["x"])), match=says("'i'", "'hidden'", "'pixel'"))
+    unchanged(
+        g, lambda: g.factor(Multilinear(g["W"]["i i"], g["X"]["x"])), match=says("'i'", "'hidden'", "'pixel'")
+    )
     dynamic = unn.FactorGraph("g", n=3, m=4)
-    a, b, c = (dynamic.variable(name, axis, unn.SquaredNorm()) for name, axis in (("A", "n"), ("B", "p"), ("C", "m")))
+    a, b, c = (
+        dynamic.variable(name, axis, unn.SquaredNorm()) for name, axis in (("A", "n"), ("B", "p"), ("C", "m"))
+    )
     dynamic.factor(Multilinear(a["i"], b["i"]))
-    unchanged(dynamic, lambda: dynamic.factor(Multilinear(b["k"], c["k"])), match=says("'n', 'p' (size 3)", "'m' (size 4)"))
+    unchanged(
+        dynamic,
+        lambda: dynamic.factor(Multilinear(b["k"], c["k"])),
+        match=says("'n', 'p' (size 3)", "'m' (size 4)"),
+    )
     torch.testing.assert_close(unn.infer(dynamic, {"A": X[:, :3], "C": X}, order=["B"])["B"], X[:, :3])
 
 
@@ -180,7 +215,10 @@ def test_the_kernel_of_a_convolution_fits_into_its_image(static):
 
 def test_convolutions_do_not_contradict_declared_sizes():
     g = unn.FactorGraph("g", channel=1, row=6, row1=5, feature=2, kernel=3)
-    x, h = g.variable("X", "channel row column", unn.SquaredNorm()), g.variable("H", "feature row1 column1", unn.SquaredNorm())
+    x, h = (
+        g.variable("X", "channel row column", unn.SquaredNorm()),
+        g.variable("H", "feature row1 column1", unn.SquaredNorm()),
+    )
     w = g.parameter("W", "feature channel kernel kernel")
     unchanged(g, lambda: g.factor(Conv2d(h, w, x)), match=says("'Conv2d(H, W, X)'", "'row1'", "size 5", "4"))
 
@@ -188,7 +226,9 @@ def test_convolutions_do_not_contradict_declared_sizes():
 @pytest.mark.parametrize(("groups", "channel", "feature"), [(3, 2, 3), (2, 3, 4), (2, 4, 3), (4, 4, 6)])
 def test_groups_divide_the_channels_on_both_sides(groups, channel, feature):
     with pytest.raises(unn.UnnError, match=says("'Conv2d(H, W, X)'", "channels", f"{groups} groups")):
-        unn.infer(images(channel=channel, feature=feature, groups=groups), {"X": torch.ones(1, channel, 6, 6)})
+        unn.infer(
+            images(channel=channel, feature=feature, groups=groups), {"X": torch.ones(1, channel, 6, 6)}
+        )
 
 
 @pytest.mark.parametrize("groups", [0, -1, 1.5, "2", None, True])
@@ -202,7 +242,9 @@ def test_groups_are_a_whole_number(groups):
 @pytest.mark.parametrize("option", ["stride", "padding", "dilation"])
 @pytest.mark.parametrize("value", [-1, (1, 2, 3), (1,), "ab", (1, -1), True, (1.0, 1), 1.5, None])
 def test_strides_paddings_and_dilations_are_one_or_two_whole_numbers(option, value):
-    with pytest.raises(unn.DeclarationError, match=says("'Conv2d(H, W, X)'", option, "whole number", repr(value))):
+    with pytest.raises(
+        unn.DeclarationError, match=says("'Conv2d(H, W, X)'", option, "whole number", repr(value))
+    ):
         images(**{option: value})
 
 
@@ -235,7 +277,10 @@ def test_convolutions_take_arrays_with_the_right_axes():
 
 def test_the_weight_of_a_convolution_has_no_batch_axis():
     g = unn.FactorGraph("g", channel=1, row=6, column=6, feature=2, kernel=3)
-    x, h = g.variable("X", "channel row column", unn.SquaredNorm()), g.variable("H", "feature row1 column1", unn.SquaredNorm())
+    x, h = (
+        g.variable("X", "channel row column", unn.SquaredNorm()),
+        g.variable("H", "feature row1 column1", unn.SquaredNorm()),
+    )
     g.factor(Conv2d(h, g.constant("W", "feature channel kernel kernel"), x))
     assert unn.infer(g, {"X": torch.ones(2, 1, 6, 6), "W": torch.ones(2, 1, 3, 3)})["H"].shape == (2, 2, 4, 4)
     with pytest.raises(unn.UnnError, match=says("'W'", "batch")):
@@ -248,7 +293,11 @@ def test_a_parameter_without_sizes_is_named_with_its_axes(axes):
     x, h = g.variable("X", "pixel", unn.SquaredNorm()), g.variable("H", "hidden", unn.SquaredNorm())
     g.factor(Multilinear(h["h"], g.parameter("W", axes)["h x" if axes.startswith("h") else "x h"], x["x"]))
     words = says("parameter 'W'", "no size", "'pixel'", "FactorGraph('open', pixel=...)")
-    for attempt in (lambda: unn.infer(g, {"X": X}), lambda: unn.Unrolled(g, "X", "H"), lambda: g.energy({"X": X, "H": X[:, :2]})):
+    for attempt in (
+        lambda: unn.infer(g, {"X": X}),
+        lambda: unn.Unrolled(g, "X", "H"),
+        lambda: g.energy({"X": X, "H": X[:, :2]}),
+    ):
         with pytest.raises(unn.DeclarationError, match=words):
             attempt()
     assert "unknown size" in repr(g)
@@ -263,18 +312,22 @@ def test_sizes_of_a_run_are_whole_numbers_from_one(size):
 def test_sizes_of_a_run_do_not_contradict_what_is_known():
     with pytest.raises(unn.ObservationError, match=says("sizes", "'pixel'", "5", "4")):
         unn.infer(mlp(), {"X": X}, sizes={"pixel": 5})
-    with pytest.raises(unn.ObservationError, match=says("axis 'n'", "variable 'Z'", "not known", "sizes={'n': ...}")):
+    with pytest.raises(
+        unn.ObservationError, match=says("axis 'n'", "variable 'Z'", "not known", "sizes={'n': ...}")
+    ):
         unn.infer(pair(), {"X": X[:, :2]})
 
 
 def test_an_axis_of_size_0_is_refused_before_anything_runs():
     with pytest.raises(unn.UnnError, match=says("'n'", "0")):
         unn.infer(pair(n=0), {"X": X[:, :2]})
-    with pytest.raises(unn.ObservationError, match=says("variable 'Z'", "axis 'n'", "size 0", "empty sequences")):
+    with pytest.raises(
+        unn.ObservationError, match=says("variable 'Z'", "axis 'n'", "size 0", "empty sequences")
+    ):
         unn.infer(pair(), {"Z": torch.ones(1, 0, 2)})
 
 
-# -- values given with a declaration ---------------------------------------------------------------------------------------
+# -- values given with a declaration -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,14 +365,23 @@ def test_a_failing_init_function_leaves_the_graph_usable():
 
 
 def test_an_axis_named_twice_has_one_size():
-    for declare in (lambda g: g.parameter("W", "n n", init=torch.ones(2, 3)), lambda g: g.constant("W", "n n", torch.ones(2, 3))):
+    for declare in (
+        lambda g: g.parameter("W", "n n", init=torch.ones(2, 3)),
+        lambda g: g.constant("W", "n n", torch.ones(2, 3)),
+    ):
         g = unn.FactorGraph("g")
         unchanged(g, lambda: declare(g), match=says("'W'", "'n'", "(2, 3)"))
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(torch.ones(3), ["size 2", "axis 'n'", "(3,)"]), (torch.tensor(1.0), ["1 axes (n)", "()"]), ("abc", []), ([[1], [2, 3]], []), (None, None)],
+    [
+        (torch.ones(3), ["size 2", "axis 'n'", "(3,)"]),
+        (torch.tensor(1.0), ["1 axes (n)", "()"]),
+        ("abc", []),
+        ([[1], [2, 3]], []),
+        (None, None),
+    ],
 )
 def test_values_of_a_constant_must_fit_and_a_bad_one_leaves_no_trace(value, words):
     g = unn.FactorGraph("g", n=2)
@@ -372,10 +434,18 @@ def test_parameters_of_different_dtypes_are_refused_by_name():
 
 def test_a_constant_without_value_is_asked_for():
     g = unn.FactorGraph("g", n=2)
-    x, y, c = g.variable("X", "n", unn.SquaredNorm()), g.variable("Y", "n", unn.SquaredNorm()), g.constant("C", "n")
+    x, y, c = (
+        g.variable("X", "n", unn.SquaredNorm()),
+        g.variable("Y", "n", unn.SquaredNorm()),
+        g.constant("C", "n"),
+    )
     g.factor(Multilinear(c["i"], x["i"], y["i"]))
     x = X[:, :2]
-    for attempt in (lambda: unn.infer(g, {"X": x}), lambda: unn.Unrolled(g, "X", "Y")(x), lambda: g.energy({"X": x, "Y": x})):
+    for attempt in (
+        lambda: unn.infer(g, {"X": x}),
+        lambda: unn.Unrolled(g, "X", "Y")(x),
+        lambda: g.energy({"X": x, "Y": x}),
+    ):
         with pytest.raises(unn.ObservationError, match=says("constant 'C' (n)", "no value", "'C': ...")):
             attempt()
     with pytest.raises(unn.ObservationError, match=says("constant 'C'", "in part")):
@@ -393,9 +463,15 @@ def test_a_constant_without_value_is_asked_for():
 def test_a_constant_with_a_value_has_that_value_in_the_run_and_in_the_energy():
     """Given another one with the observations, either both use it or it is refused."""
     g = unn.FactorGraph("g", n=2)
-    x, y, c = g.variable("X", "n", unn.SquaredNorm()), g.variable("Y", "n", unn.SquaredNorm()), g.constant("C", "n", torch.ones(2))
+    x, y, c = (
+        g.variable("X", "n", unn.SquaredNorm()),
+        g.variable("Y", "n", unn.SquaredNorm()),
+        g.constant("C", "n", torch.ones(2)),
+    )
     g.factor(Multilinear(c["i"], x["i"], y["i"]))
     other = torch.tensor([5.0, 7.0])
-    out = done_or_refused(lambda: unn.infer(g, {"X": X[:, :2], "C": other}), "'C'", error=unn.ObservationError)
+    out = done_or_refused(
+        lambda: unn.infer(g, {"X": X[:, :2], "C": other}), "'C'", error=unn.ObservationError
+    )
     if out is not None:
         torch.testing.assert_close(out.energy[-1], g.energy({**out.values, "C": other}))

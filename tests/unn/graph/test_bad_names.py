@@ -11,7 +11,7 @@ import unn
 from factors import Cardinality, Clique, Depends, Implicit, Multilinear, SumOfProducts
 from unn.graph.patterns import parse_pattern
 
-# -- names ---------------------------------------------------------------------------------------------------------------
+# -- names ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1x", "class", "a.b", "x-y", 5, None, ["X"]])
@@ -19,14 +19,20 @@ from unn.graph.patterns import parse_pattern
 def test_names_must_be_identifiers(kind, name):
     g = unn.FactorGraph("g", n=2)
     rest = (unn.SquaredNorm(),) if kind == "variable" else ()
-    unchanged(g, lambda: getattr(g, kind)(name, "n", *rest), match=says(kind, "Python identifier", repr(name)))
+    unchanged(
+        g, lambda: getattr(g, kind)(name, "n", *rest), match=says(kind, "Python identifier", repr(name))
+    )
 
 
-@pytest.mark.parametrize("name", ["forward", "training", "double", "energy", "name", "sizes", "arrays", "_table"])
+@pytest.mark.parametrize(
+    "name", ["forward", "training", "double", "energy", "name", "sizes", "arrays", "_table"]
+)
 @pytest.mark.parametrize("kind", ["parameter", "constant"])
 def test_names_of_module_attributes_are_refused_where_torch_would_clash(kind, name):
     g = unn.FactorGraph("g", n=2)
-    unchanged(g, lambda: getattr(g, kind)(name, "n"), match=says(kind, repr(name), "attribute", "choose another"))
+    unchanged(
+        g, lambda: getattr(g, kind)(name, "n"), match=says(kind, repr(name), "attribute", "choose another")
+    )
 
 
 def test_variables_may_bear_names_of_module_attributes():
@@ -37,7 +43,9 @@ def test_variables_may_bear_names_of_module_attributes():
     g.factor(Multilinear(b["i"], c["i"], name="energy"))
     out = unn.infer(g, {"forward": torch.ones(1, 2)}, iterations=2)
     torch.testing.assert_close(out.energy[-1], g.energy(out.values))
-    torch.testing.assert_close(out["weight"], g.W.sum(0)[None] + unn.infer(g, {"forward": torch.ones(1, 2)})["name"])
+    torch.testing.assert_close(
+        out["weight"], g.W.sum(0)[None] + unn.infer(g, {"forward": torch.ones(1, 2)})["name"]
+    )
 
 
 @pytest.mark.parametrize("taken", ["X", "W"])
@@ -45,7 +53,11 @@ def test_variables_may_bear_names_of_module_attributes():
 def test_a_name_is_declared_once(kind, taken):
     g = mlp()
     rest = (unn.SquaredNorm(),) if kind == "variable" else ()
-    unchanged(g, lambda: getattr(g, kind)(taken, "pixel", *rest), match=says(repr(taken), "in use", g.arrays[taken].kind, "choose another"))
+    unchanged(
+        g,
+        lambda: getattr(g, kind)(taken, "pixel", *rest),
+        match=says(repr(taken), "in use", g.arrays[taken].kind, "choose another"),
+    )
 
 
 @pytest.mark.parametrize("axes", ["a-b", "1a", "a,b", "a | b | c", "a.b"])
@@ -77,15 +89,29 @@ def test_sizes_of_a_graph_are_whole_numbers(size):
 @pytest.mark.parametrize("regularizer", [unn.SquaredNorm, None, "softmax", torch.relu])
 def test_a_variable_needs_a_regularizer(regularizer):
     g = unn.FactorGraph("g")
-    unchanged(g, lambda: g.variable("X", "n", regularizer), match=says("variable 'X'", "regularizer", "SquaredNorm()"))
+    unchanged(
+        g,
+        lambda: g.variable("X", "n", regularizer),
+        match=says("variable 'X'", "regularizer", "SquaredNorm()"),
+    )
 
 
 def test_a_regularizer_needs_the_axis_that_it_normalises_over():
     g = unn.FactorGraph("g")
     unchanged(g, lambda: g.variable("X", "", unn.Entropy()), match=says("'X'", "no axes"))
-    unchanged(g, lambda: g.variable("X", "row label", unn.Entropy(over="lable")), match=says("'X'", "'lable'", "Did you mean 'label'"))
-    unchanged(g, lambda: g.variable("X", "row |", unn.Entropy()), match=says("'X'", "node axis 'row'", "over="))
-    unchanged(g, lambda: g.variable("X", "row | label", unn.Entropy(over="row")), match=says("'X'", "node axis 'row'", "over="))
+    unchanged(
+        g,
+        lambda: g.variable("X", "row label", unn.Entropy(over="lable")),
+        match=says("'X'", "'lable'", "Did you mean 'label'"),
+    )
+    unchanged(
+        g, lambda: g.variable("X", "row |", unn.Entropy()), match=says("'X'", "node axis 'row'", "over=")
+    )
+    unchanged(
+        g,
+        lambda: g.variable("X", "row | label", unn.Entropy(over="row")),
+        match=says("'X'", "node axis 'row'", "over="),
+    )
 
 
 def test_known_names_are_suggested_where_an_array_is_looked_up():
@@ -109,7 +135,11 @@ def test_known_names_are_suggested_where_an_array_is_looked_up():
         (unn.ObservationError, "given", {"given": {"imag": X}}),
         (unn.InferenceError, "initial", {"initial": {"lable": "zero"}}),
         (unn.InferenceError, "order", {"order": ["lable", "hidden"]}),
-        (unn.InferenceError, "order", {"order": [unn.Block("lable", torch.ones(3, dtype=torch.bool)), "hidden", "label"]}),
+        (
+            unn.InferenceError,
+            "order",
+            {"order": [unn.Block("lable", torch.ones(3, dtype=torch.bool)), "hidden", "label"]},
+        ),
         (unn.InferenceError, "order", {"order": unn.ForwardBackward(["hiden", "label"])}),
         (unn.InferenceError, "order", {"order": unn.RandomOrder(["hidden", "label"], last="imagee")}),
         (unn.InferenceError, "want", {"want": "lable"}),
@@ -138,12 +168,16 @@ def test_unknown_names_of_an_unrolled_network_are_named_with_the_closest_known_o
     def build(given="image", want="label", **rest):
         return unn.Unrolled(named_mlp(), given, want, **rest).train()(X)
 
-    with pytest.raises((unn.InferenceError, unn.ObservationError), match=says("unknown variable", repr(word), "Did you mean")):
+    with pytest.raises(
+        (unn.InferenceError, unn.ObservationError), match=says("unknown variable", repr(word), "Did you mean")
+    ):
         build(**options)
 
 
 def test_an_unrolled_network_refuses_an_unknown_given_beside_a_known_one_when_built():
-    with pytest.raises((unn.InferenceError, unn.ObservationError), match=says("'imag'", "Did you mean 'image'")):
+    with pytest.raises(
+        (unn.InferenceError, unn.ObservationError), match=says("'imag'", "Did you mean 'image'")
+    ):
         unn.Unrolled(named_mlp(), ["image", "imag"], "label", order=["hidden", "label"])
 
 
@@ -158,13 +192,15 @@ def test_looking_up_an_unknown_result_is_an_error_of_this_package():
         out["lable"]
 
 
-# -- patterns and factors --------------------------------------------------------------------------------------------------
+# -- patterns and factors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", ["", "i j", "(i j) k"])
 def test_a_pattern_has_one_dimension_for_each_axis(pattern):
     count = len(parse_pattern(pattern).dimensions)
-    with pytest.raises(unn.DeclarationError, match=says(f"{count} dimensions", "variable 'X'", "1 axes (pixel)", "X['i']")):
+    with pytest.raises(
+        unn.DeclarationError, match=says(f"{count} dimensions", "variable 'X'", "1 axes (pixel)", "X['i']")
+    ):
         mlp()["X"][pattern]
 
 
@@ -212,11 +248,15 @@ def test_a_shift_of_thousands_of_digits_is_a_declaration_error():
 @pytest.mark.parametrize(
     "kind",
     [
-        Multilinear, Depends, Clique, lambda *r: Implicit(torch.zeros_like, *r), lambda *r: Cardinality(*r, each=""),
+        Multilinear,
+        Depends,
+        Clique,
+        lambda *r: Implicit(torch.zeros_like, *r),
+        lambda *r: Cardinality(*r, each=""),
         lambda *r: SumOfProducts(mlp()["X"]["i"], *r, within=0.1),
     ],
     ids=["Multilinear", "Depends", "Clique", "Implicit", "Cardinality", "SumOfProducts"],
-)  # fmt: skip
+)
 def test_factors_take_references(kind):
     g = mlp()
     for junk in (g["X"], "X", 5, None):
@@ -248,7 +288,9 @@ def test_a_condition_compares_two_letters(where):
 
 def test_a_condition_names_letters_of_its_factor():
     g = mlp()
-    with pytest.raises(unn.DeclarationError, match=says("'Multilinear(X, H)'", "where='pix < hid'", "Did you mean 'pixel'")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("'Multilinear(X, H)'", "where='pix < hid'", "Did you mean 'pixel'")
+    ):
         Multilinear(g["X"]["pixel"], g["H"]["hid"], where="pix < hid")
 
 
@@ -297,12 +339,20 @@ def test_factors_refer_to_arrays_of_their_own_graph():
     words = says("'Multilinear(H)'", "variable 'H'", "not the one declared in this graph", "'mlp'")
     unchanged(g, lambda: g.factor(Multilinear(other["H"]["i"])), match=words)
     empty = unn.FactorGraph("empty")
-    unchanged(empty, lambda: empty.factor(Multilinear(other["H"]["i"])), match=says("'Multilinear(H)'", "variable 'H'", "another graph"))
+    unchanged(
+        empty,
+        lambda: empty.factor(Multilinear(other["H"]["i"])),
+        match=says("'Multilinear(H)'", "variable 'H'", "another graph"),
+    )
 
 
 def test_a_factor_is_added_once():
     g = mlp()
-    unchanged(g, lambda: g.factor(g.factors["Multilinear(H, W, X)"]), match=says("'Multilinear(H, W, X)'", "added already"))
+    unchanged(
+        g,
+        lambda: g.factor(g.factors["Multilinear(H, W, X)"]),
+        match=says("'Multilinear(H, W, X)'", "added already"),
+    )
 
 
 def test_the_name_of_a_factor_is_text():

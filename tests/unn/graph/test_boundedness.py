@@ -1,4 +1,5 @@
-"""The verdict on boundedness is never wrong: bounded energies stay above a bound, unbounded ones fall along the ray that is shown."""
+"""The verdict on boundedness is never wrong: bounded energies stay above a bound, unbounded ones fall along
+the ray that is shown."""
 
 import math
 
@@ -41,7 +42,9 @@ def lowest(g, fixed, free, batch, seed):
         start = {}
         for name in free:
             regularizer = g.variables[name].regularizer
-            x = domain_point(regularizer, (batch, *g.size_table.shape(g.variables[name], g.size_table.static)), generator)
+            x = domain_point(
+                regularizer, (batch, *g.size_table.shape(g.variables[name], g.size_table.static)), generator
+            )
             start[name] = x if regularizer.bounded else scale * x
         energies.append(g.energy({**fixed, **start}).min().item())
         out = unn.infer(g, fixed, initial=start, order=list(free), iterations=8)
@@ -52,7 +55,8 @@ def lowest(g, fixed, free, batch, seed):
 
 @st.composite
 def problems(draw, regularizers=ALL):
-    """Graphs with products of degree 1 to 4 of all kinds of weights, squashed and linear modules, cosines, and what is observed."""
+    """Graphs with products of degree 1 to 4 of all kinds of weights, squashed and linear modules, cosines,
+    and what is observed."""
     seed = draw(st.integers(0, 2**20))
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -74,7 +78,13 @@ def problems(draw, regularizers=ALL):
             g.factor(Directed(module, child, parent, name=f"directed{k}"))
             continue
         if kind == "cosine":
-            g.factor(Implicit(lambda x: torch.cos(x).flatten(1).sum(1), chosen[0][" ".join(chosen[0].axes)], bounded_below=True))
+            g.factor(
+                Implicit(
+                    lambda x: torch.cos(x).flatten(1).sum(1),
+                    chosen[0][" ".join(chosen[0].axes)],
+                    bounded_below=True,
+                )
+            )
             continue
         references = [v[" ".join(v.axes)] for v in chosen]
         letters = sorted({letter for r in references for letter in r.letters})
@@ -104,7 +114,8 @@ def problems(draw, regularizers=ALL):
 def test_energies_that_are_called_bounded_stay_above_a_bound(problem):
     g, fixed, free, seed = problem
     assume(g.boundedness(given=list(fixed)).bounded is True)
-    # weights and observations are of order one, so that a bound of this size exists; a fall from 1e6 passes it
+    # weights and observations are of order one, so that a bound of this size exists; a fall from 1e6 passes
+    # it
     assert lowest(g, fixed, free, 2, seed) > -1e5
 
 
@@ -132,7 +143,9 @@ def test_every_verdict_has_a_reason_and_names_what_it_is_about(problem):
     assert verdict.bounded is {"bounded below": True, "unbounded below": False}.get(verdict.bound.value)
     assert verdict.reasons and all(reason in str(verdict) for reason in verdict.reasons)
     assert (verdict.ray is not None) == (verdict.bounded is False)
-    assert verdict.bounded or (verdict.unbounded and all(set(names) <= set(free) for names in verdict.unbounded.values()))
+    assert verdict.bounded or (
+        verdict.unbounded and all(set(names) <= set(free) for names in verdict.unbounded.values())
+    )
 
 
 @pytest.mark.parametrize("module", [Exp(), linear(5.0)])
@@ -243,14 +256,24 @@ def test_what_depends_on_parameters_says_so_or_holds_for_their_present_values():
     with torch.no_grad():
         g.v.fill_(1.0)
     verdict = g.boundedness()
-    assert verdict.bounded is False and verdict.ray.parameters == ("w", "v") and "present values of w, v" in str(verdict)
+    assert (
+        verdict.bounded is False
+        and verdict.ray.parameters == ("w", "v")
+        and "present values of w, v" in str(verdict)
+    )
 
 
 def test_an_energy_of_unknown_growth_makes_the_verdict_unknown_even_where_a_product_falls():
     g, (A, B, C) = squares("ABC")
     g.factor(Multilinear(A["i"], B["i"], C["i"]))
     assert g.boundedness().bounded is False
-    g.factor(Implicit(lambda a, b, c: a.pow(4).sum(1) + b.pow(4).sum(1) + c.pow(4).sum(1), *(v["i"] for v in (A, B, C)), bounded_below=True))
+    g.factor(
+        Implicit(
+            lambda a, b, c: a.pow(4).sum(1) + b.pow(4).sum(1) + c.pow(4).sum(1),
+            *(v["i"] for v in (A, B, C)),
+            bounded_below=True,
+        )
+    )
     assert g.boundedness().bound is unn.Bound.UNKNOWN
 
 

@@ -15,11 +15,17 @@ from unn.graph.interactions import node_axis_count
 
 
 def interactions(g, factors, shape):
-    """For each two nodes of s, whether some factor has a mixed second derivative in them; by autograd, for random values."""
+    """For each two nodes of s, whether some factor has a mixed second derivative in them; by autograd, for
+    random values."""
     generator = torch.Generator().manual_seed(0)
     s = torch.randn(shape, dtype=torch.float64, generator=generator)
-    fixed = {name: torch.randn(x.shape, dtype=torch.float64, generator=generator) for name, x in g.fixed_values().items()}
-    hessian = torch.autograd.functional.hessian(lambda x: sum(f.energy({**fixed, "s": x[None]})[0] for f in factors), s)
+    fixed = {
+        name: torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        for name, x in g.fixed_values().items()
+    }
+    hessian = torch.autograd.functional.hessian(
+        lambda x: sum(f.energy({**fixed, "s": x[None]})[0] for f in factors), s
+    )
     count = node_axis_count(g["s"])
     nodes = int(np.prod(shape[:count], dtype=int))
     features = s.numel() // nodes
@@ -106,7 +112,12 @@ def test_all_nodes_are_one_class_where_no_two_interact():
 
 @pytest.mark.parametrize(
     ("patterns", "where"),
-    [([("i j", "i j")], None), ([("i j", "k l")], None), ([("i j", "i+1 j"), ("i j", "j i")], None), ([("i j", "i j")], "i < j")],
+    [
+        ([("i j", "i j")], None),
+        ([("i j", "k l")], None),
+        ([("i j", "i+1 j"), ("i j", "j i")], None),
+        ([("i j", "i j")], "i < j"),
+    ],
 )
 def test_a_node_that_meets_itself_has_no_classes(patterns, where):
     _, s, factors, shapes = chain(patterns, (3, 3), where=where)
@@ -120,7 +131,8 @@ def test_a_condition_that_excludes_every_node_from_itself_gives_classes():
 
 
 def test_features_of_one_node_belong_together():
-    """Nodes are rows; a factor between entries of one row makes the node meet itself, one between rows does not."""
+    """Nodes are rows; a factor between entries of one row makes the node meet itself, one between rows does
+    not."""
     _, s, factors, shapes = chain([("i v", "i+1 w")], (4, 3), "r | c")
     classes = colour_classes(s, factors, shapes)
     assert [c.tolist() for c in classes] == [[True, False, True, False], [False, True, False, True]]
@@ -132,7 +144,9 @@ def test_splits_of_node_axes_pair_the_nodes_they_name():
     """Cells of one block of two, on an axis of six."""
     g = unn.FactorGraph("blocks", n=6, R=3)
     s = g.variable("s", "n", unn.SignedEntropy())
-    f = Multilinear(s["(R r)"], s["(R q)"], g.parameter("W", "a b", init=torch.ones(2, 2))["r q"], where="r < q")
+    f = Multilinear(
+        s["(R r)"], s["(R q)"], g.parameter("W", "a b", init=torch.ones(2, 2))["r q"], where="r < q"
+    )
     g.factor(f)
     shapes = {"s": (6,), "W": (2, 2)}
     assert node_pairs(f, s, shapes).tolist() == [[0, 1], [2, 3], [4, 5]]

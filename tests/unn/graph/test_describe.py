@@ -35,7 +35,11 @@ class Cubic(unn.EnergyFactor):
 
 def classifier() -> unn.FactorGraph:
     g = unn.FactorGraph("mlp", x=4, h=3, c=2)
-    X, H, Y = g.variable("X", "x", unn.SquaredNorm()), g.variable("H", "h", unn.NonNegative()), g.variable("Y", "c", unn.Entropy(2.0))
+    X, H, Y = (
+        g.variable("X", "x", unn.SquaredNorm()),
+        g.variable("H", "h", unn.NonNegative()),
+        g.variable("Y", "c", unn.Entropy(2.0)),
+    )
     W, V, b = g.parameter("W", "h x"), g.parameter("V", "c h"), g.parameter("b", "h")
     g.factor(Multilinear(H["h"], W["h x"], X["x"]))
     g.factor(Multilinear(Y["c"], V["c h"], H["h"]))
@@ -44,7 +48,8 @@ def classifier() -> unn.FactorGraph:
 
 
 def grid() -> unn.FactorGraph:
-    """A field that meets itself, with letters that differ from factor to factor, shifts, splits and a condition."""
+    """A field that meets itself, with letters that differ from factor to factor, shifts, splits and a
+    condition."""
     g = unn.FactorGraph("grid", r=3, c=4, v=2, k=2)
     X, Z = g.variable("X", "r c | v", unn.Entropy()), g.variable("Z", "k v", unn.SquaredNorm())
     W, U = g.parameter("W", "v v", init="normal"), g.constant("U", "r c v")
@@ -82,7 +87,9 @@ def random_graph(count: int, seed: int) -> unn.FactorGraph:
         g.factor(Multilinear(variable["i"], g.parameter(f"W{k}", "a a")["i j"], other["j"]))
     for k in range(count // 2):
         chosen = [variables[n]["i"] for n in random.choice(count, 3, replace=False)]
-        g.factor(Multilinear(*chosen, name=f"a factor with a long name {k}" if random.random() < 0.3 else None))
+        g.factor(
+            Multilinear(*chosen, name=f"a factor with a long name {k}" if random.random() < 0.3 else None)
+        )
     for k in random.choice(count, count // 2):
         g.factor(Multilinear(variables[k]["i"]))
     return g
@@ -91,7 +98,7 @@ def random_graph(count: int, seed: int) -> unn.FactorGraph:
 ALL = [classifier, grid, mixed, lambda: random_graph(20, 0), unn.FactorGraph]
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
+# -- words ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("declare", ALL)
@@ -138,7 +145,10 @@ def test_explain_writes_the_update_of_the_textbook_example():
 def test_explained_updates_evaluate_to_the_messages_of_the_factors(declare):
     g = declare()
     torch.manual_seed(0)
-    values = {name: torch.randn(g.size_table.shape(array, g.size_table.static)).double() for name, array in g.arrays.items()}
+    values = {
+        name: torch.randn(g.size_table.shape(array, g.size_table.static)).double()
+        for name, array in g.arrays.items()
+    }
     for name in g.variables:
         expected = torch.zeros_like(values[name])
         for factor in g.factors.values():
@@ -209,7 +219,7 @@ def test_graphs_without_any_energy_are_explained_without_energy_updates_and_boun
     assert "no factor with an energy touches it" in lonely.explain()
 
 
-# -- text formats ----------------------------------------------------------------------------------------------------
+# -- text formats --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("declare", ALL)
@@ -227,7 +237,11 @@ def test_mermaid_has_one_edge_for_each_variable_of_each_factor(declare):
         else:
             edges.append((edge.group(1), edge.group(3), edge.group(2)))
     wanted = [
-        (f'(("{name}"))', f'["{factor_label(factor) or "product"}"]', "---" if isinstance(factor, unn.EnergyFactor) else "-.-")
+        (
+            f'(("{name}"))',
+            f'["{factor_label(factor) or "product"}"]',
+            "---" if isinstance(factor, unn.EnergyFactor) else "-.-",
+        )
         for factor in g.factors.values()
         for name in factor.variables
     ]
@@ -257,7 +271,11 @@ def test_dot_is_a_bipartite_graph_with_the_declared_edges(declare):
             labels[node.group(1)] = (node.group(3), re.sub(r"\\(.)", r"\1", node.group(2)))
         else:
             edges.append((labels[edge.group(1)], labels[edge.group(2)]))
-    wanted = [(("circle", name), ("box", factor_label(f) or "product")) for f in g.factors.values() for name in f.variables]
+    wanted = [
+        (("circle", name), ("box", factor_label(f) or "product"))
+        for f in g.factors.values()
+        for name in f.variables
+    ]
     assert edges == wanted
 
 
@@ -267,20 +285,27 @@ def test_labels_of_factors_list_parameters_but_not_variables():
     assert [factor_label(factor) for factor in mixed().factors.values()][:2] == ["Cubic", "who $asks$ #1"]
 
 
-# -- pictures --------------------------------------------------------------------------------------------------------
+# -- pictures ------------------------------------------------------------------------------------------------
 
 
 def test_draw_shades_observed_variables():
     figure = classifier().draw(given=["X", "Y"])
-    colours = {name: to_rgba(circle.get_facecolor()) for name, circle in _patches(figure, "variable ").items()}
+    colours = {
+        name: to_rgba(circle.get_facecolor()) for name, circle in _patches(figure, "variable ").items()
+    }
     assert colours["X"] == colours["Y"] != to_rgba("white")
     assert colours["H"] == to_rgba("white")
 
 
 def test_draw_orders_variables_by_their_distance_from_the_given_ones():
-    across = {name: circle.get_center()[0] for name, circle in _patches(classifier().draw(given="Y"), "variable ").items()}
+    across = {
+        name: circle.get_center()[0]
+        for name, circle in _patches(classifier().draw(given="Y"), "variable ").items()
+    }
     assert across["Y"] < across["H"] < across["X"]
-    across = {name: circle.get_center()[0] for name, circle in _patches(classifier().draw(), "variable ").items()}
+    across = {
+        name: circle.get_center()[0] for name, circle in _patches(classifier().draw(), "variable ").items()
+    }
     assert across["X"] < across["H"] < across["Y"]
 
 
@@ -290,7 +315,9 @@ def test_draw_has_every_variable_factor_and_edge(declare):
     figure = g.draw()
     assert set(_patches(figure, "variable ")) == set(g.variables)
     assert set(_patches(figure, "factor ")) == set(g.factors)
-    assert set(_patches(figure, "edge ")) == {f"{name} {f.name}" for f in g.factors.values() for name in f.variables}
+    assert set(_patches(figure, "edge ")) == {
+        f"{name} {f.name}" for f in g.factors.values() for name in f.variables
+    }
 
 
 def test_draw_marks_factors_without_energy():
@@ -301,7 +328,9 @@ def test_draw_marks_factors_without_energy():
     assert dashed == ["B who $asks$ #1", "C_with_a_long_name who $asks$ #1"]
 
 
-@pytest.mark.parametrize("declare", [*ALL[:3], *(lambda n=n, s=s: random_graph(n, s) for n in (3, 12, 20, 30) for s in range(2))])
+@pytest.mark.parametrize(
+    "declare", [*ALL[:3], *(lambda n=n, s=s: random_graph(n, s) for n in (3, 12, 20, 30) for s in range(2))]
+)
 def test_draw_lets_no_labels_or_nodes_overlap_or_leave_the_figure(declare):
     g = declare()
     figure = g.draw(given=[next(iter(g.variables))])
@@ -458,11 +487,15 @@ def test_images_of_another_range_use_all_of_the_scale():
     assert colours.axes[0].images[0].get_array().tolist() == [[[0.0, 1.0, 1.0]]]
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 
 def _patches(figure: Figure, kind: str) -> dict[str, Patch]:
-    patches = {p.get_gid().removeprefix(kind): p for p in figure.axes[0].patches if (p.get_gid() or "").startswith(kind)}
+    patches = {
+        p.get_gid().removeprefix(kind): p
+        for p in figure.axes[0].patches
+        if (p.get_gid() or "").startswith(kind)
+    }
     wanted = {"variable ": Circle, "factor ": Rectangle, "edge ": Patch}[kind]
     assert all(isinstance(patch, wanted) for patch in patches.values())
     return patches
@@ -473,9 +506,12 @@ def _holds(outer, inner) -> bool:
 
 
 def _evaluated(text: str, name: str, values: Mapping[str, Tensor]) -> Tensor:
-    """The argument of the activation in the explained update of one variable, by running through all values of all letters."""
+    """The argument of the activation in the explained update of one variable, by running through all values
+    of all letters."""
     flat = " ".join(text.split())
-    left, terms = re.search(rf" {name}\[([^]]*)\] <- \w+\((.*?\]\)?)(?:; [^()]*)?\)(?= \w+(?:\[| meets)| A term| Bound)", flat).groups()
+    left, terms = re.search(
+        rf" {name}\[([^]]*)\] <- \w+\((.*?\]\)?)(?:; [^()]*)?\)(?= \w+(?:\[| meets)| A term| Bound)", flat
+    ).groups()
     terms = re.sub(r"\((\w) (\w)\)", r"\1*2+\2", terms)  # a split axis, its faster letter of size 2
     result = torch.zeros_like(values[name])
     for term in terms.split(" + "):
@@ -485,8 +521,12 @@ def _evaluated(text: str, name: str, values: Mapping[str, Tensor]) -> Tensor:
         letters = sorted(set(re.findall("[a-z]", " ".join(pattern for _, pattern in operands))))
         for index in itertools.product(range(4), repeat=len(letters)):
             known = dict(zip(letters, index, strict=True))
-            spots = [(array, tuple(eval(dim, {}, known) for dim in pattern.split())) for array, pattern in operands]
-            inside = all(0 <= i < n for array, spot in spots for i, n in zip(spot, values[array].shape, strict=True))
+            spots = [
+                (array, tuple(eval(dim, {}, known) for dim in pattern.split())) for array, pattern in operands
+            ]
+            inside = all(
+                0 <= i < n for array, spot in spots for i, n in zip(spot, values[array].shape, strict=True)
+            )
             if inside and (not condition or eval(condition, {}, known)):
                 result[spots[0][1]] += np.prod([float(values[array][spot]) for array, spot in spots[1:]])
     return result

@@ -28,7 +28,9 @@ def test_spaces_do_not_matter(pattern, data):
             inner = data.draw(SPACE).join(dim.letters)
             return f"({data.draw(GAP)}{inner}{data.draw(GAP)})"
         sign = "-" if dim.shift < 0 else "+"
-        return dim.letters[0] + (f"{data.draw(GAP)}{sign}{data.draw(GAP)}{abs(dim.shift)}" if dim.shift else "")
+        return dim.letters[0] + (
+            f"{data.draw(GAP)}{sign}{data.draw(GAP)}{abs(dim.shift)}" if dim.shift else ""
+        )
 
     text = data.draw(GAP) + "".join(written(dim) + data.draw(SPACE) for dim in pattern.dimensions)
     assert parse_pattern(text) == pattern

@@ -22,7 +22,7 @@ def size(g, axis):
     return g.size_table.static.get(g.size_table.root(axis))
 
 
-# -- ties ------------------------------------------------------------------------------------------------------------
+# -- ties ----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=120, deadline=None)
@@ -102,7 +102,9 @@ def test_shifts_tie_only_equal_shifts():
     A, B, C, D, E, F = vectors(g, *"abcdef")
     g.factor(Multilinear(A["i"], B["i+1"], C["i-1"], D["i"], E["i+1"], F["i+2"]))
     assert (size(g, "d"), size(g, "e"), size(g, "f")) == (2, 3, None)
-    with pytest.raises(unn.DeclarationError, match=r"'clash'.*'i\+1' ties axis.*'b'.*'c'|'clash'.*'i\+1' ties axis.*'c'.*'b'"):
+    with pytest.raises(
+        unn.DeclarationError, match=r"'clash'.*'i\+1' ties axis.*'b'.*'c'|'clash'.*'i\+1' ties axis.*'c'.*'b'"
+    ):
         g.factor(Multilinear(B["i+1"], C["i+1"], name="clash"))
 
 
@@ -136,7 +138,7 @@ def test_sizes_are_whole_numbers(wrong):
         unn.FactorGraph("wrong", n=wrong)
 
 
-# -- splits ----------------------------------------------------------------------------------------------------------
+# -- splits --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_contradictions_between_rules_name_the_factor_and_the_axis():
     assert list(g.factors) == ["Conv2d(H, W, X)"]
 
 
-# -- at run time -----------------------------------------------------------------------------------------------------
+# -- at run time ---------------------------------------------------------------------------------------------
 
 
 def dynamic():
@@ -246,7 +248,9 @@ def test_values_that_contradict_static_or_one_another_are_refused_by_their_axes(
     g = dynamic()
     with pytest.raises(unn.ObservationError, match="'Y' given: axis 'd' has size 3, expected 2"):
         unn.infer(g, {"Y": torch.zeros(1, 4, 3)})
-    with pytest.raises(unn.ObservationError, match=r"'S' given: axis 'k' \(tied to 'm'\) has size 5, expected 4"):
+    with pytest.raises(
+        unn.ObservationError, match=r"'S' given: axis 'k' \(tied to 'm'\) has size 5, expected 4"
+    ):
         unn.infer(g, {"Y": torch.zeros(1, 4, 2), "S": torch.full((1, 3, 5), 0.2)})
     with pytest.raises(unn.ObservationError, match="sizes: axis 'k' is 5, but 4"):
         unn.infer(g, {"Y": torch.zeros(1, 4, 2)}, sizes={"k": 5, "n": 1})
@@ -272,14 +276,21 @@ def test_convolutions_are_solved_from_the_image_of_each_call():
     H, X = g.variable("H", "o i j", unn.SquaredNorm()), g.variable("X", "d a b", unn.SquaredNorm())
     g.factor(Conv2d(H, g.parameter("W", "o d u v", init=torch.ones(2, 1, 3, 2)), X, stride=2))
     for a, b in ((7, 9), (8, 4)):
-        assert unn.infer(g, {"X": torch.zeros(1, 1, a, b)})["H"].shape == (1, 2, (a - 3) // 2 + 1, (b - 2) // 2 + 1)
+        assert unn.infer(g, {"X": torch.zeros(1, 1, a, b)})["H"].shape == (
+            1,
+            2,
+            (a - 3) // 2 + 1,
+            (b - 2) // 2 + 1,
+        )
 
 
-# -- the extent of letters -------------------------------------------------------------------------------------------
+# -- the extent of letters -----------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ij"), st.integers(-2, 2), st.integers(1, 5)), min_size=1, max_size=4))
+@given(
+    st.lists(st.tuples(st.sampled_from("ij"), st.integers(-2, 2), st.integers(1, 5)), min_size=1, max_size=4)
+)
 def test_shifted_letters_run_over_the_indices_at_which_every_reference_is_inside(axes):
     g = unn.FactorGraph("extent")
     references, shapes = [], {}
@@ -294,7 +305,13 @@ def test_shifted_letters_run_over_the_indices_at_which_every_reference_is_inside
 
 
 @settings(max_examples=60, deadline=None)
-@given(a=st.integers(1, 4), b=st.integers(1, 4), c=st.integers(1, 4), order=st.permutations(range(3)), known=st.sampled_from("abc"))
+@given(
+    a=st.integers(1, 4),
+    b=st.integers(1, 4),
+    c=st.integers(1, 4),
+    order=st.permutations(range(3)),
+    known=st.sampled_from("abc"),
+)
 def test_letters_of_splits_are_found_in_whatever_order_they_stand(a, b, c, order, known):
     g = unn.FactorGraph("extent")
     X, Y, Z = vectors(g, "x", "y", "z")

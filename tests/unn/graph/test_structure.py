@@ -105,7 +105,7 @@ def test_groups_and_counts_that_do_not_fit_are_refused_by_name():
             Cardinality(X["r c"], each="r", equals=equals, name="count")
 
 
-# -- counting --------------------------------------------------------------------------------------------------------
+# -- counting ------------------------------------------------------------------------------------------------
 
 
 def sudoku(R, C):
@@ -134,7 +134,11 @@ def one_hot(grid):
 
 
 @settings(max_examples=30, deadline=None)
-@given(shape=st.sampled_from([(3, 3), (3, 2), (2, 3), (2, 2)]), seed=st.integers(0, 999), changes=st.integers(0, 12))
+@given(
+    shape=st.sampled_from([(3, 3), (3, 2), (2, 3), (2, 2)]),
+    seed=st.integers(0, 999),
+    changes=st.integers(0, 12),
+)
 def test_sudoku_constraints_count_what_a_loop_over_rows_columns_and_blocks_counts(shape, seed, changes):
     R, C = shape
     n = R * C
@@ -145,10 +149,15 @@ def test_sudoku_constraints_count_what_a_loop_over_rows_columns_and_blocks_count
         grid[generator.randrange(n)][generator.randrange(n)] = generator.randrange(n)
     rows = [[(r, c) for c in range(n)] for r in range(n)]
     columns = [[(r, c) for r in range(n)] for c in range(n)]
-    blocks = [[(r, c) for r in range(n) for c in range(n) if (r // C, c // R) == block] for block in itertools.product(range(R), range(C))]
+    blocks = [
+        [(r, c) for r in range(n) for c in range(n) if (r // C, c // R) == block]
+        for block in itertools.product(range(R), range(C))
+    ]
     x = torch.cat([one_hot(grid), one_hot(solved(R, C, seed + 2))])
     for name, groups in (("rows", rows), ("columns", columns), ("blocks", blocks)):
-        wrong = sum([grid[r][c] for r, c in group].count(digit) != 1 for group in groups for digit in range(n))
+        wrong = sum(
+            [grid[r][c] for r, c in group].count(digit) != 1 for group in groups for digit in range(n)
+        )
         assert g.factors[name].violations(x).tolist() == [wrong, 0]
     assert g.factors["cells"].violations(x).tolist() == [0, 0]
     assert g.factors["blocks"].counts(x).shape == (2, R, C, n)
@@ -158,13 +167,27 @@ def test_empty_and_doubled_cells_violate():
     g = sudoku(2, 2)
     x = one_hot(solved(2, 2, 0))
     x[0, 0, 0] = 0
-    assert [g.factors[name].violations(x).item() for name in ("cells", "rows", "columns", "blocks")] == [1, 1, 1, 1]
+    assert [g.factors[name].violations(x).item() for name in ("cells", "rows", "columns", "blocks")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
     x[0, 0, 0] = 1
-    assert [g.factors[name].violations(x).item() for name in ("cells", "rows", "columns", "blocks")] == [1, 3, 3, 3]
+    assert [g.factors[name].violations(x).item() for name in ("cells", "rows", "columns", "blocks")] == [
+        1,
+        3,
+        3,
+        3,
+    ]
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 999), equals=st.integers(0, 4), each=st.sampled_from(["a", "b", "a b", "b a", "c", "c a", "a b c"]))
+@given(
+    seed=st.integers(0, 999),
+    equals=st.integers(0, 4),
+    each=st.sampled_from(["a", "b", "a b", "b a", "c", "c a", "a b c"]),
+)
 def test_counts_of_any_groups_equal_a_loop(seed, equals, each):
     g = unn.FactorGraph("counts", a=2, b=3, c=2)
     X = g.variable("X", "a b c", unn.BinaryEntropy())
@@ -178,7 +201,9 @@ def test_counts_of_any_groups_equal_a_loop(seed, equals, each):
         wrong = 0
         for group in groups:
             fixed = dict(zip(each.split(), group, strict=True))
-            cells = itertools.product(*([fixed[letter]] if letter in fixed else range(n) for letter, n in sizes.items()))
+            cells = itertools.product(
+                *([fixed[letter]] if letter in fixed else range(n) for letter, n in sizes.items())
+            )
             count = sum(x[(k, *cell)].item() > 0.5 for cell in cells)
             assert counts[(k, *group)].item() == count
             wrong += count != equals
@@ -216,7 +241,12 @@ def test_a_split_of_unknown_size_is_refused_by_its_letter():
 
 @pytest.mark.parametrize(
     ("member", "base"),
-    [("energy", "EnergyFactor"), ("message", "EnergyFactor"), ("violations_of", "Constraint"), ("message_rows", "SharedMessages")],
+    [
+        ("energy", "EnergyFactor"),
+        ("message", "EnergyFactor"),
+        ("violations_of", "Constraint"),
+        ("message_rows", "SharedMessages"),
+    ],
 )
 def test_a_class_that_derives_from_too_little_for_what_it_defines_is_refused(member, base):
     with pytest.raises(unn.DeclarationError, match=says("Half", member, base)):

@@ -1,4 +1,5 @@
-"""Which indices are exchangeable, which embeddings may be shared along them, and how far information has to travel."""
+"""Which indices are exchangeable, which embeddings may be shared along them, and how far information has to
+travel."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def vectors(*axes, **sizes):
     return g, *(g.variable(name, text, unn.SquaredNorm()) for name, text in zip("XYZ", axes, strict=False))
 
 
-# -- what is reported ------------------------------------------------------------------------------------------------
+# -- what is reported ----------------------------------------------------------------------------------------
 
 FACTORISATION = {"A.k R.k C.k": 2, "A.i E.i C.i": 3, "R.j E.j C.j": 4}
 HIERARCHICAL = {"A.k R.k C.k D.k": 2, "A.i E.i C.i": 3, "R.j E.j C.j": 4}
@@ -46,12 +47,24 @@ BLOCKS = {"X.row[0]": 3, "X.row[1]": 2, "X.col[0]": 2, "X.col[1]": 3}
 
 EXPECTED = {
     "factorisation": (lambda: factorisation(3, 4, 2), {}, FACTORISATION),
-    "factorisation without products": (lambda: factorisation(3, 4, 2, False), {}, {"A.k R.k": 2, "A.i E.i": 3, "R.j E.j": 4}),
+    "factorisation without products": (
+        lambda: factorisation(3, 4, 2, False),
+        {},
+        {"A.k R.k": 2, "A.i E.i": 3, "R.j E.j": 4},
+    ),
     "unknown rank": (lambda: hierarchical(3, 4, 2), {"one": 1}, HIERARCHICAL),
-    "unknown rank, ordered": (lambda: hierarchical(3, 4, 2, ordered="k"), {"one": 1}, {"A.i E.i C.i": 3, "R.j E.j C.j": 4}),
+    "unknown rank, ordered": (
+        lambda: hierarchical(3, 4, 2, ordered="k"),
+        {"one": 1},
+        {"A.i E.i C.i": 3, "R.j E.j C.j": 4},
+    ),
     "sorting": (lambda: sorting(4), {"i": 4}, {"u.n P.n C.n": 4}),
     "sorting without products": (lambda: sorting(4, products=False), {"i": 4}, {"u.n P.n": 4}),
-    "sorting without a chain": (lambda: sorting(4, outputs="clique"), {"i": 4}, {"u.n P.n C.n": 4, "s.n P.i C.i": 4}),
+    "sorting without a chain": (
+        lambda: sorting(4, outputs="clique"),
+        {"i": 4},
+        {"u.n P.n C.n": 4, "s.n P.i C.i": 4},
+    ),
     "sudoku": (lambda: sudoku(2, 3), {}, BLOCKS),
     "circuit": (lambda: circuit(3), {}, {"L0.n0[1]": 2}),
     "circuit without gates": (lambda: circuit(3, gates=False), {}, {"L0.n0": 8}),
@@ -70,7 +83,8 @@ def test_the_exchangeable_indices_are_found(name):
 
 
 def check_unchanged(symmetry, adjacency, seed):
-    """Any permutation of its values permutes the nodes, within their variables, and leaves the matrix as it is."""
+    """Any permutation of its values permutes the nodes, within their variables, and leaves the matrix as it
+    is."""
     order = torch.randperm(symmetry.size, generator=torch.Generator().manual_seed(seed))
     moved = symmetry.permutation(order)
     assert torch.equal(moved.sort().values, torch.arange(adjacency.count))
@@ -111,7 +125,7 @@ def test_orders_of_values_that_are_no_permutation_are_refused():
             symmetry.permutation(order)
 
 
-# -- what is not reported --------------------------------------------------------------------------------------------
+# -- what is not reported ------------------------------------------------------------------------------------
 
 
 def test_axes_that_nothing_tells_apart_are_exchangeable():
@@ -149,7 +163,12 @@ def test_letters_that_are_compared_by_size_are_not_exchangeable(where, expected)
 
 @pytest.mark.parametrize("kind", [Depends, Clique])
 def test_letters_that_are_declared_ordered_are_not_exchangeable(kind):
-    for ordered, expected in (("", {"X.n Y.n": 3, "Y.m": 4}), ("i", {"Y.m": 4}), ("j", {"X.n Y.n": 3}), ("i j", {})):
+    for ordered, expected in (
+        ("", {"X.n Y.n": 3, "Y.m": 4}),
+        ("i", {"Y.m": 4}),
+        ("j", {"X.n Y.n": 3}),
+        ("i j", {}),
+    ):
         g, X, Y = vectors("n", "n m", n=3, m=4)
         g.factor(kind(X["i"], Y["i j"], ordered=ordered))
         assert named(g.symmetries()) == expected
@@ -224,7 +243,7 @@ def test_sizes_of_symmetries_are_given_and_checked():
         g.symmetries(p=2)
 
 
-# -- what sharing assumes --------------------------------------------------------------------------------------------
+# -- what sharing assumes ------------------------------------------------------------------------------------
 
 
 def product(ordered=None, shared=None, embedding="exchangeable", **sizes):
@@ -236,14 +255,28 @@ def product(ordered=None, shared=None, embedding="exchangeable", **sizes):
 
     def estimate(**sizes):
         frame = net.frame(**sizes)
-        return net(torch.zeros(1, frame.numbers), torch.zeros(1), torch.zeros(1, frame.nodes, dtype=torch.bool), frame)
+        return net(
+            torch.zeros(1, frame.numbers),
+            torch.zeros(1),
+            torch.zeros(1, frame.nodes, dtype=torch.bool),
+            frame,
+        )
 
     return estimate
 
 
 def test_sharing_along_a_matrix_product_that_states_nothing_is_warned_of_once_with_the_remedy():
     estimate = product()
-    words = ["'x.n'", "'y.m'", "'product'", "y[j] depends on x[i]", 'ordered="i j"', 'ordered=""', "shared=[...]", 'embedding="array"']
+    words = [
+        "'x.n'",
+        "'y.m'",
+        "'product'",
+        "y[j] depends on x[i]",
+        'ordered="i j"',
+        'ordered=""',
+        "shared=[...]",
+        'embedding="array"',
+    ]
     with pytest.warns(ExchangeabilityWarning, match=says(*words)) as caught:
         estimate()
     assert len(caught) == 1
@@ -253,7 +286,15 @@ def test_sharing_along_a_matrix_product_that_states_nothing_is_warned_of_once_wi
 
 @pytest.mark.parametrize(
     "stated",
-    [{"ordered": ""}, {"ordered": "i"}, {"ordered": "j"}, {"ordered": "i j"}, {"shared": ["x.n"]}, {"shared": []}, {"embedding": "array"}],
+    [
+        {"ordered": ""},
+        {"ordered": "i"},
+        {"ordered": "j"},
+        {"ordered": "i j"},
+        {"shared": ["x.n"]},
+        {"shared": []},
+        {"embedding": "array"},
+    ],
     ids=str,
 )
 def test_sharing_that_is_stated_is_not_warned_of(stated):
@@ -271,13 +312,21 @@ def test_sharing_is_warned_of_at_the_first_size_at_which_there_is_something_to_s
 @pytest.mark.parametrize(
     ("child", "parents"),
     [
-        ("n", ["n"]), ("", ["n"]), ("n", [""]), ("n m", ["n k", "k m"]), ("n m", ["n m k"]), ("n m", ["n"]), ("n", ["n m"]),
+        ("n", ["n"]),
+        ("", ["n"]),
+        ("n", [""]),
+        ("n m", ["n k", "k m"]),
+        ("n m", ["n m k"]),
+        ("n m", ["n"]),
+        ("n", ["n m"]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_plates_sums_and_products_of_parents_assume_nothing(child, parents):
     g = unn.FactorGraph("g", n=3, m=4, k=2)
-    references = [g.variable(f"X{k}", axes, unn.SquaredNorm())[axes] for k, axes in enumerate([child, *parents])]
+    references = [
+        g.variable(f"X{k}", axes, unn.SquaredNorm())[axes] for k, axes in enumerate([child, *parents])
+    ]
     g.factor(Depends(*references))
     assert g.symmetries() and assumptions(g, g.symmetries()) == []
 
@@ -285,9 +334,15 @@ def test_plates_sums_and_products_of_parents_assume_nothing(child, parents):
 FACTORS = {"i": 3, "j": 4}
 PACKAGED = {
     "factorisation": (lambda: factorisation_problem.declare("binary", True), {**FACTORS, "k": 2}),
-    "factorisation without products": (lambda: factorisation_problem.declare("binary", False), {**FACTORS, "k": 2}),
+    "factorisation without products": (
+        lambda: factorisation_problem.declare("binary", False),
+        {**FACTORS, "k": 2},
+    ),
     "unknown rank": (lambda: factorisation_problem.declare("hierarchical", True, 3), FACTORS),
-    "unknown rank without products": (lambda: factorisation_problem.declare("hierarchical", False, 3), FACTORS),
+    "unknown rank without products": (
+        lambda: factorisation_problem.declare("hierarchical", False, 3),
+        FACTORS,
+    ),
     "inversion": (lambda: factorisation_problem.declare("inversion", True), {"i": 3, "j": 3, "k": 3}),
     "sudoku": (lambda: sudoku_problem.declare(2, 3), {}),
     "sorting": (lambda: sorting_problem.declare(4, True, "chain"), {}),
@@ -304,7 +359,7 @@ def test_the_problems_of_the_package_state_what_they_share(name):
     assert assumptions(g, g.symmetries(**sizes)) == []
 
 
-# -- sharing embeddings ----------------------------------------------------------------------------------------------
+# -- sharing embeddings --------------------------------------------------------------------------------------
 
 
 def share(numbers):
@@ -344,7 +399,10 @@ def test_embeddings_of_a_factorisation_of_unknown_rank_are_shared_as_in_the_pape
     adjacency = g.adjacency(one=1)
     # the paper lets only D tell the ranks apart
     shared = [without(symmetry, "D") for symmetry in g.symmetries(one=1)]
-    assert torch.equal(share(embedding_indices(adjacency, shared)), share(golden_numbers(adjacency, "hbcmf_m3_n3_k2_int.npz")))
+    assert torch.equal(
+        share(embedding_indices(adjacency, shared)),
+        share(golden_numbers(adjacency, "hbcmf_m3_n3_k2_int.npz")),
+    )
 
 
 @pytest.mark.parametrize("block", [2, 3])
@@ -352,7 +410,10 @@ def test_embeddings_of_sudoku_are_shared_within_a_row_of_a_block_as_in_the_paper
     g = sudoku(block, block)
     adjacency = g.adjacency()
     shared = [symmetry for symmetry in g.symmetries() if symmetry.name == "X.col[1]"]
-    assert torch.equal(share(embedding_indices(adjacency, shared)), share(golden_numbers(adjacency, f"sudoku_block{block}x{block}.npz")))
+    assert torch.equal(
+        share(embedding_indices(adjacency, shared)),
+        share(golden_numbers(adjacency, f"sudoku_block{block}x{block}.npz")),
+    )
 
 
 @pytest.mark.parametrize("file", ["int_variant0", "int_variant1", "int_variant2", "noint_variant0"])
@@ -401,7 +462,7 @@ def test_without_shared_indices_every_node_has_an_embedding_of_its_own():
     assert embedding_indices(unn.FactorGraph("nothing").adjacency(), []).shape == (0,)
 
 
-# -- how far information travels -------------------------------------------------------------------------------------
+# -- how far information travels -----------------------------------------------------------------------------
 
 
 def of_edges(n, edges):
@@ -418,7 +479,9 @@ def largest_eccentricity(graph):
     return max((max(networkx.eccentricity(part).values()) for part in parts), default=0)
 
 
-@given(n=st.integers(0, 40), degree=st.sampled_from([0.0, 0.5, 1.0, 1.3, 2.0, 4.0]), seed=st.integers(0, 10_000))
+@given(
+    n=st.integers(0, 40), degree=st.sampled_from([0.0, 0.5, 1.0, 1.3, 2.0, 4.0]), seed=st.integers(0, 10_000)
+)
 @settings(max_examples=150, deadline=None)
 def test_the_longest_shortest_path_is_the_largest_eccentricity_of_a_connected_part(n, degree, seed):
     graph = networkx.fast_gnp_random_graph(n, min(1.0, degree / max(1, n)), seed=seed)
@@ -435,8 +498,16 @@ GRAPHS = {
     "no edges": (networkx.empty_graph(7), 0),
     "one node": (networkx.empty_graph(1), 0),
     "no node": (networkx.empty_graph(0), 0),
-    "a long path and a large star": (networkx.disjoint_union(networkx.path_graph(8), networkx.star_graph(30)), 7),
-    "two rings and a node": (networkx.disjoint_union_all([networkx.cycle_graph(9), networkx.cycle_graph(12), networkx.empty_graph(1)]), 6),
+    "a long path and a large star": (
+        networkx.disjoint_union(networkx.path_graph(8), networkx.star_graph(30)),
+        7,
+    ),
+    "two rings and a node": (
+        networkx.disjoint_union_all(
+            [networkx.cycle_graph(9), networkx.cycle_graph(12), networkx.empty_graph(1)]
+        ),
+        6,
+    ),
 }
 
 

@@ -83,8 +83,14 @@ def test_a_conditioning_tensor_needs_weights():
 def test_weights_of_earlier_names_load():
     torch.manual_seed(0)
     g = chain()
-    made, other = Denoiser(g, width=WIDTH, depth=2, global_token=True), Denoiser(g, width=WIDTH, depth=2, global_token=True)
-    earlier = {name.replace(".conditioning.", ".told.").replace(".global_token.", ".everyone."): x for name, x in made.state_dict().items()}
+    made, other = (
+        Denoiser(g, width=WIDTH, depth=2, global_token=True),
+        Denoiser(g, width=WIDTH, depth=2, global_token=True),
+    )
+    earlier = {
+        name.replace(".conditioning.", ".told.").replace(".global_token.", ".everyone."): x
+        for name, x in made.state_dict().items()
+    }
     assert sum("told" in name or "everyone" in name for name in earlier) == 8
     other.load_state_dict(earlier)
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), other.parameters(), strict=True))
@@ -94,7 +100,9 @@ def test_sinusoids_are_those_of_the_formula():
     values = sinusoids(torch.tensor([0.0, 3.0], dtype=torch.float64), 6)
     for k in range(3):
         angle = 3 * 10_000 ** (-k / 3)
-        assert values[1, k].item() == pytest.approx(math.sin(angle)) and values[1, 3 + k].item() == pytest.approx(math.cos(angle))
+        assert values[1, k].item() == pytest.approx(math.sin(angle)) and values[
+            1, 3 + k
+        ].item() == pytest.approx(math.cos(angle))
     assert values[0].tolist() == [0, 0, 0, 1, 1, 1]
 
 

@@ -1,4 +1,5 @@
-"""A denoiser over a graph: what it reads and writes, what it is equivariant under, how far its information goes, what it refuses."""
+"""A denoiser over a graph: what it reads and writes, what it is equivariant under, how far its information
+goes, what it refuses."""
 
 import warnings
 from contextlib import contextmanager
@@ -29,8 +30,14 @@ EMBEDDINGS = ["exchangeable", "array", "independent"]
 
 GRAPHS = {
     "factorisation": (lambda: factorisation.declare("binary", True), {"i": 3, "j": 4, "k": 2}),
-    "factorisation without products": (lambda: factorisation.declare("binary", False), {"i": 2, "j": 4, "k": 3}),
-    "factorisation of unknown rank": (lambda: factorisation.declare("hierarchical", True, 3), {"i": 3, "j": 2}),
+    "factorisation without products": (
+        lambda: factorisation.declare("binary", False),
+        {"i": 2, "j": 4, "k": 3},
+    ),
+    "factorisation of unknown rank": (
+        lambda: factorisation.declare("hierarchical", True, 3),
+        {"i": 3, "j": 2},
+    ),
     "inversion": (lambda: factorisation.declare("inversion", True), {"i": 3, "j": 3, "k": 3}),
     "sorting": (lambda: sorting.declare(4, True, "chain"), {}),
     "sorting without products": (lambda: sorting.declare(4, False, "none"), {}),
@@ -42,7 +49,8 @@ EVERY_GRAPH = pytest.mark.parametrize("name", GRAPHS)
 
 
 def mixed(n=3):
-    """One variable of every kind, with and without axes: real, real vectors, binary, categories, one category, one number."""
+    """One variable of every kind, with and without axes: real, real vectors, binary, categories, one
+    category, one number."""
     g = unn.FactorGraph("mixed", **{} if n is None else {"n": n}, d=2, c=4, e=3)
     A, V = g.variable("A", "n", unn.SquaredNorm()), g.variable("V", "n | d e", unn.SquaredNorm())
     B, K = g.variable("B", "n m", unn.BinaryEntropy()), g.variable("K", "n | c", unn.Entropy())
@@ -58,7 +66,9 @@ def values_of_mixed(batch, n=3, m=2, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
 
     def category(*shape):
-        return torch.nn.functional.one_hot(torch.randint(4, (batch, *shape), generator=generator), 4).to(dtype)
+        return torch.nn.functional.one_hot(torch.randint(4, (batch, *shape), generator=generator), 4).to(
+            dtype
+        )
 
     return {
         "A": torch.randn(batch, n, generator=generator, dtype=dtype),
@@ -81,7 +91,9 @@ def randomise(module, seed=0):
 
 
 def network(graph, seed=0, **options):
-    return randomise(Denoiser(graph, **{"width": 16, "depth": 2, "heads": 2, **options}).double(), seed).eval()
+    return randomise(
+        Denoiser(graph, **{"width": 16, "depth": 2, "heads": 2, **options}).double(), seed
+    ).eval()
 
 
 def named(name, **options):
@@ -120,7 +132,9 @@ def change_under(net, frame, given, moved):
     there, seen = torch.empty_like(rows), torch.empty_like(observed)
     there[:, numbers], seen[:, moved] = rows, observed
     with torch.no_grad():
-        return float((net(there, level, seen, frame)[:, numbers] - net(rows, level, observed, frame)).abs().max())
+        return float(
+            (net(there, level, seen, frame)[:, numbers] - net(rows, level, observed, frame)).abs().max()
+        )
 
 
 def without_fixed_points(size, seed=0):
@@ -143,11 +157,18 @@ def lonely_nodes():
         yield
 
 
-# -- values and rows -------------------------------------------------------------------------------------------------
+# -- values and rows -----------------------------------------------------------------------------------------
 
 
 def test_kinds_are_those_of_the_regularizers():
-    assert kinds(mixed()) == {"A": "real", "V": "real", "B": "binary", "K": "category", "Z": "category", "T": "real"}
+    assert kinds(mixed()) == {
+        "A": "real",
+        "V": "real",
+        "B": "binary",
+        "K": "category",
+        "Z": "category",
+        "T": "real",
+    }
     frame = Frame(mixed(), SIZES)
     assert [slot.channels for slot in frame.slots.values()] == [1, 6, 2, 4, 4, 1]
     assert [slot.node_shape for slot in frame.slots.values()] == [(3,), (3,), (3, 2), (3,), (), ()]
@@ -155,7 +176,13 @@ def test_kinds_are_those_of_the_regularizers():
     assert repr(frame) == "Frame of graph 'mixed': 17 nodes, 50 numbers, {'m': 2}"
 
 
-@given(batch=st.integers(1, 4), n=st.integers(1, 4), m=st.integers(1, 3), seed=st.integers(0, 10_000), double=st.booleans())
+@given(
+    batch=st.integers(1, 4),
+    n=st.integers(1, 4),
+    m=st.integers(1, 3),
+    seed=st.integers(0, 10_000),
+    double=st.booleans(),
+)
 @settings(max_examples=40, deadline=None)
 def test_values_come_back_from_rows_unchanged(batch, n, m, seed, double):
     frame = Frame(mixed(n), {"m": m})
@@ -190,7 +217,11 @@ def test_nodes_lie_in_the_order_of_the_adjacency(name):
     make, sizes = GRAPHS[name]
     g = make()
     frame = Frame(g, sizes)
-    names = [f"{v}[{','.join(map(str, at))}]" if s.node_shape else v for v, s in frame.slots.items() for at in np.ndindex(*s.node_shape)]
+    names = [
+        f"{v}[{','.join(map(str, at))}]" if s.node_shape else v
+        for v, s in frame.slots.items()
+        for at in np.ndindex(*s.node_shape)
+    ]
     adjacency = g.adjacency(**sizes)
     assert names == adjacency.names() and frame.nodes == adjacency.count == len(names)
     for variable, slot in frame.slots.items():
@@ -201,10 +232,13 @@ def test_nodes_lie_in_the_order_of_the_adjacency(name):
         if slot.kind == "real":
             index = frame.unflatten(number)[slot.name][0].long()
             nodes = adjacency.nodes(slot.name)
-            assert torch.equal(frame.node_of_number[index], nodes.reshape(*nodes.shape, *(1,) * (index.ndim - nodes.ndim)).expand_as(index))
+            assert torch.equal(
+                frame.node_of_number[index],
+                nodes.reshape(*nodes.shape, *(1,) * (index.ndim - nodes.ndim)).expand_as(index),
+            )
 
 
-# -- observations ----------------------------------------------------------------------------------------------------
+# -- observations --------------------------------------------------------------------------------------------
 
 
 def test_whole_values_are_observed_at_all_nodes():
@@ -213,7 +247,11 @@ def test_whole_values_are_observed_at_all_nodes():
     rows, seen = frame.observation(values, 3)
     assert seen.all() and torch.equal(rows, frame.flatten(values))
     rows, seen = frame.observation({"V": values["V"], "Z": values["Z"]}, 3)
-    assert seen.sum() == 3 * (3 + 1) and seen[:, frame.slots["V"].nodes].all() and seen[:, frame.slots["Z"].nodes].all()
+    assert (
+        seen.sum() == 3 * (3 + 1)
+        and seen[:, frame.slots["V"].nodes].all()
+        and seen[:, frame.slots["Z"].nodes].all()
+    )
     numbers = seen[:, frame.node_of_number]
     assert torch.equal(rows, torch.where(numbers, frame.flatten(values), 0))
 
@@ -223,9 +261,16 @@ def test_nothing_given_is_nothing_observed():
     assert rows.shape == (4, 50) and not rows.any() and seen.shape == (4, 17) and not seen.any()
 
 
-@given(seed=st.integers(0, 10_000), entries=st.booleans(), batch=st.integers(1, 3), name=st.sampled_from("AVBKZT"))
+@given(
+    seed=st.integers(0, 10_000),
+    entries=st.booleans(),
+    batch=st.integers(1, 3),
+    name=st.sampled_from("AVBKZT"),
+)
 @settings(max_examples=60, deadline=None)
-def test_partial_evidence_is_observed_at_its_nodes_and_other_entries_do_not_matter(seed, entries, batch, name):
+def test_partial_evidence_is_observed_at_its_nodes_and_other_entries_do_not_matter(
+    seed, entries, batch, name
+):
     frame = Frame(mixed(), SIZES)
     values = values_of_mixed(batch, seed=seed)
     slot = frame.slots[name]
@@ -246,8 +291,13 @@ def test_partial_evidence_is_observed_at_its_nodes_and_other_entries_do_not_matt
 def test_a_mask_over_the_first_axes_observes_whole_rows_and_whole_batch_elements():
     frame = Frame(mixed(), SIZES)
     B = values_of_mixed(2)["B"]
-    _, seen = frame.observation({"B": unn.Partial(B, torch.tensor([[True, False, True], [False, False, True]]))}, 2)
-    assert seen[:, frame.slots["B"].nodes].view(2, 3, 2).tolist() == [[[True] * 2, [False] * 2, [True] * 2], [[False] * 2, [False] * 2, [True] * 2]]
+    _, seen = frame.observation(
+        {"B": unn.Partial(B, torch.tensor([[True, False, True], [False, False, True]]))}, 2
+    )
+    assert seen[:, frame.slots["B"].nodes].view(2, 3, 2).tolist() == [
+        [[True] * 2, [False] * 2, [True] * 2],
+        [[False] * 2, [False] * 2, [True] * 2],
+    ]
     _, seen = frame.observation({"B": unn.Partial(B, torch.tensor([True, False]))}, 2)
     assert seen[0, frame.slots["B"].nodes].all() and not seen[1].any()
 
@@ -258,7 +308,9 @@ def test_one_batch_element_is_repeated():
     where = torch.tensor([[True, False, True]])
     rows, seen = frame.observation({"K": unn.Partial(one["K"], where), "V": one["V"], "A": many["A"]}, 4)
     for k in range(4):
-        alone, here = frame.observation({"K": unn.Partial(one["K"], where), "V": one["V"], "A": many["A"][k : k + 1]}, 1)
+        alone, here = frame.observation(
+            {"K": unn.Partial(one["K"], where), "V": one["V"], "A": many["A"][k : k + 1]}, 1
+        )
         assert torch.equal(rows[k], alone[0]) and torch.equal(seen[k], here[0])
     with pytest.raises(unn.ObservationError, match=says("'A'", "4 batch elements", "3 are to be sampled")):
         frame.observation({"A": many["A"]}, 3)
@@ -292,19 +344,37 @@ def bad_values():
     yield "another number beside the one", {"K": K - 1e-3 * K.roll(1, 2)}, ["'K'", "one-hot"]
     yield "categories by number", {"K": K.argmax(2).float()}, ["'K'", "(batch, 3, 4)", "(2, 3)"]
     yield "mask of numbers", {"A": unn.Partial(values["A"], torch.ones(2, 3))}, ["'A'", "mask", "boolean"]
-    yield "mask of another shape", {"A": unn.Partial(values["A"], torch.ones(2, 2, dtype=torch.bool))}, ["'A'", "mask", "(2, 3)"]
-    yield "mask of another batch", {"A": unn.Partial(values["A"], torch.ones(1, 3, dtype=torch.bool))}, ["'A'", "mask"]
+    yield (
+        "mask of another shape",
+        {"A": unn.Partial(values["A"], torch.ones(2, 2, dtype=torch.bool))},
+        ["'A'", "mask", "(2, 3)"],
+    )
+    yield (
+        "mask of another batch",
+        {"A": unn.Partial(values["A"], torch.ones(1, 3, dtype=torch.bool))},
+        ["'A'", "mask"],
+    )
     yield "mask without axes", {"A": unn.Partial(values["A"], torch.tensor(True))}, ["'A'", "mask"]
     yield "partial of a number", {"A": unn.Partial(torch.tensor(1.0), torch.tensor([True]))}, ["'A'"]
-    yield "partial NaN", {"A": unn.Partial(torch.full((2, 3), NAN), torch.ones(2, 3, dtype=torch.bool))}, ["'A'", "NaN"]
+    yield (
+        "partial NaN",
+        {"A": unn.Partial(torch.full((2, 3), NAN), torch.ones(2, 3, dtype=torch.bool))},
+        ["'A'", "NaN"],
+    )
     half = torch.zeros(2, 3, 2, 3, dtype=torch.bool)
     half[:, 1, 0] = True
     yield "half a vector", {"V": unn.Partial(values["V"], half)}, ["'V'", "together"]
     yield "half a choice", {"K": unn.Partial(K, K.bool())}, ["'K'", "together"]
-    yield "batches that differ", {"A": values["A"], "T": torch.zeros(3)}, ["3 batch elements", "2 are to be sampled"]
+    yield (
+        "batches that differ",
+        {"A": values["A"], "T": torch.zeros(3)},
+        ["3 batch elements", "2 are to be sampled"],
+    )
 
 
-@pytest.mark.parametrize(("given", "words"), [pytest.param(given, words, id=name) for name, given, words in bad_values()])
+@pytest.mark.parametrize(
+    ("given", "words"), [pytest.param(given, words, id=name) for name, given, words in bad_values()]
+)
 def test_observations_that_do_not_fit_are_refused(given, words):
     with pytest.raises(unn.ObservationError, match=says(*words)):
         Frame(mixed(), SIZES).observation(given, 2)
@@ -323,13 +393,15 @@ def bad_samples():
     yield "category", {**values, "Z": torch.zeros(2, 4)}, ["'Z'", "one-hot"]
 
 
-@pytest.mark.parametrize(("values", "words"), [pytest.param(values, words, id=name) for name, values, words in bad_samples()])
+@pytest.mark.parametrize(
+    ("values", "words"), [pytest.param(values, words, id=name) for name, values, words in bad_samples()]
+)
 def test_samples_that_do_not_fit_are_refused(values, words):
     with pytest.raises(unn.ObservationError, match=says(*words)):
         Frame(mixed(), SIZES).flatten(values)
 
 
-# -- symmetries ------------------------------------------------------------------------------------------------------
+# -- symmetries ----------------------------------------------------------------------------------------------
 
 
 @EVERY_GRAPH
@@ -339,7 +411,11 @@ def test_permuting_exchangeable_indices_permutes_the_output(name, structure):
     assert frame.symmetries or name == "circuit"
     for s in frame.symmetries:
         for seed in range(2):
-            order = torch.randperm(s.size, generator=torch.Generator().manual_seed(seed)) if seed else without_fixed_points(s.size)
+            order = (
+                torch.randperm(s.size, generator=torch.Generator().manual_seed(seed))
+                if seed
+                else without_fixed_points(s.size)
+            )
             assert change_under(net, frame, given, s.permutation(order)) < 1e-9, s
 
 
@@ -355,7 +431,9 @@ def test_the_output_for_any_declaration_is_permuted_as_the_symmetries_say(g, see
         assert change_under(net, frame, given, s.permutation(order)) < 1e-9, s
 
 
-@pytest.mark.parametrize("sizes", [{"i": 1, "j": 5, "k": 2}, {"i": 6, "j": 2, "k": 1}, {"i": 4, "j": 4, "k": 4}])
+@pytest.mark.parametrize(
+    "sizes", [{"i": 1, "j": 5, "k": 2}, {"i": 6, "j": 2, "k": 1}, {"i": 4, "j": 4, "k": 4}]
+)
 def test_one_network_is_equivariant_at_every_size(sizes):
     net = network(factorisation.declare("binary", True))
     frame = net.frame(**sizes)
@@ -395,7 +473,10 @@ def test_permuting_only_some_of_the_arrays_of_an_index_is_no_symmetry(name, whic
     assert change_under(net, frame, given, half.permutation(without_fixed_points(s.size))) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "variable", "cycle"), [("sorting", "s", (0, 1)), ("sudoku", "X", (0, 7)), ("circuit", "L0", (1, 2))])
+@pytest.mark.parametrize(
+    ("name", "variable", "cycle"),
+    [("sorting", "s", (0, 1)), ("sudoku", "X", (0, 7)), ("circuit", "L0", (1, 2))],
+)
 def test_exchanging_two_nodes_that_are_not_alike_is_no_symmetry(name, variable, cycle):
     net, frame, given = named(name)
     moved = torch.arange(frame.nodes)
@@ -406,7 +487,10 @@ def test_exchanging_two_nodes_that_are_not_alike_is_no_symmetry(name, variable, 
 
 def test_attention_at_random_places_breaks_the_symmetry():
     net, frame, given = named("factorisation", structure="random")
-    assert all(change_under(net, frame, given, s.permutation(without_fixed_points(s.size))) > 1e-3 for s in frame.symmetries)
+    assert all(
+        change_under(net, frame, given, s.permutation(without_fixed_points(s.size))) > 1e-3
+        for s in frame.symmetries
+    )
 
 
 def test_observations_move_with_their_nodes():
@@ -416,10 +500,12 @@ def test_observations_move_with_their_nodes():
     numbers = moved_numbers(frame, moved)
     there = torch.empty_like(rows)
     there[:, numbers] = rows
-    assert (net(there, level, observed, frame)[:, numbers] - net(rows, level, observed, frame)).abs().max() > 1e-3
+    assert (
+        net(there, level, observed, frame)[:, numbers] - net(rows, level, observed, frame)
+    ).abs().max() > 1e-3
 
 
-# -- how far information goes ----------------------------------------------------------------------------------------
+# -- how far information goes --------------------------------------------------------------------------------
 
 
 def dense_mask(frame, structure):
@@ -458,7 +544,9 @@ def test_information_reaches_exactly_the_nodes_within_as_many_steps_as_layers(na
     expected = reached(frame, structure, depth)
     for node in range(0, frame.nodes, max(1, frame.nodes // 12)):
         for observed_too in (False, True):
-            assert torch.equal(changed_nodes(net, frame, given, node, observed_too), expected[:, node]), frame.adjacency.names()[node]
+            assert torch.equal(changed_nodes(net, frame, given, node, observed_too), expected[:, node]), (
+                frame.adjacency.names()[node]
+            )
 
 
 @pytest.mark.parametrize("kernel", ["dense", "packed", "relational", "sparse"])
@@ -470,7 +558,12 @@ def test_no_kernel_lets_information_pass_by_the_mask(kernel):
                 assert torch.equal(changed_nodes(net, frame, given, node), frame.adjacency.dense()[:, node])
 
 
-@given(g=declarations(), depth=st.integers(1, 3), structure=st.sampled_from(["graph", "random"]), seed=st.integers(0, 10_000))
+@given(
+    g=declarations(),
+    depth=st.integers(1, 3),
+    structure=st.sampled_from(["graph", "random"]),
+    seed=st.integers(0, 10_000),
+)
 @settings(max_examples=15, deadline=None)
 def test_in_any_declaration_nothing_passes_by_the_mask(g, depth, structure, seed):
     with lonely_nodes():
@@ -530,7 +623,7 @@ def test_it_has_two_layers_at_least():
     assert g.depth() == 1 and len(Denoiser(g, width=8, heads=2).blocks) == 2
 
 
-# -- all options run -------------------------------------------------------------------------------------------------
+# -- all options run -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -538,7 +631,9 @@ def test_it_has_two_layers_at_least():
 @pytest.mark.parametrize("global_token", [False, True])
 def test_all_structures_and_embeddings_run(structure, embedding, global_token):
     for name in ("factorisation of unknown rank", "sorting of any length", "sudoku", "circuit"):
-        net, frame, given = named(name, structure=structure, embedding=embedding, global_token=global_token, width=8)
+        net, frame, given = named(
+            name, structure=structure, embedding=embedding, global_token=global_token, width=8
+        )
         out = net(*given, frame)
         assert out.shape == given[0].shape and out.isfinite().all() and out.std() > 1e-3
 
@@ -571,7 +666,9 @@ def test_one_network_runs_at_several_sizes_and_keeps_no_state_of_them(embedding)
 def test_embeddings_of_each_node_are_for_one_size():
     g = factorisation.declare("binary", True)
     net = network(g, embedding="independent", sizes={"i": 3, "j": 4, "k": 2})
-    with pytest.raises(unn.DeclarationError, match=says("50 independent embeddings", "'i': 2", "array", "exchangeable")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("50 independent embeddings", "'i': 2", "array", "exchangeable")
+    ):
         net(*inputs(net.frame(i=2, j=4, k=2)), net.frame(i=2, j=4, k=2))
     with pytest.raises(unn.DeclarationError, match=says("size", "axis")):
         Denoiser(g, embedding="independent")
@@ -601,7 +698,10 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
             net, frame, (rows, level, observed) = named(name, kernel=kernel, depth=3)
             rows.requires_grad_()
             out = net(rows, level, observed, frame)
-            found[kernel] = out.detach(), *torch.autograd.grad(out.square().sum(), [rows, net.blocks[0].query_key.weight])
+            found[kernel] = (
+                out.detach(),
+                *torch.autograd.grad(out.square().sum(), [rows, net.blocks[0].query_key.weight]),
+            )
     for kernel, numbers in found.items():
         for a, b in zip(numbers, found["dense"], strict=True):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=kernel)
@@ -610,8 +710,17 @@ def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
 @pytest.mark.parametrize("embedding", EMBEDDINGS)
 @pytest.mark.parametrize("structure", ["graph", "dense"])
 @pytest.mark.parametrize("self_conditioning", SELF_CONDITIONINGS)
-def test_every_parameter_has_a_gradient_those_of_self_conditioning_if_it_has_a_state(embedding, structure, self_conditioning):
-    net = network(mixed(), embedding=embedding, structure=structure, self_conditioning=self_conditioning, global_token=True, sizes=SIZES)
+def test_every_parameter_has_a_gradient_those_of_self_conditioning_if_it_has_a_state(
+    embedding, structure, self_conditioning
+):
+    net = network(
+        mixed(),
+        embedding=embedding,
+        structure=structure,
+        self_conditioning=self_conditioning,
+        global_token=True,
+        sizes=SIZES,
+    )
     frame = net.frame(**SIZES)
     rows, level, _ = inputs(frame)
     some = (torch.arange(frame.nodes) % 2 == 0).expand(2, -1)
@@ -627,7 +736,11 @@ def test_every_parameter_has_a_gradient_those_of_self_conditioning_if_it_has_a_s
 def memories_of(net, frame):
     """What can be fed back to a network."""
     shape = {"tokens": (2, frame.nodes, net.width), "estimate": (2, frame.numbers)}.get(net.self_conditioning)
-    return [] if shape is None else [torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)]
+    return (
+        []
+        if shape is None
+        else [torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)]
+    )
 
 
 @pytest.mark.parametrize("self_conditioning", ["tokens", "estimate"])
@@ -636,7 +749,7 @@ def test_self_conditioning_starts_without_influence_and_zeros_never_have_one(sel
     net = Denoiser(mixed(), width=8, heads=2, depth=2, self_conditioning=self_conditioning).double()
     frame = net.frame(**SIZES)
     rows, level, observed = inputs(frame)
-    memory, = memories_of(net, frame)
+    (memory,) = memories_of(net, frame)
     assert torch.equal(net(rows, level, observed, frame, memory), net(rows, level, observed, frame))
     randomise(net)
     without = net(rows, level, observed, frame)
@@ -665,7 +778,9 @@ def test_weights_are_functions_of_the_seed():
     a, b, c = made(1), made(1), made(2)
     given = inputs(a.frame())
     given = given[0].float(), given[1].float(), given[2]
-    assert torch.equal(a(*given, a.frame()), b(*given, b.frame())) and not torch.equal(a(*given, a.frame()), c(*given, c.frame()))
+    assert torch.equal(a(*given, a.frame()), b(*given, b.frame())) and not torch.equal(
+        a(*given, a.frame()), c(*given, c.frame())
+    )
 
 
 def test_dropout_is_for_training_alone():
@@ -686,7 +801,7 @@ def test_weights_are_loaded_whatever_sizes_were_seen():
     assert torch.equal(b(*inputs(frame), b.frame(i=2, j=3, k=2)), expected)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -697,13 +812,22 @@ def test_weights_are_loaded_whatever_sizes_were_seen():
         ({"structure": "directd"}, ["unknown structure 'directd'", "Did you mean 'directed'?"]),
         ({"self_conditioning": "token"}, ["unknown self_conditioning 'token'", "Did you mean 'tokens'?"]),
         ({"self_conditioning": True}, ["unknown self_conditioning True", "tokens"]),
-        ({"width": 0}, ["width", "0"]), ({"width": 8.0}, ["width", "8.0"]), ({"width": True}, ["width", "True"]), ({"width": -4}, ["width", "-4"]),
-        ({"heads": 0}, ["heads", "0"]), ({"heads": 3}, ["width 16", "3 heads"]), ({"heads": 32}, ["width 16", "32 heads"]),
-        ({"width": 9, "heads": 3}, ["even", "9"]), ({"depth": 0}, ["depth", "0"]), ({"depth": 1.5}, ["depth", "1.5"]),
-        ({"dropout": 1.0}, ["dropout", "1.0"]), ({"dropout": -0.1}, ["dropout", "-0.1"]), ({"dropout": NAN}, ["dropout", "nan"]),
+        ({"width": 0}, ["width", "0"]),
+        ({"width": 8.0}, ["width", "8.0"]),
+        ({"width": True}, ["width", "True"]),
+        ({"width": -4}, ["width", "-4"]),
+        ({"heads": 0}, ["heads", "0"]),
+        ({"heads": 3}, ["width 16", "3 heads"]),
+        ({"heads": 32}, ["width 16", "32 heads"]),
+        ({"width": 9, "heads": 3}, ["even", "9"]),
+        ({"depth": 0}, ["depth", "0"]),
+        ({"depth": 1.5}, ["depth", "1.5"]),
+        ({"dropout": 1.0}, ["dropout", "1.0"]),
+        ({"dropout": -0.1}, ["dropout", "-0.1"]),
+        ({"dropout": NAN}, ["dropout", "nan"]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_options_out_of_range_are_refused(options, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
         Denoiser(sudoku.declare(2, 2), **{"width": 16, "heads": 2, **options})
@@ -761,7 +885,9 @@ def test_a_single_node_is_not_pointed_out():
 
 def test_a_graph_without_nodes_is_refused():
     g = factorisation.declare("binary", True)
-    with pytest.raises(unn.DeclarationError, match=says("'binary_factorisation'", "no nodes", "'i': 0", "nothing to sample")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("'binary_factorisation'", "no nodes", "'i': 0", "nothing to sample")
+    ):
         Denoiser(g, depth=2).frame(i=0, j=0, k=0)
     g = unn.FactorGraph("void", n=0)
     g.variable("X", "n", unn.SquaredNorm())
@@ -771,9 +897,13 @@ def test_a_graph_without_nodes_is_refused():
 
 @pytest.mark.parametrize(
     ("sizes", "words"),
-    [({"i": 2, "j": 3}, ["'k'"]), ({"i": 2, "j": 3, "k": 2, "l": 3}, ["'l'"]), ({"i": -1, "j": 3, "k": 2}, ["'i'", "-1"])],
+    [
+        ({"i": 2, "j": 3}, ["'k'"]),
+        ({"i": 2, "j": 3, "k": 2, "l": 3}, ["'l'"]),
+        ({"i": -1, "j": 3, "k": 2}, ["'i'", "-1"]),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_sizes_that_are_missing_unknown_or_impossible_are_refused(sizes, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
         Denoiser(factorisation.declare("binary", True), depth=2).frame(**sizes)

@@ -1,4 +1,5 @@
-"""Attention over a graph: every kernel gives the numbers of the definition, whatever the graph, precision, layout and size."""
+"""Attention over a graph: every kernel gives the numbers of the definition, whatever the graph, precision,
+layout and size."""
 
 import copy
 import math
@@ -43,7 +44,9 @@ def inputs(count, seed=0, batch=2, heads=2, width=3, values=None, dtype=torch.fl
     """Queries, keys and values, normal with this standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     widths = (width, width, width if values is None else values)
-    drawn = [scale * torch.randn(batch, heads, count, w, generator=generator, dtype=torch.float64) for w in widths]
+    drawn = [
+        scale * torch.randn(batch, heads, count, w, generator=generator, dtype=torch.float64) for w in widths
+    ]
     return [x.to(dtype).requires_grad_() for x in drawn]
 
 
@@ -68,7 +71,9 @@ def expected_of(given, allowed, slope):
 
 def slope_of(given, seed=1):
     query, _, value = given
-    return torch.randn(*query.shape[:3], value.shape[3], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        *query.shape[:3], value.shape[3], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def check(found, expected, tolerance):
@@ -90,15 +95,25 @@ def check_every_kernel(mask, seed, **shape):
         slope = slope_of(given)
         expected = expected_of(given, allowed, slope)
         for kernel in KERNELS:
-            check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, tolerance)
+            check(
+                with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope),
+                expected,
+                tolerance,
+            )
 
 
 SHAPES = st.fixed_dictionaries(
-    {"batch": st.integers(1, 2), "heads": st.integers(1, 2), "width": st.integers(1, 4), "values": st.integers(1, 4), "seed": st.integers(0, 10_000)}
+    {
+        "batch": st.integers(1, 2),
+        "heads": st.integers(1, 2),
+        "width": st.integers(1, 4),
+        "values": st.integers(1, 4),
+        "seed": st.integers(0, 10_000),
+    }
 )
 
 
-# -- all kernels are one function ------------------------------------------------------------------------------------
+# -- all kernels are one function ----------------------------------------------------------------------------
 
 
 @given(g=declarations(), shape=SHAPES, fewest=st.sampled_from([1, 1, 6, 200]))
@@ -167,7 +182,12 @@ def test_renaming_nodes_renames_the_output(kernel):
     renamed = AttentionMask(mask.adjacency.permuted(order))
     query, key, value = inputs(mask.count)
     moved = [x[:, :, order.argsort()] for x in (query, key, value)]
-    torch.testing.assert_close(attention(*moved, renamed, kernel)[:, :, order], attention(query, key, value, mask, kernel), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        attention(*moved, renamed, kernel)[:, :, order],
+        attention(query, key, value, mask, kernel),
+        atol=1e-12,
+        rtol=0,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
@@ -179,10 +199,15 @@ def test_blocks_give_the_same_values(name):
     else:
         mask = AttentionMask(GRAPHS[name]())
     query, key, value = (x.detach() for x in inputs(mask.count, width=16, dtype=torch.float32))
-    torch.testing.assert_close(attention(query, key, value, mask, "blocks"), attention(query, key, value, mask, "dense"), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        attention(query, key, value, mask, "blocks"),
+        attention(query, key, value, mask, "dense"),
+        atol=1e-5,
+        rtol=0,
+    )
 
 
-# -- the pieces into which a graph is taken --------------------------------------------------------------------------
+# -- the pieces into which a graph is taken ------------------------------------------------------------------
 
 
 def pairs_of(term, count):
@@ -200,7 +225,11 @@ def pairs_of(term, count):
 def check_cover(adjacency):
     """Every pair is in one term, once."""
     found = [pairs_of(term, adjacency.count) for term in terms_of(adjacency)]
-    flat = torch.cat([queries * adjacency.count + keys for queries, keys in found]) if found else torch.zeros(0, dtype=torch.int64)
+    flat = (
+        torch.cat([queries * adjacency.count + keys for queries, keys in found])
+        if found
+        else torch.zeros(0, dtype=torch.int64)
+    )
     expected = torch.from_numpy(adjacency.rows * adjacency.count + adjacency.columns)
     assert torch.equal(flat.sort().values, expected)
 
@@ -220,7 +249,10 @@ def test_terms_of_the_graphs_of_the_paper_have_every_pair_once(name):
 
 
 def test_regular_graphs_have_few_regular_terms():
-    for adjacency, kind in ((sudoku(5, 5).adjacency(), Grouped), (factorisation(16, 10, 8).adjacency(), Term)):
+    for adjacency, kind in (
+        (sudoku(5, 5).adjacency(), Grouped),
+        (factorisation(16, 10, 8).adjacency(), Term),
+    ):
         found = AttentionMask(adjacency).terms(CPU)
         assert all(type(term) is kind and isinstance(term.queries, Window) for term in found)
         assert len(found) <= 8
@@ -240,14 +272,16 @@ def test_a_relation_with_a_pair_twice_counts_it_once():
     check_every_kernel(AttentionMask(g.adjacency()), seed=0)
 
 
-# -- rows without neighbours -----------------------------------------------------------------------------------------
+# -- rows without neighbours ---------------------------------------------------------------------------------
 
 
 @EVERY
 def test_nodes_without_neighbours_get_zero_and_give_no_gradient(kernel):
     allowed = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
     given = inputs(4)
-    out, by_query, by_key, by_value = with_gradients(lambda q, k, v: attention(q, k, v, AttentionMask.of(allowed), kernel), given, slope_of(given))
+    out, by_query, by_key, by_value = with_gradients(
+        lambda q, k, v: attention(q, k, v, AttentionMask.of(allowed), kernel), given, slope_of(given)
+    )
     for x in (out, by_query):
         assert (x[:, :, [1, 3]] == 0).all() and (x[:, :, [0, 2]] != 0).all()
     # no node attends to the last node
@@ -259,12 +293,14 @@ def test_nodes_without_neighbours_get_zero_and_give_no_gradient(kernel):
 def test_the_output_is_zero_if_no_node_has_neighbours(kernel):
     given = inputs(5)
     for found in with_gradients(
-        lambda q, k, v: attention(q, k, v, AttentionMask.of(torch.zeros(5, 5, dtype=torch.bool)), kernel), given, slope_of(given)
+        lambda q, k, v: attention(q, k, v, AttentionMask.of(torch.zeros(5, 5, dtype=torch.bool)), kernel),
+        given,
+        slope_of(given),
     ):
         assert (found == 0).all()
 
 
-# -- derivatives -----------------------------------------------------------------------------------------------------
+# -- derivatives ---------------------------------------------------------------------------------------------
 
 
 def all_kinds():
@@ -282,20 +318,26 @@ def all_kinds():
 def test_derivatives_are_those_of_finite_differences(kernel):
     for mask in all_kinds():
         given = inputs(mask.count, batch=1, heads=2, width=2)
-        assert torch.autograd.gradcheck(lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, fast_mode=True)
+        assert torch.autograd.gradcheck(
+            lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, fast_mode=True
+        )
 
 
 def test_second_derivatives_of_packed_neighbours_are_those_of_finite_differences():
     mask = regular(sorting(2), i=2)
     given = inputs(mask.count, batch=1, heads=1, width=2)
-    assert torch.autograd.gradgradcheck(lambda q, k, v: attention(q, k, v, mask, "packed"), given, fast_mode=True)
+    assert torch.autograd.gradgradcheck(
+        lambda q, k, v: attention(q, k, v, mask, "packed"), given, fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("kernel", ["relational", "sparse"])
 def test_second_derivatives_of_the_others_are_refused_and_not_wrong(kernel):
     mask = regular(sorting(2), i=2)
     query, key, value = inputs(mask.count)
-    (first,) = torch.autograd.grad(attention(query, key, value, mask, kernel).square().sum(), query, create_graph=True)
+    (first,) = torch.autograd.grad(
+        attention(query, key, value, mask, kernel).square().sum(), query, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="once_differentiable"):
         (first.square().sum() + query.sum()).backward()
 
@@ -318,8 +360,14 @@ def test_how_inputs_and_gradients_lie_in_memory_does_not_matter(layout, batch, k
     slope = slope_of(given)
     expected = expected_of(given, mask.adjacency.dense(), slope)
     lay = LAYOUTS[layout]
-    check(with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), given, lay(slope)), expected, 1e-12)
-    check(with_gradients(lambda q, k, v: attention(lay(q), lay(k), lay(v), mask, kernel), given, slope), expected, 1e-12)
+    check(
+        with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), given, lay(slope)), expected, 1e-12
+    )
+    check(
+        with_gradients(lambda q, k, v: attention(lay(q), lay(k), lay(v), mask, kernel), given, slope),
+        expected,
+        1e-12,
+    )
 
 
 @EVERY
@@ -334,7 +382,10 @@ def test_what_follows_attention_may_reorder_and_sum_it(batch, kernel):
         """Of the heads of a node side by side, as the next layer takes them, and of a plain sum."""
         out = run(*given)
         merged = (out.transpose(1, 2).reshape(batch, mask.count, -1) * weights).sum()
-        return [*torch.autograd.grad(merged, given, retain_graph=True), *torch.autograd.grad(out.sum(), given)]
+        return [
+            *torch.autograd.grad(merged, given, retain_graph=True),
+            *torch.autograd.grad(out.sum(), given),
+        ]
 
     expected = gradients(lambda q, k, v: by_definition(q, k, v, allowed))
     check(gradients(lambda q, k, v: attention(q, k, v, mask, kernel)), expected, 1e-12)
@@ -369,12 +420,14 @@ def test_inputs_are_not_written_to_and_results_repeat_exactly(kernel):
     before = [x.detach().clone() for x in given]
     slope = slope_of(given).float()
     kept = slope.clone()
-    first, second = (with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), given, slope) for _ in range(2))
+    first, second = (
+        with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), given, slope) for _ in range(2)
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(before, given, strict=True)) and torch.equal(slope, kept)
 
 
-# -- precision -------------------------------------------------------------------------------------------------------
+# -- precision -----------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -402,7 +455,10 @@ def test_autocast_rounds_and_no_more(kernel):
 def hub(spokes):
     """One node that sees many, all of which see it."""
     g = unn.FactorGraph("hub", spokes=spokes)
-    centre, rim = g.variable("centre", "one", unn.SquaredNorm()), g.variable("rim", "spokes", unn.SquaredNorm())
+    centre, rim = (
+        g.variable("centre", "one", unn.SquaredNorm()),
+        g.variable("rim", "spokes", unn.SquaredNorm()),
+    )
     g.factor(Depends(centre["o"], rim["i"]))
     return g.adjacency(one=1)
 
@@ -415,7 +471,9 @@ def test_sums_over_many_neighbours_are_not_taken_in_half_precision(kernel, spoke
     with torch.no_grad():
         query.zero_(), value.fill_(30.0)
     # a mean of thirties, and for each neighbour its share of what the hub passes back
-    out, _, _, by_value = with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), (query, key, value), torch.ones(1, 1, mask.count, 2))
+    out, _, _, by_value = with_gradients(
+        lambda q, k, v: attention(q, k, v, mask, kernel), (query, key, value), torch.ones(1, 1, mask.count, 2)
+    )
     torch.testing.assert_close(out, torch.full_like(out, 30.0), rtol=1e-2, atol=0)
     expected = torch.full((mask.count, 2), 0.5 + 1 / mask.count)
     expected[0] = 0.5 * (mask.count - 1) + 1 / mask.count
@@ -434,20 +492,30 @@ def test_extreme_scores_stay_finite_and_choose_the_largest(kernel, dtype):
         assert all(x.isfinite().all() for x in found)
         expected = expected_of(given, mask.adjacency.dense(), slope)
         # float32 knows scores of 1e4 to about 1e-3
-        torch.testing.assert_close(found[0].double(), expected[0], atol=1e-9 if dtype == torch.float64 else 2e-2, rtol=0)
+        torch.testing.assert_close(
+            found[0].double(), expected[0], atol=1e-9 if dtype == torch.float64 else 2e-2, rtol=0
+        )
 
 
 @EVERY
 def test_adding_a_constant_to_all_scores_of_a_node_changes_nothing(kernel):
     mask = all_kinds()[1]
     query, key, value = (x.detach() for x in inputs(mask.count))
-    query, key = torch.cat([query, torch.full_like(query[..., :1], 1e3)], 3), torch.cat([key, torch.ones_like(key[..., :1])], 3)
+    query, key = (
+        torch.cat([query, torch.full_like(query[..., :1], 1e3)], 3),
+        torch.cat([key, torch.ones_like(key[..., :1])], 3),
+    )
     plain = query.clone()
     plain[..., -1] = 0
-    torch.testing.assert_close(attention(query, key, value, mask, kernel), attention(plain, key, value, mask, kernel), atol=1e-11, rtol=0)
+    torch.testing.assert_close(
+        attention(query, key, value, mask, kernel),
+        attention(plain, key, value, mask, kernel),
+        atol=1e-11,
+        rtol=0,
+    )
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 
 
 def saved_bytes(run):
@@ -485,14 +553,20 @@ def test_memory_kept_for_the_backward_pass_is_one_number_a_pair(make, kernel):
         # queries scaled, keys, values, outputs, and the sum of weights
         numbers = 6 * (pairs + mask.count * (4 * 4 + 1))
         assert pairs <= 1.5 * mask.entries
-        assert saved_bytes(lambda given=given, mask=mask: attention(*given, mask, kernel)) <= 4 * numbers + 1000
+        assert (
+            saved_bytes(lambda given=given, mask=mask: attention(*given, mask, kernel)) <= 4 * numbers + 1000
+        )
 
 
 def test_pairs_of_several_copies_are_made_once_and_the_first_of_them_are_those_of_fewer():
     mask = AttentionMask.of(torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.4)
     with patch.object(sparse, "_AT_ONCE", 4 * mask.entries):
         whole, rest = mask.pairs(7, CPU)
-        assert (whole.copies, rest.copies) == (4, 3) and mask.pairs(4, CPU)[0] is whole and len(mask.pairs(8, CPU)) == 2
+        assert (
+            (whole.copies, rest.copies) == (4, 3)
+            and mask.pairs(4, CPU)[0] is whole
+            and len(mask.pairs(8, CPU)) == 2
+        )
     fewer = sparse.pairs_of(mask.adjacency, 3, CPU)
     for name, x in vars(fewer).items():
         assert x == rest.copies if name == "copies" else torch.equal(x, getattr(rest, name))
@@ -520,11 +594,22 @@ def test_no_matrix_of_nodes_by_nodes_is_made_for_twenty_thousand_nodes(graph):
     given = inputs(mask.count, batch=1, heads=1, width=4, dtype=torch.float32)
     assert mask.count**2 > 400e6 / 4
     for kernel in ("relational", "sparse", "packed", "auto"):
-        assert peak_memory(lambda kernel=kernel: torch.autograd.grad(attention(*given, mask, kernel).sum(), given)) < 60e6
+        assert (
+            peak_memory(
+                lambda kernel=kernel: torch.autograd.grad(attention(*given, mask, kernel).sum(), given)
+            )
+            < 60e6
+        )
     slope = slope_of(given)
-    expected = [x.double() for x in with_gradients(lambda q, k, v: attention(q, k, v, mask, "packed"), given, slope)]
+    expected = [
+        x.double() for x in with_gradients(lambda q, k, v: attention(q, k, v, mask, "packed"), given, slope)
+    ]
     for kernel in ("relational", "sparse", "auto"):
-        check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, 2e-6)
+        check(
+            with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope),
+            expected,
+            2e-6,
+        )
 
 
 def test_batches_that_are_too_large_to_gather_at_once_are_taken_in_parts():
@@ -536,7 +621,13 @@ def test_batches_that_are_too_large_to_gather_at_once_are_taken_in_parts():
         with patch.object(relational, "_AT_ONCE", most), patch.object(sparse, "_AT_ONCE", most):
             for kernel in ("relational", "sparse"):
                 mask = AttentionMask(mask.adjacency)
-                check(with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope), expected, 1e-12)
+                check(
+                    with_gradients(
+                        lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope
+                    ),
+                    expected,
+                    1e-12,
+                )
 
 
 @EVERY
@@ -554,7 +645,7 @@ def test_without_gradients_nothing_is_kept(kernel):
         torch.testing.assert_close(attention(*given, mask, kernel), expected, atol=1e-12, rtol=0)
 
 
-# -- odd sizes -------------------------------------------------------------------------------------------------------
+# -- odd sizes -----------------------------------------------------------------------------------------------
 
 EMPTY = {
     "no batch element": {"batch": 0},
@@ -574,7 +665,9 @@ def test_inputs_without_entries_give_outputs_and_gradients_without_or_of_zero(wh
     given = inputs(**shape)
     slope = slope_of(given)
     wide = [x.detach().requires_grad_() for x in given]
-    scores = torch.zeros(*wide[0].shape[:3], shape["count"], dtype=torch.float64).masked_fill(~allowed, -torch.inf)
+    scores = torch.zeros(*wide[0].shape[:3], shape["count"], dtype=torch.float64).masked_fill(
+        ~allowed, -torch.inf
+    )
     weights = scores.softmax(-1).nan_to_num(0) if shape["count"] else scores
     out, *gradients = with_gradients(lambda q, k, v: attention(q, k, v, mask, kernel), given, slope)
     assert [x.shape for x in gradients] == [x.shape for x in given]
@@ -594,7 +687,7 @@ def test_declared_graphs_of_no_node_and_of_one(n):
         torch.testing.assert_close(attention(query, key, value, mask, kernel), value)
 
 
-# -- the mask --------------------------------------------------------------------------------------------------------
+# -- the mask ------------------------------------------------------------------------------------------------
 
 
 def test_forms_of_a_mask_are_made_once():
@@ -638,7 +731,10 @@ def test_masks_are_copied_and_pickled_with_what_they_made():
 
 
 def test_masks_say_what_they_are():
-    assert repr(AttentionMask(sudoku(2, 2).adjacency())) == "AttentionMask(16 nodes, 128 entries, at most 8 in a row)"
+    assert (
+        repr(AttentionMask(sudoku(2, 2).adjacency()))
+        == "AttentionMask(16 nodes, 128 entries, at most 8 in a row)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -659,7 +755,7 @@ def test_matrices_that_are_no_mask_are_refused(matrix, words):
         AttentionMask.of(matrix)
 
 
-# -- what is refused, and what is chosen -----------------------------------------------------------------------------
+# -- what is refused, and what is chosen ---------------------------------------------------------------------
 
 
 def test_unknown_kernels_are_refused_with_the_likely_one():
@@ -672,7 +768,10 @@ def test_unknown_kernels_are_refused_with_the_likely_one():
 
 BAD = {
     "nodes of the mask": (((2, 2, 5, 3),) * 3, ("16 nodes", "5")),
-    "widths of query and key": (((2, 2, 16, 3), (2, 2, 16, 4), (2, 2, 16, 3)), ("(2, 2, 16, 3)", "(2, 2, 16, 4)")),
+    "widths of query and key": (
+        ((2, 2, 16, 3), (2, 2, 16, 4), (2, 2, 16, 3)),
+        ("(2, 2, 16, 3)", "(2, 2, 16, 4)"),
+    ),
     "nodes of the values": (((2, 2, 16, 3), (2, 2, 16, 3), (2, 2, 15, 3)), ("(2, 2, 15, 3)",)),
     "heads": (((2, 2, 16, 3), (2, 2, 16, 3), (2, 1, 16, 3)), ("(2, 1, 16, 3)",)),
     "axes": (((2, 16, 3),) * 3, ("(2, 16, 3)", "(batch, heads, nodes, width)")),
@@ -697,7 +796,10 @@ def test_dtypes_that_differ_are_refused(kernel):
 
 def test_the_kernel_is_chosen_by_size_sparsity_and_device():
     small, large = AttentionMask(sudoku(3, 3).adjacency()), AttentionMask(chain(20_000).adjacency())
-    products, grids = AttentionMask(factorisation(16, 10, 8).adjacency()), AttentionMask(sudoku(5, 5).adjacency())
+    products, grids = (
+        AttentionMask(factorisation(16, 10, 8).adjacency()),
+        AttentionMask(sudoku(5, 5).adjacency()),
+    )
     for available, fastest in ((True, "sparse"), (False, "relational")):
         with patch("torch.backends.mkl.is_available", lambda available=available: available):
             assert choose_kernel(small, 8, 16, CPU) == "dense"
@@ -705,7 +807,11 @@ def test_the_kernel_is_chosen_by_size_sparsity_and_device():
             assert choose_kernel(products, 2, 32, CPU) == choose_kernel(large, 2, 16, CPU) == fastest
     gpu = torch.device("cuda")
     middle = AttentionMask(chain(5000).adjacency())
-    assert [choose_kernel(mask, 2, 16, gpu) for mask in (small, middle, large)] == ["dense", "blocks", "relational"]
+    assert [choose_kernel(mask, 2, 16, gpu) for mask in (small, middle, large)] == [
+        "dense",
+        "blocks",
+        "relational",
+    ]
     # blocks need a width of 16
     assert choose_kernel(middle, 2, 8, gpu) == "relational"
 

@@ -24,13 +24,19 @@ def einsum(operands, result, tensors):
 
 def tensors_for(operands, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn([SIZES[x] for x in operand], dtype=torch.float64, generator=generator) for operand in operands]
+    return [
+        torch.randn([SIZES[x] for x in operand], dtype=torch.float64, generator=generator)
+        for operand in operands
+    ]
 
 
 @st.composite
 def problems(draw, most=5):
     letters = list(SIZES)
-    operands = tuple(tuple(draw(st.permutations(letters))[: draw(st.integers(0, 4))]) for _ in range(draw(st.integers(1, most))))
+    operands = tuple(
+        tuple(draw(st.permutations(letters))[: draw(st.integers(0, 4))])
+        for _ in range(draw(st.integers(1, most)))
+    )
     result = tuple(draw(st.permutations(letters))[: draw(st.integers(0, 4))])
     return operands, result, draw(st.integers(0, 999))
 
@@ -58,7 +64,8 @@ def test_gradients_are_those_of_einsum(problem):
 
 @pytest.mark.parametrize("order", list(itertools.permutations((0, 1, 2))))
 def test_every_order_of_letters_and_operands_of_a_pair_is_right(order):
-    """All layouts of two operands over three letters: those that are linear maps or stacks of matrices, and those that are not."""
+    """All layouts of two operands over three letters: those that are linear maps or stacks of matrices, and
+    those that are not."""
     a = tuple((BATCH, "a", "b")[k] for k in order)
     for shared in ("a", "b", BATCH):
         for b in itertools.permutations((shared, "d")):
@@ -67,16 +74,21 @@ def test_every_order_of_letters_and_operands_of_a_pair_is_right(order):
                     for pair in ((a, b), (b, a)):
                         tensors = tensors_for(pair)
                         found = contraction(pair, result)(tensors)
-                        torch.testing.assert_close(found, einsum(pair, result, tensors), rtol=1e-12, atol=1e-12)
+                        torch.testing.assert_close(
+                            found, einsum(pair, result, tensors), rtol=1e-12, atol=1e-12
+                        )
 
 
 @pytest.mark.parametrize("stack", [("a", "e"), ("a", "a"), (BATCH, BATCH)])
 def test_every_layout_of_a_first_step_is_right_whether_its_operands_share_their_stack_or_not(stack):
-    """The product of the first two, over d, is an intermediate of free layout: a wrong one shows only in the last step."""
+    """The product of the first two, over d, is an intermediate of free layout: a wrong one shows only in the
+    last step."""
     first, second = stack
     third = tuple(dict.fromkeys((BATCH, first, "b", second, "c")))
     typical = {"d": 2, BATCH: 1000}
-    for a, b in itertools.product(itertools.permutations((first, "b", "d")), itertools.permutations((second, "c", "d"))):
+    for a, b in itertools.product(
+        itertools.permutations((first, "b", "d")), itertools.permutations((second, "c", "d"))
+    ):
         operands = (a, b, third)
         tensors = tensors_for(operands)
         found = contraction(operands, (BATCH,), typical)(tensors)
@@ -98,7 +110,9 @@ def test_products_of_stacks_of_matrices_are_one_matmul(operands, result, monkeyp
     calls = []
     original = torch.matmul
     monkeypatch.setattr(torch, "matmul", lambda *args: (calls.append(args), original(*args))[1])
-    monkeypatch.setattr(torch, "einsum", lambda *args: pytest.fail("einsum in place of a product of matrices"))
+    monkeypatch.setattr(
+        torch, "einsum", lambda *args: pytest.fail("einsum in place of a product of matrices")
+    )
     torch.testing.assert_close(contraction(operands, result)(tensors), expected)
     assert len(calls) == 1
 
@@ -114,7 +128,9 @@ def test_products_of_stacks_of_matrices_are_one_matmul(operands, result, monkeyp
         (((BATCH, "a", "e"), ("a", "e", "d", "b")), (BATCH, "d", "b")),
     ],
 )
-def test_maps_by_a_weight_without_batch_are_never_einsums_and_leave_the_weight_in_place(operands, result, monkeypatch):
+def test_maps_by_a_weight_without_batch_are_never_einsums_and_leave_the_weight_in_place(
+    operands, result, monkeypatch
+):
     """The weight reaches the kernel in its own storage, not expanded, whatever the layout of its letters."""
     tensors = tensors_for(operands)
     expected = einsum(operands, result, tensors)

@@ -1,4 +1,5 @@
-"""The kernel of attention that is chosen: the fastest on the machine, measured once, and never where bits have to be the same."""
+"""The kernel of attention that is chosen: the fastest on the machine, measured once, and never where bits
+have to be the same."""
 
 import copy
 import itertools
@@ -71,7 +72,7 @@ def trials(monkeypatch):
     return sizes
 
 
-# -- a trial ---------------------------------------------------------------------------------------------------------
+# -- a trial -------------------------------------------------------------------------------------------------
 
 
 @given(seconds=st.dictionaries(st.sampled_from(NAMES), st.floats(1e-4, 1.0), min_size=1))
@@ -105,11 +106,15 @@ def test_a_call_that_fails_in_the_trial_is_not_chosen():
 def test_nothing_is_tried_that_the_model_of_costs_makes_hopeless_or_that_does_not_pay(estimates):
     names, least = candidates_of(estimates), min(estimates.values())
     assert estimates[names[0]] == least
-    expected = {name for name, cost in estimates.items() if cost <= HOPELESS * least} if least >= WORTHWHILE else {names[0]}
+    expected = (
+        {name for name, cost in estimates.items() if cost <= HOPELESS * least}
+        if least >= WORTHWHILE
+        else {names[0]}
+    )
     assert set(names) == expected
 
 
-# -- measurements are cached ------------------------------------------------------------------------------------------
+# -- measurements are cached ---------------------------------------------------------------------------------
 
 
 def test_each_size_is_measured_once(trials):
@@ -154,7 +159,7 @@ def test_copies_share_what_was_measured_and_pickles_do_not_carry_it_to_other_mac
     assert len(trials) == 2
 
 
-# -- where bits have to be the same, and where nothing can be measured -----------------------------------------------
+# -- where bits have to be the same, and where nothing can be measured ---------------------------------------
 
 
 def deterministic(run):
@@ -280,7 +285,7 @@ def test_a_block_that_requires_nothing_changes_nothing_inside_of_one_that_does(t
     assert len(trials) == 1
 
 
-# -- a trial changes nothing but the choice --------------------------------------------------------------------------
+# -- a trial changes nothing but the choice ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -291,7 +296,9 @@ def test_a_real_trial_leaves_everything_as_it_was_and_its_choice_is_exact(dtype,
     state, before = torch.get_rng_state(), [x.detach().clone() for x in inputs]
     out = attention(*inputs, mask)
     assert len(mask.measured) == 1 and out.requires_grad is gradients and out.dtype == dtype
-    assert torch.equal(torch.get_rng_state(), state) and all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
+    assert torch.equal(torch.get_rng_state(), state) and all(
+        torch.equal(a, b) for a, b in zip(before, inputs, strict=True)
+    )
     assert all(x.grad is None for x in inputs)
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 4e-2}[dtype]
     torch.testing.assert_close(out, attention(*inputs, mask, "dense"), atol=tolerance, rtol=tolerance)

@@ -333,12 +333,13 @@ def test_what_is_not_shared_is_part_of_the_declaration():
     assert frame.symmetries == frame.candidates == []
 
 
-# -- learning ----------------------------------------------------------------------------------------------------
+# -- learning ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_network_with_default_embeddings_learns_the_posterior_mean_of_a_line():
-    """Intercept and slope are told apart, and so are the points, whose abscissae are constants of the program."""
+    """Intercept and slope are told apart, and so are the points, whose abscissae are constants of the
+    program."""
     abscissae, noise, steps, batch = np.linspace(-1, 1, 6), 0.3, 1000, 64
 
     def line(t):

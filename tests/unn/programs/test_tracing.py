@@ -1,4 +1,5 @@
-"""Programs that are traced: their graphs, the patterns found in them, draws from them, and what they must not do."""
+"""Programs that are traced: their graphs, the patterns found in them, draws from them, and what they must not
+do."""
 
 import itertools
 import math
@@ -40,7 +41,11 @@ def check_edges(traced):
     """The adjacency of the graph has the edges of the run and no others, but for cliques."""
     directed = {frozenset(edge) for edge in traced.edges}
     assert len(directed) == len(traced.edges)
-    kept = [factor for factor in traced.graph.factors.values() if isinstance(factor, Depends) or (isinstance(factor, Pairs) and factor.directed)]
+    kept = [
+        factor
+        for factor in traced.graph.factors.values()
+        if isinstance(factor, Depends) or (isinstance(factor, Pairs) and factor.directed)
+    ]
     if len(kept) == len(traced.graph.factors):
         assert interacting(traced.graph) == directed
     else:
@@ -56,7 +61,7 @@ def check_golden(graph, file):
     assert np.array_equal(found.dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
 
 
-# -- programs of the paper -------------------------------------------------------------------------------------------------
+# -- programs of the paper -----------------------------------------------------------------------------------
 
 
 def product_of_matrices(t, m=3, n=3, k=2, columns_first=False):
@@ -80,7 +85,10 @@ def hand_declared(m=3, n=3, k=2):
 
 
 def places_of(graph):
-    return {frozenset((part.variable, part.axis, part.before, part.after) for part in symmetry.parts) for symmetry in graph.symmetries()}
+    return {
+        frozenset((part.variable, part.axis, part.before, part.after) for part in symmetry.parts)
+        for symmetry in graph.symmetries()
+    }
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (2, 2, 2), (4, 3, 1), (5, 2, 3)])
@@ -113,7 +121,8 @@ def test_the_product_of_matrices_has_the_mask_of_the_paper():
 
     traced = unn.trace(at_once)
     check_golden(traced.graph, "bcmf_m3_n3_k2_noint.npz")
-    # which row of A meets which of R is in the program, but not in the mask, so that neither index is exchangeable by itself
+    # which row of A meets which of R is in the program, but not in the mask, so that neither index is
+    # exchangeable by itself
     assert formulas(traced) == ["E[l j] depends on A[i j], R[k l] (i, k ordered)"]
 
 
@@ -121,13 +130,20 @@ def test_a_hierarchical_program_has_the_mask_of_the_paper():
     def program(t, k=2, m=3):
         K = t.sample("K", Categorical(k))
         D = t.deterministic(np.arange(k) <= K, name="D")
-        A, R = t.sample("A", Uniform(0, D[:, None]), (k, m)), t.sample("R", Bernoulli(0.3 * D[:, None]), (k, m))
+        A, R = (
+            t.sample("A", Uniform(0, D[:, None]), (k, m)),
+            t.sample("R", Bernoulli(0.3 * D[:, None]), (k, m)),
+        )
         C = t.deterministic(A[:, None, :] * R[:, :, None], name="C")
         t.deterministic(C.sum(0), name="E")
 
     traced = unn.trace(program)
     check_golden(traced.graph, "hbcmf_m3_n3_k2_int.npz")
-    assert formulas(traced)[:3] == ["D[i] depends on K[v] (i ordered)", "A[i k] depends on D[i]", "R[i j] depends on D[i]"]
+    assert formulas(traced)[:3] == [
+        "D[i] depends on K[v] (i ordered)",
+        "A[i k] depends on D[i]",
+        "R[i j] depends on D[i]",
+    ]
     drawn = traced.draw(200, seeded())
     assert torch.equal(drawn["D"], drawn["K"].flip(-1).cumsum(-1).flip(-1))
     assert not drawn["A"][drawn["D"] == 0].any() and not drawn["R"][drawn["D"] == 0].any()
@@ -145,7 +161,10 @@ def test_inversion_has_the_mask_of_the_paper():
 def circuit(t, depth=3, intermediate=True):
     level = t.sample("L0", Bernoulli(0.5), 2**depth)
     for k in range(1, depth + 1):
-        gates = [(level[2 * i] & level[2 * i + 1]) if (i + k) % 2 else (level[2 * i] | level[2 * i + 1]) for i in range(2 ** (depth - k))]
+        gates = [
+            (level[2 * i] & level[2 * i + 1]) if (i + k) % 2 else (level[2 * i] | level[2 * i + 1])
+            for i in range(2 ** (depth - k))
+        ]
         if intermediate or k == depth:
             level = t.deterministic(gates, name=f"L{k}")
         else:
@@ -158,7 +177,9 @@ def test_a_circuit_is_recognised_as_a_split_and_has_the_mask_of_the_paper():
     traced = unn.trace(circuit, 4)
     assert formulas(traced)[0] == "L1[j] depends on L0[(j c)]"
     assert all(type(factor) is Depends for factor in traced.graph.factors.values())
-    assert all(isinstance(variable.regularizer, unn.BinaryEntropy) for variable in traced.graph.variables.values())
+    assert all(
+        isinstance(variable.regularizer, unn.BinaryEntropy) for variable in traced.graph.variables.values()
+    )
     check_edges(traced)
     drawn = traced.draw(50, seeded())
     first = drawn["L0"].reshape(50, 8, 2).bool()
@@ -189,7 +210,11 @@ def test_sorting_has_the_mask_of_the_paper_and_the_symmetries_declared_by_hand()
     ]
     assert places_of(traced.graph) == {frozenset({("u", 0, 1, 1), ("C", 1, 1, 1), ("P", 1, 1, 1)})}
     drawn = unn.trace(sorting, 7).draw(40, seeded())
-    assert torch.equal(drawn["u"].sort(-1).values, drawn["s"]) and (drawn["P"].sum(1) == 1).all() and (drawn["P"].sum(2) == 1).all()
+    assert (
+        torch.equal(drawn["u"].sort(-1).values, drawn["s"])
+        and (drawn["P"].sum(1) == 1).all()
+        and (drawn["P"].sum(2) == 1).all()
+    )
     assert len({tuple(row.argmax(-1).tolist()) for row in drawn["P"]}) > 30
 
 
@@ -205,20 +230,26 @@ def test_a_program_that_sorts_depends_on_all_that_is_sorted():
         t.deterministic(np.sum(C, axis=1), name="s")
 
     traced = unn.trace(program)
-    assert formulas(traced) == ["P[i j] depends on u[k] (i ordered)", "C[i j] depends on u[j], P[i j]", "s[i] depends on C[i j]"]
+    assert formulas(traced) == [
+        "P[i j] depends on u[k] (i ordered)",
+        "C[i j] depends on u[j], P[i j]",
+        "s[i] depends on C[i j]",
+    ]
     check_edges(traced)
     drawn = traced.draw(30, seeded())
     assert torch.equal(drawn["s"], drawn["u"].sort(-1).values)
     assert isinstance(traced.graph.variables["P"].regularizer, unn.BinaryEntropy)
 
 
-# -- other regular relations -----------------------------------------------------------------------------------------------
+# -- other regular relations ---------------------------------------------------------------------------------
 
 
 def test_loops_in_either_order_give_the_same_graph():
     one, other = unn.trace(product_of_matrices), unn.trace(product_of_matrices, columns_first=True)
     assert formulas(one) == formulas(other) and one.edges == other.edges
-    assert {n: v.axes for n, v in one.graph.variables.items()} == {n: v.axes for n, v in other.graph.variables.items()}
+    assert {n: v.axes for n, v in one.graph.variables.items()} == {
+        n: v.axes for n, v in other.graph.variables.items()
+    }
 
 
 def chain(t, n=6, lag=1):
@@ -234,7 +265,11 @@ def test_chains_are_recognised_as_shifts(n):
     assert formulas(traced) == ["s[i+1] depends on s[i]", "y[i] depends on s[i]"]
     check_edges(traced)
     traced = unn.trace(chain, n + 1, 2)
-    assert sorted(formulas(traced)) == ["s[i+1] depends on s[i]", "s[i+2] depends on s[i]", "y[i] depends on s[i]"]
+    assert sorted(formulas(traced)) == [
+        "s[i+1] depends on s[i]",
+        "s[i+2] depends on s[i]",
+        "y[i] depends on s[i]",
+    ]
     check_edges(traced)
 
 
@@ -246,7 +281,9 @@ def neighbourhood(t, rows=5, columns=4):
 
 def test_neighbourhoods_in_two_dimensions_are_nine_shifts():
     traced = unn.trace(neighbourhood)
-    assert len(traced.graph.factors) == 9 and all(type(factor) is Depends for factor in traced.graph.factors.values())
+    assert len(traced.graph.factors) == 9 and all(
+        type(factor) is Depends for factor in traced.graph.factors.values()
+    )
     assert {"Y[i j] depends on X[i j]", "Y[i+1 j] depends on X[i j+1]"} <= set(formulas(traced))
     check_edges(traced)
 
@@ -275,14 +312,19 @@ def test_random_indices_depend_on_all_that_they_may_select():
         t.deterministic(mu[1, z[0] % 2] + mu[z[1], 0], name="v")
 
     traced = unn.trace(program)
-    assert formulas(traced)[:2] == ["x[k j] depends on mu[i j], z[k v]", "w[] depends on z[k v] in 1 listed pair"]
+    assert formulas(traced)[:2] == [
+        "x[k j] depends on mu[i j], z[k v]",
+        "w[] depends on z[k v] in 1 listed pair",
+    ]
     check_edges(traced)
     drawn = traced.draw(64, seeded())
     z = drawn["z"].argmax(-1)
     assert torch.equal(drawn["x"], drawn["mu"].gather(1, z[..., None].expand(-1, -1, 2)))
     assert torch.equal(drawn["w"], torch.tensor([1.0, 2.0, 4.0])[z[:, 0]])
     b = torch.arange(64)
-    assert torch.equal(drawn["v"], (drawn["mu"][b, 1, z[:, 0] % 2].double() + drawn["mu"][b, z[:, 1], 0]).float())
+    assert torch.equal(
+        drawn["v"], (drawn["mu"][b, 1, z[:, 0] % 2].double() + drawn["mu"][b, z[:, 1], 0]).float()
+    )
 
 
 def test_random_indices_of_arrays_of_entries_select_along_any_axis():
@@ -302,16 +344,24 @@ def test_random_indices_of_arrays_of_entries_select_along_any_axis():
         z = drawn["z"][b].argmax(-1)
         assert torch.equal(drawn["last"][b], C[..., z[0]]) and torch.equal(drawn["both"][b], C[2, z[1], z[0]])
         assert torch.equal(drawn["middle"][b], C[1:, z, None, 0])
-    assert {f"C[2,{i},{j}]" for i in range(2) for j in range(2)} | {"z[0]", "z[1]"} == {a for a, b in traced.edges if b == "both"}
+    assert {f"C[2,{i},{j}]" for i in range(2) for j in range(2)} | {"z[0]", "z[1]"} == {
+        a for a, b in traced.edges if b == "both"
+    }
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 2), (2, 1), (2, 2), (3, 2)])
 def test_entries_of_permutations_interact_along_rows_and_columns_of_each(size, count):
     traced = unn.trace(lambda t: t.sample("P", Permutation(size), count))
     every = list(np.ndindex(count, size, size))
-    expected = [(a, b) for a in every for b in every if a < b and a[0] == b[0] and (a[1] == b[1] or a[2] == b[2])]
-    assert interacting(traced.graph) == {frozenset(f"P[{','.join(map(str, x))}]" for x in pair) for pair in expected}
-    assert traced.edges == [] and not any(isinstance(factor, Pairs) for factor in traced.graph.factors.values())
+    expected = [
+        (a, b) for a in every for b in every if a < b and a[0] == b[0] and (a[1] == b[1] or a[2] == b[2])
+    ]
+    assert interacting(traced.graph) == {
+        frozenset(f"P[{','.join(map(str, x))}]" for x in pair) for pair in expected
+    }
+    assert traced.edges == [] and not any(
+        isinstance(factor, Pairs) for factor in traced.graph.factors.values()
+    )
 
 
 def test_permutations_in_part_of_an_array_are_listed_cliques():
@@ -323,8 +373,12 @@ def test_permutations_in_part_of_an_array_are_listed_cliques():
     traced = unn.trace(program)
     rows = [0, 1, 3]
     expected = {frozenset((f"P[{r},{c}]", f"P[{r},{d}]")) for r in rows for c in range(3) for d in range(c)}
-    expected |= {frozenset((f"P[{r},{c}]", f"P[{q},{c}]")) for r in rows for q in rows if q < r for c in range(3)}
-    assert interacting(traced.graph) == expected | {frozenset((f"P[2,{c}]", f"rest[2,{c}]")) for c in range(3)}
+    expected |= {
+        frozenset((f"P[{r},{c}]", f"P[{q},{c}]")) for r in rows for q in rows if q < r for c in range(3)
+    }
+    assert interacting(traced.graph) == expected | {
+        frozenset((f"P[2,{c}]", f"rest[2,{c}]")) for c in range(3)
+    }
     assert any("interact in 18 listed pairs" in text for text in formulas(traced))
     check_edges(traced)
 
@@ -338,7 +392,10 @@ def test_wholes_parts_and_blocks_are_recognised_as_splits():
         t.deterministic(np.repeat(x.reshape(groups, 2).sum(1), 3), name="blocks")
 
     traced = unn.trace(program)
-    assert all(type(factor) is Depends for factor in traced.graph.factors.values()) and len(traced.graph.factors) == 4
+    assert (
+        all(type(factor) is Depends for factor in traced.graph.factors.values())
+        and len(traced.graph.factors) == 4
+    )
     check_edges(traced)
     traced.graph.symmetries()
 
@@ -354,7 +411,9 @@ def test_irregular_loops_are_listed_exactly():
     traced = unn.trace(program)
     (factor,) = traced.graph.factors.values()
     assert isinstance(factor, Pairs) and str(factor) == "Y[j] depends on X[i] in 9 listed pairs"
-    assert {frozenset((f"X[{j}]", f"Y[{i}]")) for i, group in enumerate(groups) for j in group} == interacting(traced.graph)
+    assert {
+        frozenset((f"X[{j}]", f"Y[{i}]")) for i, group in enumerate(groups) for j in group
+    } == interacting(traced.graph)
     check_edges(traced)
     assert traced.graph.symmetries() == []
     assert traced.graph.adjacency().directed().dense().sum() == 12 + 9
@@ -392,7 +451,11 @@ def test_helper_functions_and_recursion_are_programs_too():
     traced = unn.trace(program)
     assert formulas(traced) == ["E[i l] depends on A[i j], B[k l] (j, k ordered)"]
     assert interacting(traced.graph) == {
-        frozenset((f"E[{i},{j}]", other)) for i in range(3) for j in range(3) for k in range(2) for other in (f"A[{i},{k}]", f"B[{k},{j}]")
+        frozenset((f"E[{i},{j}]", other))
+        for i in range(3)
+        for j in range(3)
+        for k in range(2)
+        for other in (f"A[{i},{k}]", f"B[{k},{j}]")
     }
 
 
@@ -405,13 +468,21 @@ def test_only_statements_are_nodes_and_unused_variables_are_alone():
 
     traced = unn.trace(program)
     assert traced.edges == [("x[0]", "y"), ("x[1]", "y")]
-    assert traced.graph.adjacency().names() == ["x[0]", "x[1]", "lonely[0]", "lonely[1]", "lonely[2]", "y", "seven"]
+    assert traced.graph.adjacency().names() == [
+        "x[0]",
+        "x[1]",
+        "lonely[0]",
+        "lonely[1]",
+        "lonely[2]",
+        "y",
+        "seven",
+    ]
     check_edges(traced)
     assert repr(traced) == "Traced 'program': 4 variables (x, lonely, y, seven), 7 nodes, 2 edges"
     assert traced.draw(2)["seven"].tolist() == [7, 7]
 
 
-# -- recognition against brute force ---------------------------------------------------------------------------------------
+# -- recognition against brute force -------------------------------------------------------------------------
 
 
 def spelled_out(template, child, parent):
@@ -444,7 +515,11 @@ def test_templates_and_what_they_leave_are_the_pairs_given(child, parent, data):
         pairs = data.draw(st.lists(st.sampled_from(every), unique=True, max_size=30))
     else:
         by = data.draw(st.integers(-2, 2))
-        keep = {"shift": lambda a, b: b == a + by, "full": lambda a, b: True, "modulo": lambda a, b: b == a % max(1, abs(by) + 1)}[kind]
+        keep = {
+            "shift": lambda a, b: b == a + by,
+            "full": lambda a, b: True,
+            "modulo": lambda a, b: b == a % max(1, abs(by) + 1),
+        }[kind]
         pairs = [pair for pair in every if keep(*pair)]
     pairs = sorted(pairs)
     columns = tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
@@ -455,7 +530,9 @@ def test_templates_and_what_they_leave_are_the_pairs_given(child, parent, data):
         covered = spelled_out(template, child, parent)
         assert covered <= set(pairs) and not covered & found
         found |= covered if template is templates[-1] else set()
-    assert set(pairs) == set().union({pairs[k] for k in rest.tolist()}, *(spelled_out(template, child, parent) for template in templates))
+    assert set(pairs) == set().union(
+        {pairs[k] for k in rest.tolist()}, *(spelled_out(template, child, parent) for template in templates)
+    )
     if kind == "full" and pairs:
         assert len(templates) == 1 and not len(rest)
 
@@ -477,13 +554,17 @@ def test_searches_that_would_take_long_end_in_a_list(monkeypatch):
 MAPS = {
     "same": lambda i, shape: [tuple(x % n for x, n in zip(i, shape))],
     "shift": lambda i, shape: [j for j in [tuple(x + 1 for x in i)] if all(x < n for x, n in zip(j, shape))],
-    "back": lambda i, shape: [j for j in [tuple(x - 1 for x in i)] if all(0 <= x < n for x, n in zip(j, shape))],
+    "back": lambda i, shape: [
+        j for j in [tuple(x - 1 for x in i)] if all(0 <= x < n for x, n in zip(j, shape))
+    ],
     "all": lambda i, shape: list(np.ndindex(*shape)),
     "row": lambda i, shape: [j for j in np.ndindex(*shape) if not j or not i or j[0] == i[0]],
     "near": lambda i, shape: [j for j in np.ndindex(*shape) if all(abs(x - y) <= 1 for x, y in zip(i, j))],
     "pairs": lambda i, shape: [j for j in np.ndindex(*shape) if all(y // 2 == x for x, y in zip(i, j))],
     "half": lambda i, shape: [j for j in np.ndindex(*shape) if all(x // 2 == y for x, y in zip(i, j))],
-    "turned": lambda i, shape: [j for j in [tuple(reversed(i))] if len(j) == len(shape) and all(x < n for x, n in zip(j, shape))],
+    "turned": lambda i, shape: [
+        j for j in [tuple(reversed(i))] if len(j) == len(shape) and all(x < n for x, n in zip(j, shape))
+    ],
     "odd": lambda i, shape: [j for j in np.ndindex(*shape) if (sum(j) * 7 + sum(i) * 5) % 3 == 0],
 }
 
@@ -494,8 +575,20 @@ def programs(draw):
     arrays = []
     for k in range(draw(st.integers(1, 4))):
         shape = tuple(draw(st.lists(st.integers(1, 4), max_size=2)))
-        maps = draw(st.lists(st.tuples(st.integers(0, k - 1), st.sampled_from(sorted(MAPS))), max_size=3)) if k else []
-        arrays.append((f"X{k}", shape, draw(st.sampled_from(["sample", "deterministic"])) if k else "sample", maps, draw(st.booleans())))
+        maps = (
+            draw(st.lists(st.tuples(st.integers(0, k - 1), st.sampled_from(sorted(MAPS))), max_size=3))
+            if k
+            else []
+        )
+        arrays.append(
+            (
+                f"X{k}",
+                shape,
+                draw(st.sampled_from(["sample", "deterministic"])) if k else "sample",
+                maps,
+                draw(st.booleans()),
+            )
+        )
     return arrays
 
 
@@ -522,7 +615,12 @@ def test_the_adjacency_of_random_programs_is_that_of_their_dependences(arrays, s
     def called(k, i):
         return arrays[k][0] + (f"[{','.join(map(str, i))}]" if i else "")
 
-    expected = {(called(*parent), called(k, i)) for k, array in enumerate(arrays) for i in np.ndindex(*array[1]) for parent in parents_of(k, i)}
+    expected = {
+        (called(*parent), called(k, i))
+        for k, array in enumerate(arrays)
+        for i in np.ndindex(*array[1])
+        for parent in parents_of(k, i)
+    }
     traced = unn.trace(program)
     assert set(traced.edges) == expected and len(traced.edges) == len(expected)
     assert interacting(traced.graph) == {frozenset(edge) for edge in expected}
@@ -534,11 +632,16 @@ def test_the_adjacency_of_random_programs_is_that_of_their_dependences(arrays, s
     drawn = traced.draw(3, seeded(seed), torch.float64)
     for k, (name, shape, what, _, inner) in enumerate(arrays):
         for i in np.ndindex(*shape) if what == "deterministic" else ():
-            terms = [drawn[arrays[j][0]][(slice(None), *place)] * (2 if inner else 1) for j, place in parents_of(k, i)]
-            torch.testing.assert_close(drawn[name][(slice(None), *i)], sum(terms, torch.full((3,), 0.5, dtype=torch.float64)))
+            terms = [
+                drawn[arrays[j][0]][(slice(None), *place)] * (2 if inner else 1)
+                for j, place in parents_of(k, i)
+            ]
+            torch.testing.assert_close(
+                drawn[name][(slice(None), *i)], sum(terms, torch.full((3,), 0.5, dtype=torch.float64))
+            )
 
 
-# -- operations ------------------------------------------------------------------------------------------------------------
+# -- operations ----------------------------------------------------------------------------------------------
 
 OPERATIONS = {
     "arithmetic": lambda x, y: 2 * x - x / (1 + abs(y[:3, None])) + x**2 % 3 - (-x) // 2,
@@ -575,16 +678,30 @@ OPERATIONS = {
     "einsum of a diagonal": lambda x, y: np.einsum("ii,i->i", x[:, 1:], y[1:]) + np.einsum("ii", x[:, 1:]),
     "reduction of a ufunc": lambda x, y: np.logaddexp.reduce(x, axis=1) + np.add.reduce(x[:, :3]),
     "shapes": lambda x, y: np.reshape(x, (2, 6)).T.ravel()[::-1].reshape(4, 3) + np.swapaxes(x, 0, 1),
-    "moved": lambda x, y: np.flip(np.roll(x, 1, axis=1), 0) + np.expand_dims(y, 0) + np.broadcast_to(y, (3, 4)),
+    "moved": lambda x, y: (
+        np.flip(np.roll(x, 1, axis=1), 0) + np.expand_dims(y, 0) + np.broadcast_to(y, (3, 4))
+    ),
     "joined": lambda x, y: np.concatenate([x, y[None], np.ones((1, 4))]),
     "stacked": lambda x, y: np.vstack([np.stack([y, x[0]], axis=0), np.hstack([x[:, :2], x[:, 2:]])]),
     "blocks": lambda x, y: np.block([[x[:2, :2], x[:2, 2:]], [x[:1, :2], x[:1, 1:3]]]),
     "triangle": lambda x, y: np.tril(x) + np.diag(y)[:3],
-    "methods": lambda x, y: x.prod(0) + x.mean(1).max() - x.min(axis=0) + x.cumsum(1)[0] + (x > 0).any(0) + (x > -1).all() + np.shape(x)[0],
-    "zero dimensional": lambda x, y: np.sum(y[0]) + np.max(x[0, 0]) + np.dot(2, y[1]) + np.argmax(x[1]) + np.ones_like(y)[0] + np.size(x),
+    "methods": lambda x, y: (
+        x.prod(0)
+        + x.mean(1).max()
+        - x.min(axis=0)
+        + x.cumsum(1)[0]
+        + (x > 0).any(0)
+        + (x > -1).all()
+        + np.shape(x)[0]
+    ),
+    "zero dimensional": lambda x, y: (
+        np.sum(y[0]) + np.max(x[0, 0]) + np.dot(2, y[1]) + np.argmax(x[1]) + np.ones_like(y)[0] + np.size(x)
+    ),
     "takes": lambda x, y: np.take(x, [0, 5, -1]) + np.take(x, [1, 2, 0], axis=1)[0],
     "repeated": lambda x, y: np.repeat(y, 2) + np.tile(y, 2),
-    "lists": lambda x, y: np.concatenate([y[[0, 2]], x[[0, 1], [1, 2]], x[1, np.array([True, False, True, False])]]),
+    "lists": lambda x, y: np.concatenate(
+        [y[[0, 2]], x[[0, 1], [1, 2]], x[1, np.array([True, False, True, False])]]
+    ),
     "new axes": lambda x, y: x[..., None][:, 1] + y[None, :, None][0, 2],
     "python": lambda x, y: sum(row[0] for row in x) + sum(y) + len(x) + x.ndim + x.size,
     "in place": lambda x, y: _added(x, y),
@@ -614,7 +731,11 @@ def test_operations_agree_with_numpy_in_value_and_in_what_they_depend_on(name):
 
     def evaluated(x, y):
         # numpy reads + of truth values as "or", a program as a sum
-        plain = [np.asarray(operation(_Counting(a), b)) for a, b in zip(x, y)] if "truth values" in name else [operation(a, b) for a, b in zip(x, y)]
+        plain = (
+            [np.asarray(operation(_Counting(a), b)) for a, b in zip(x, y)]
+            if "truth values" in name
+            else [operation(a, b) for a, b in zip(x, y)]
+        )
         return np.array(plain, dtype=float)
 
     before = evaluated(x, y)
@@ -630,7 +751,11 @@ def test_operations_agree_with_numpy_in_value_and_in_what_they_depend_on(name):
                 pair = (other, y) if key == "x" else (x, other)
                 changed |= (abs(evaluated(*pair) - before) > 1e-9).any(0)
             parent = f"{key}[{','.join(map(str, place))}]"
-            expected |= {(parent, f"z[{','.join(map(str, i))}]" if z.ndim > 1 else "z") for i in np.ndindex(*z.shape[1:]) if changed[i]}
+            expected |= {
+                (parent, f"z[{','.join(map(str, i))}]" if z.ndim > 1 else "z")
+                for i in np.ndindex(*z.shape[1:])
+                if changed[i]
+            }
     assert set(traced.edges) == expected
 
 
@@ -644,7 +769,7 @@ class _Counting(np.ndarray):
         return np.asarray(self).__gt__(other).astype(int)
 
 
-# -- functions of torch ------------------------------------------------------------------------------------------
+# -- functions of torch --------------------------------------------------------------------------------------
 
 MATRIX = torch.arange(12.0, dtype=torch.float64).reshape(4, 3) / 5
 OF_TORCH = {
@@ -687,7 +812,7 @@ def test_other_functions_of_torch_are_refused_by_name(function, words):
         unn.trace(lambda t: function(t.sample("x", Normal(), 3)))
 
 
-# -- randomness of its own -----------------------------------------------------------------------------------------
+# -- randomness of its own -----------------------------------------------------------------------------------
 
 
 def branch_by(coin):
@@ -702,10 +827,16 @@ OWN_RANDOMNESS = {
     "python": branch_by(lambda: random.random() < 0.5),
     "numpy": branch_by(lambda: np.random.rand() < 0.5),
     "torch": branch_by(lambda: torch.rand(()) < 0.5),
-    "unseeded constants": lambda t: t.sample("y", Normal(t.sample("x", Normal()) * np.random.default_rng().normal(), 1)),
+    "unseeded constants": lambda t: t.sample(
+        "y", Normal(t.sample("x", Normal()) * np.random.default_rng().normal(), 1)
+    ),
     "a loop": lambda t: t.sample("x", Normal(), 1 + np.random.poisson(5)),
-    "a function": lambda t: t.deterministic(random.choice([np.exp, np.tanh, np.sin, np.cos])(t.sample("x", Normal())), name="y"),
-    "a distribution": lambda t: t.sample("x", random.choice([Normal(0, 1), Uniform(0, 1), Normal(1, 1), Normal(0, 2)])),
+    "a function": lambda t: t.deterministic(
+        random.choice([np.exp, np.tanh, np.sin, np.cos])(t.sample("x", Normal())), name="y"
+    ),
+    "a distribution": lambda t: t.sample(
+        "x", random.choice([Normal(0, 1), Uniform(0, 1), Normal(1, 1), Normal(0, 2)])
+    ),
     "a name": lambda t: t.sample(f"x{random.randrange(1000)}", Normal()),
     "an index": lambda t: t.deterministic(t.sample("x", Normal(), 100)[random.randrange(100)], name="y"),
 }
@@ -719,7 +850,9 @@ def test_a_program_that_decides_by_random_numbers_of_its_own_is_refused_with_its
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    with pytest.raises(unn.DeclarationError, match=says("program", "two runs", f"line {line} ", "t.sample", "default_rng")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("program", "two runs", f"line {line} ", "t.sample", "default_rng")
+    ):
         unn.trace(program)
 
 
@@ -748,7 +881,7 @@ def test_an_iterator_that_the_first_run_uses_up_is_refused():
         unn.trace(lambda t: t.sample("x", Normal(sum(numbers), 1)))
 
 
-# -- draws -----------------------------------------------------------------------------------------------------------------
+# -- draws ---------------------------------------------------------------------------------------------------
 
 
 def many(t, k=3):
@@ -770,7 +903,9 @@ def test_moments_of_draws_are_those_of_the_distributions():
     }  # fmt: skip
 
     def near(found, expected, scale):
-        torch.testing.assert_close(found, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=5 * scale / n**0.5)
+        torch.testing.assert_close(
+            found, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=5 * scale / n**0.5
+        )
 
     near(drawn["x"].mean(), 2.0, 3)
     near(drawn["x"].var(), 9.0, 9 * 2**0.5)
@@ -778,7 +913,11 @@ def test_moments_of_draws_are_those_of_the_distributions():
     near(rest.mean(0), [0, 0], 0.5)
     near(rest.T.cov(), [[0.25, 0], [0, 0.25]], 0.4)
     near(drawn["u"].mean(0), [0, 1], 1.2)
-    assert drawn["u"].min() >= -1 and (drawn["u"].max(0).values <= torch.tensor([1, 3])).all() and drawn["u"].max() > 2.99
+    assert (
+        drawn["u"].min() >= -1
+        and (drawn["u"].max(0).values <= torch.tensor([1, 3])).all()
+        and drawn["u"].max() > 2.99
+    )
     near(drawn["b"].mean(0), [[0.3, 0.3], [0.3, 0.3]], 0.5)
     assert set(drawn["b"].unique().tolist()) == {0, 1}
     near(drawn["c"].mean(0), [0.2, 0.5, 0.3], 0.5)
@@ -802,7 +941,16 @@ def test_draws_fit_the_graph_and_repeat_under_a_seed():
     kinds = {name: type(variable.regularizer).__name__ for name, variable in g.variables.items()}
     assert kinds["x"] == kinds["u"] == "SquaredNorm" and kinds["b"] == kinds["p"] == "BinaryEntropy"
     assert kinds["c"] == kinds["d"] == kinds["e"] == "Entropy"
-    assert g.adjacency().shapes == {"x": (), "y": (2,), "u": (2,), "b": (2, 2), "c": (), "d": (), "e": (), "p": (2, 3, 3)}
+    assert g.adjacency().shapes == {
+        "x": (),
+        "y": (2,),
+        "u": (2,),
+        "b": (2, 2),
+        "c": (),
+        "d": (),
+        "e": (),
+        "p": (2, 3, 3),
+    }
     with torch.random.fork_rng():
         torch.manual_seed(5)
         free = traced.draw(4)["x"]
@@ -842,7 +990,7 @@ def test_a_traced_graph_trains_on_its_own_draws():
     assert torch.isfinite(unn.Diffusion(denoiser).loss(traced.draw(6, seeded()), observed))
 
 
-# -- what programs must not do ---------------------------------------------------------------------------------------------
+# -- what programs must not do -------------------------------------------------------------------------------
 
 
 def declared(body):
@@ -868,7 +1016,10 @@ def _other_run():
 
 BAD = {
     "if": (lambda t, x, z, C: 1 if x[1] > 0 else 2, ["condition", "'x[1]'", "the graph", "np.where"]),
-    "while": (lambda t, x, z, C: [1 for _ in iter(lambda: bool(x[0] * x[2] > 0), False)], ["'x[0]', 'x[2]'", "random"]),
+    "while": (
+        lambda t, x, z, C: [1 for _ in iter(lambda: bool(x[0] * x[2] > 0), False)],
+        ["'x[0]', 'x[2]'", "random"],
+    ),
     "and": (lambda t, x, z, C: (x[0] > 0) and (x[1] > 0), ["condition", "& | ~"]),
     "chained": (lambda t, x, z, C: 0 < x[0] < 1, ["condition", "'x[0]'"]),
     "max": (lambda t, x, z, C: max(x), ["condition", "np.maximum"]),
@@ -881,13 +1032,22 @@ BAD = {
     "array of values": (lambda t, x, z, C: np.array([x[0], x[1]]), ["np.stack"]),
     "sum of a list": (lambda t, x, z, C: np.sum([x[0], x[1]]), ["np.stack"]),
     "into a plain array": (lambda t, x, z, C: np.zeros(3).__setitem__(0, x[0]), ["'x[0]'", "t.empty"]),
-    "onto a plain array": (lambda t, x, z, C: np.add(np.zeros(3), x, out=np.zeros(3)), ["np.add", "numpy array"]),
+    "onto a plain array": (
+        lambda t, x, z, C: np.add(np.zeros(3), x, out=np.zeros(3)),
+        ["np.add", "numpy array"],
+    ),
     "stacked by numpy": (lambda t, x, z, C: np.asarray(C), ["'C[0,0]'", "before it has a value"]),
     "accumulated": (lambda t, x, z, C: np.add.at(x, 0, 1), ["np.add.at", "not recorded"]),
     "complex": (lambda t, x, z, C: complex(x[0]), ["complex()", "'x[0]'"]),
     "where without cases": (lambda t, x, z, C: np.where(x > 0), ["np.where", "two cases"]),
-    "lists and values": (lambda t, x, z, C: t.sample("w", Normal(), (3, 3))[[0, 1], z], ["one after the other"]),
-    "two arrays of values": (lambda t, x, z, C: t.sample("w", Normal(), (3, 3))[z + np.arange(2), z + np.arange(2)], ["'w'", "one axis"]),
+    "lists and values": (
+        lambda t, x, z, C: t.sample("w", Normal(), (3, 3))[[0, 1], z],
+        ["one after the other"],
+    ),
+    "two arrays of values": (
+        lambda t, x, z, C: t.sample("w", Normal(), (3, 3))[z + np.arange(2), z + np.arange(2)],
+        ["'w'", "one axis"],
+    ),
     "formula": (lambda t, x, z, C: np.einsum("...i->i", x), ["np.einsum", "letters"]),
     "product of many axes": (lambda t, x, z, C: np.dot(x[None, None], x), ["np.dot", "np.einsum"]),
     "reduction option": (lambda t, x, z, C: np.add.reduce(x, initial=1.0), ["np.add.reduce", "'initial'"]),
@@ -902,19 +1062,40 @@ BAD = {
     "bad axis": (lambda t, x, z, C: np.sum(x, axis=1), ["axis 1", "(3,)"]),
     "out of range": (lambda t, x, z, C: x[3], ["'x'", "[3]", "out of bounds"]),
     "too many indices": (lambda t, x, z, C: x[0, :], ["'x'", "[0, :]", "too many"]),
-    "entries out of range": (lambda t, x, z, C: C.__setitem__((2, 0), t.deterministic(1.0)), ["'C'", "(2, 2)", "index 2"]),
+    "entries out of range": (
+        lambda t, x, z, C: C.__setitem__((2, 0), t.deterministic(1.0)),
+        ["'C'", "(2, 2)", "index 2"],
+    ),
     "unread": (lambda t, x, z, C: C[0, 1] + 1, ["'C[0,1]'", "before it has a value"]),
     "nested index": (lambda t, x, z, C: C[0], ["'C[0,0]'", "all indices at once"]),
     "real index": (lambda t, x, z, C: x[x[0]], ["whole number", "'x[0]'"]),
-    "random place": (lambda t, x, z, C: C.__setitem__((z, 0), t.deterministic(1.0)), ["'C'", "assigned at", "'z'"]),
-    "no statement": (lambda t, x, z, C: C.__setitem__((0, 0), x[0] * 2), ["'C[0,0]'", "t.deterministic(...)"]),
-    "plain number": (lambda t, x, z, C: C.__setitem__((0, 0), 1.0), ["'C[0,0]'", "t.deterministic(...)", "1.0"]),
-    "named twice": (lambda t, x, z, C: C.__setitem__(0, t.sample("w", Normal(), 2)), ["'C[0,0]'", "'w'", "copy"]),
+    "random place": (
+        lambda t, x, z, C: C.__setitem__((z, 0), t.deterministic(1.0)),
+        ["'C'", "assigned at", "'z'"],
+    ),
+    "no statement": (
+        lambda t, x, z, C: C.__setitem__((0, 0), x[0] * 2),
+        ["'C[0,0]'", "t.deterministic(...)"],
+    ),
+    "plain number": (
+        lambda t, x, z, C: C.__setitem__((0, 0), 1.0),
+        ["'C[0,0]'", "t.deterministic(...)", "1.0"],
+    ),
+    "named twice": (
+        lambda t, x, z, C: C.__setitem__(0, t.sample("w", Normal(), 2)),
+        ["'C[0,0]'", "'w'", "copy"],
+    ),
     "wrong shape": (lambda t, x, z, C: C.__setitem__(0, t.sample(Normal(), shape=3)), ["(2,)", "(3,)"]),
     "twice": (lambda t, x, z, C: (_fill(t, C), _fill(t, C)), ["'C[0,0]'", "already"]),
-    "kinds in one array": (lambda t, x, z, C: [C.__setitem__(k, t.deterministic(y)) for k, y in ((0, x[:2]), (1, x[:2] > 0))], ["binary", "real"]),
+    "kinds in one array": (
+        lambda t, x, z, C: [C.__setitem__(k, t.deterministic(y)) for k, y in ((0, x[:2]), (1, x[:2] > 0))],
+        ["binary", "real"],
+    ),
     "changed": (lambda t, x, z, C: x.__setitem__(0, 1.0), ["'x'", "t.empty"]),
-    "unassigned": (lambda t, x, z, C: C.__setitem__(0, t.sample(Normal(), shape=2)), ["'C[1,0]' and 1 more", "never got a value"]),
+    "unassigned": (
+        lambda t, x, z, C: C.__setitem__(0, t.sample(Normal(), shape=2)),
+        ["'C[1,0]' and 1 more", "never got a value"],
+    ),
     "nameless": (lambda t, x, z, C: (_fill(t, C), t.sample(Normal(x[0]))), ["t.sample in line", "no name"]),
     "nameless in use": (lambda t, x, z, C: bool(t.sample(Normal()) > 0), ["t.sample without a name"]),
     "name in use": (lambda t, x, z, C: t.sample("x", Normal()), ["'x'", "in use", "t.empty"]),
@@ -924,10 +1105,16 @@ BAD = {
     "no distribution": (lambda t, x, z, C: t.sample("w", 3.0), ["'w'", "distribution", "3.0"]),
     "no shape": (lambda t, x, z, C: t.sample("w", Normal(), shape=0), ["'w'", "whole numbers >= 1", "0"]),
     "shape": (lambda t, x, z, C: t.sample("w", Normal(x), shape=2), ["'w'", "mean (3,)", "2"]),
-    "smaller shape": (lambda t, x, z, C: t.sample("w", Normal(0, abs(x)), shape=1), ["'w'", "scale (3,)", "1"]),
+    "smaller shape": (
+        lambda t, x, z, C: t.sample("w", Normal(0, abs(x)), shape=1),
+        ["'w'", "scale (3,)", "1"],
+    ),
     "option of a method": (lambda t, x, z, C: x.sum(axes=0), ["np.sum", "'axes'"]),
     "rows of entries": (lambda t, x, z, C: list(C), ["'C[0,0]'", "before it has a value"]),
-    "shapes": (lambda t, x, z, C: x + t.sample("w", Normal(), 2), ["(3,) (from 'x[0]', 'x[1]', 'x[2]')", "(2,)"]),
+    "shapes": (
+        lambda t, x, z, C: x + t.sample("w", Normal(), 2),
+        ["(3,) (from 'x[0]', 'x[1]', 'x[2]')", "(2,)"],
+    ),
     "matrices": (lambda t, x, z, C: x @ np.ones((2, 3)), ["(3,)", "(2, 3)"]),
     "einsum": (lambda t, x, z, C: np.einsum("ij,j->i", x, x), ["'ij,j->i'", "(3,)"]),
     "reshape": (lambda t, x, z, C: x.reshape(2, 2), ["reshape"]),
@@ -936,7 +1123,10 @@ BAD = {
     "None": (lambda t, x, z, C: t.deterministic(None, name="w"), ["None"]),
     "name first": (lambda t, x, z, C: t.deterministic("w", x), ["value first", "name='w'"]),
     "options": (lambda t, x, z, C: t.deterministic(z, name="w", options=1), ["options", "1"]),
-    "too few probabilities": (lambda t, x, z, C: t.sample("w", Categorical(2, abs(x))), ["'w'", "2 probabilities", "(3,)"]),
+    "too few probabilities": (
+        lambda t, x, z, C: t.sample("w", Categorical(2, abs(x))),
+        ["'w'", "2 probabilities", "(3,)"],
+    ),
 }
 
 
@@ -976,13 +1166,19 @@ def test_parameters_of_distributions_are_checked(make, words):
         (lambda t, x: t.sample("y", Normal(0, x)), ["'y'", "scale of Normal"]),
         (lambda t, x: t.sample("y", Bernoulli(x * 2)), ["'y'", "probability of Bernoulli"]),
         (lambda t, x: t.sample("y", Uniform(x, 0)), ["'y'", "high - low of Uniform"]),
-        (lambda t, x: t.sample("y", Categorical(2, np.stack([x, x]) ** 2 + 1)), ["'y'", "sum of probabilities"]),
+        (
+            lambda t, x: t.sample("y", Categorical(2, np.stack([x, x]) ** 2 + 1)),
+            ["'y'", "sum of probabilities"],
+        ),
         (lambda t, x: t.sample("y", Normal(np.log(x))), ["'y'", "mean of Normal", "finite", "nan"]),
         (lambda t, x: t.deterministic(np.sqrt(x), name="y"), ["'y'", "NaN", "of 50 draws"]),
         (lambda t, x: t.deterministic(x / 0, name="y"), ["'y'", "infinite", "50 of 50 draws"]),
         (lambda t, x: t.deterministic(float("inf"), name="y"), ["'y'", "50 of 50 draws"]),
         (lambda t, x: t.deterministic(np.floor(x), name="y", options=2), ["'y'", "2 options", "of 50 draws"]),
-        (lambda t, x: t.deterministic(t.constant([1, 2])[(x > 0) * 2], name="y"), ["'x'", "is 2", "2 entries"]),
+        (
+            lambda t, x: t.deterministic(t.constant([1, 2])[(x > 0) * 2], name="y"),
+            ["'x'", "is 2", "2 entries"],
+        ),
     ],
 )
 def test_what_depends_on_the_draw_is_checked_in_the_draw(body, words):
@@ -1022,7 +1218,13 @@ def test_values_describe_themselves():
         x, C = t.sample("x", Normal(), (2, 2)), t.empty("C", 2)
         seen[:] = map(repr, (x, x[0, 1] * 2, x @ x, C, t.sample("y", Normal())))
         C[:] = t.sample(Normal(x[0], np.exp(x[1])))
-        assert len(C) == 2 and C.ndim == 1 and C.size == 2 and x.T.shape == (2, 2) and x.transpose(1, 0).shape == (2, 2)
+        assert (
+            len(C) == 2
+            and C.ndim == 1
+            and C.size == 2
+            and x.T.shape == (2, 2)
+            and x.transpose(1, 0).shape == (2, 2)
+        )
         with pytest.raises(TypeError):
             len(x[0, 0])
         with pytest.raises(TypeError):
@@ -1036,4 +1238,8 @@ def test_values_describe_themselves():
         "entries of 'C', shape (2,)",
         "value named 'y'",
     ]
-    assert set(formulas(traced)) and repr(Normal(0, 2)) == "Normal(mean=0, scale=2)" and repr(Permutation(3)) == "Permutation(3)"
+    assert (
+        set(formulas(traced))
+        and repr(Normal(0, 2)) == "Normal(mean=0, scale=2)"
+        and repr(Permutation(3)) == "Permutation(3)"
+    )

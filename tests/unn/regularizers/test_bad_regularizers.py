@@ -1,4 +1,5 @@
-"""Regularizers refuse nonsense by the name of the argument, and losses take points or class numbers and nothing else."""
+"""Regularizers refuse nonsense by the name of the argument, and losses take points or class numbers and
+nothing else."""
 
 import pytest
 import torch
@@ -42,17 +43,23 @@ def test_the_axis_to_act_along_is_given_by_name(make, over):
 
 @pytest.mark.parametrize("value", [2, 2.0, torch.tensor(2.0)])
 def test_numbers_of_any_kind_are_accepted(value):
-    assert unn.Entropy(value).temperature == 2.0 and unn.Ball(value).radius == 2.0 and unn.Box(0, value).high == 2.0
+    assert (
+        unn.Entropy(value).temperature == 2.0
+        and unn.Ball(value).radius == 2.0
+        and unn.Box(0, value).high == 2.0
+    )
 
 
 def test_a_variable_without_a_regularizer_and_a_partial_without_a_mask_are_refused():
-    with pytest.raises(unn.DeclarationError, match=says("variable 'X'", "needs a regularizer", "unn.SquaredNorm()")):
+    with pytest.raises(
+        unn.DeclarationError, match=says("variable 'X'", "needs a regularizer", "unn.SquaredNorm()")
+    ):
         unn.FactorGraph("g").variable("X", "n")
     with pytest.raises(unn.ObservationError, match=says("Partial", "mask", "boolean")):
         unn.Partial(torch.zeros(2, 3))
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- losses --------------------------------------------------------------------------------------------------
 
 SIMPLICES = [unn.Entropy(), unn.Entropy(0.5), unn.SimplexNorm(), unn.TsallisEntropy(1.5), MaskedEntropy()]
 
@@ -77,18 +84,24 @@ def test_a_loss_of_class_numbers_is_the_cross_entropy_of_torch_along_any_axis_an
     torch.testing.assert_close(each, expected)
     t, numbers = torch.randn(4, 3, 6), torch.randint(3, (4, 6))
     along = unn.Entropy(over="label").bind(("label", "place"), "X")
-    torch.testing.assert_close(along.loss(t, numbers), torch.nn.functional.cross_entropy(t, numbers, reduction="none").sum(1))
+    torch.testing.assert_close(
+        along.loss(t, numbers), torch.nn.functional.cross_entropy(t, numbers, reduction="none").sum(1)
+    )
 
 
 def test_class_numbers_of_rows_that_do_not_exist_do_not_matter():
     t, numbers = torch.randn(2, 3, 4), torch.tensor([[0, 1, -100], [3, 2, 99]])
     mask = torch.tensor([True, True, False])[:, None].expand(3, 4)
-    torch.testing.assert_close(unn.Entropy().loss(t, numbers, mask), unn.Entropy().loss(t[:, :2], numbers[:, :2]))
+    torch.testing.assert_close(
+        unn.Entropy().loss(t, numbers, mask), unn.Entropy().loss(t[:, :2], numbers[:, :2])
+    )
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 3], [0, -1, 2]])
 def test_class_numbers_out_of_range_are_refused(numbers):
-    with pytest.raises(unn.ObservationError, match=says("class numbers", "0 to 2", str(min(numbers)), str(max(numbers)))):
+    with pytest.raises(
+        unn.ObservationError, match=says("class numbers", "0 to 2", str(min(numbers)), str(max(numbers)))
+    ):
         unn.Entropy().loss(torch.randn(3, 3), torch.tensor(numbers))
 
 

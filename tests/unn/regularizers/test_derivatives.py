@@ -1,4 +1,5 @@
-"""Reverse mode, forward mode and differences agree for every regularizer, also where it is saturated and at borders; or they are refused by name."""
+"""Reverse mode, forward mode and differences agree for every regularizer, also where it is saturated and at
+borders; or they are refused by name."""
 
 import pytest
 import torch
@@ -11,18 +12,37 @@ from unn.testing import check_derivatives
 
 D = torch.float64
 ELEMENTWISE = [
-    unn.SquaredNorm(), unn.NonNegative(), unn.BinaryEntropy(), unn.SignedEntropy(), unn.Box(-0.5, 2.0), unn.Box(-8.0, 8.0), unn.L1(0.4),
-]  # fmt: skip
+    unn.SquaredNorm(),
+    unn.NonNegative(),
+    unn.BinaryEntropy(),
+    unn.SignedEntropy(),
+    unn.Box(-0.5, 2.0),
+    unn.Box(-8.0, 8.0),
+    unn.L1(0.4),
+]
 ROWS = [
-    unn.Entropy(), unn.Entropy(0.3), unn.Entropy(2.5), unn.SimplexNorm(), unn.TsallisEntropy(1.5), unn.TsallisEntropy(1.2),
-    unn.TsallisEntropy(1.0001), unn.Ball(), Budget(2),
-]  # fmt: skip
+    unn.Entropy(),
+    unn.Entropy(0.3),
+    unn.Entropy(2.5),
+    unn.SimplexNorm(),
+    unn.TsallisEntropy(1.5),
+    unn.TsallisEntropy(1.2),
+    unn.TsallisEntropy(1.0001),
+    unn.Ball(),
+    Budget(2),
+]
 STRUCTURES = [
-    (TreeEntropy(), (3, 3)), (TreeEntropy(single_root=False), (3, 3)), (TreeEntropy(layout="rooted"), (4, 3)), (Birkhoff(), (3, 3)),
-    (Birkhoff(0.3), (3, 3)), (Structured(torch_struct.SemiMarkovCRF), (3, 3, 2, 2)), (Structured(torch_struct.AlignmentCRF), (3, 3, 3)),
-    (Structured(torch_struct.DependencyCRF), (3, 3)), (Structured(torch_struct.LinearChainCRF), (2, 3, 3)),
+    (TreeEntropy(), (3, 3)),
+    (TreeEntropy(single_root=False), (3, 3)),
+    (TreeEntropy(layout="rooted"), (4, 3)),
+    (Birkhoff(), (3, 3)),
+    (Birkhoff(0.3), (3, 3)),
+    (Structured(torch_struct.SemiMarkovCRF), (3, 3, 2, 2)),
+    (Structured(torch_struct.AlignmentCRF), (3, 3, 3)),
+    (Structured(torch_struct.DependencyCRF), (3, 3)),
+    (Structured(torch_struct.LinearChainCRF), (2, 3, 3)),
     (Structured(torch_struct.TreeCRF), (3, 3, 2)),
-]  # fmt: skip
+]
 
 
 def noise(seed, *shape):
@@ -60,15 +80,26 @@ def test_derivatives_of_regularizers_of_rows_agree_at_every_kind_of_point(regula
 
 @pytest.mark.parametrize(("regularizer", "shape"), STRUCTURES, ids=repr)
 def test_derivatives_of_regularizers_of_structures_agree_or_are_refused(regularizer, shape):
-    points = [noise(0, *shape), saturated(shape, 30.0), saturated(shape, 1e3), torch.zeros(1, *shape, dtype=D)]
-    refuses = isinstance(regularizer, Structured) and regularizer.distribution in (torch_struct.LinearChainCRF, torch_struct.TreeCRF)
+    points = [
+        noise(0, *shape),
+        saturated(shape, 30.0),
+        saturated(shape, 1e3),
+        torch.zeros(1, *shape, dtype=D),
+    ]
+    refuses = isinstance(regularizer, Structured) and regularizer.distribution in (
+        torch_struct.LinearChainCRF,
+        torch_struct.TreeCRF,
+    )
     for function in (regularizer.mirror, regularizer.conjugate):
         check_derivatives(function, points, may_refuse=refuses)
         if refuses:
             with pytest.raises(unn.DerivativeError, match="torch.autograd.grad"):
                 torch.func.vmap(function)(noise(0, 1, *shape))
         else:
-            torch.testing.assert_close(torch.func.vmap(function)(noise(0, 1, *shape))[:, 0], function(noise(0, *shape))[:, None].squeeze(1))
+            torch.testing.assert_close(
+                torch.func.vmap(function)(noise(0, 1, *shape))[:, 0],
+                function(noise(0, *shape))[:, None].squeeze(1),
+            )
 
 
 @pytest.mark.parametrize("single_root", [True, False])
@@ -85,7 +116,11 @@ def test_derivatives_of_trees_agree_whichever_way_they_are_computed(single_root,
         barred[0, 1:] = True
 
     def scores(x):
-        return x.masked_fill(barred, -torch.inf if kind == "forbidden" else -1e9) if kind in ("forbidden", "masked") else x
+        return (
+            x.masked_fill(barred, -torch.inf if kind == "forbidden" else -1e9)
+            if kind in ("forbidden", "masked")
+            else x
+        )
 
     check_derivatives(lambda x: log_partition(scores(x), lengths, single_root), [t])
     check_derivatives(lambda x: marginals(scores(x), lengths, single_root), [t])
@@ -98,12 +133,18 @@ def test_derivatives_under_vmap_are_those_of_each_element():
         return (marginals(x, None) * w).sum() + log_partition(x).sum()
 
     together = torch.func.vmap(torch.func.grad(loss))(t, w)
-    torch.testing.assert_close(together, torch.stack([torch.func.grad(loss)(x, y) for x, y in zip(t, w, strict=True)]))
+    torch.testing.assert_close(
+        together, torch.stack([torch.func.grad(loss)(x, y) for x, y in zip(t, w, strict=True)])
+    )
     torch.testing.assert_close(torch.func.jacrev(marginals)(t[0]), torch.func.jacfwd(marginals)(t[0]))
 
 
-@pytest.mark.parametrize("regularizer", [TreeEntropy(), Budget(2), Structured(torch_struct.DependencyCRF)], ids=repr)
-def test_values_that_are_found_by_iterations_have_first_derivatives_in_both_modes_and_refuse_second_ones(regularizer):
+@pytest.mark.parametrize(
+    "regularizer", [TreeEntropy(), Budget(2), Structured(torch_struct.DependencyCRF)], ids=repr
+)
+def test_values_that_are_found_by_iterations_have_first_derivatives_in_both_modes_and_refuse_second_ones(
+    regularizer,
+):
     x = regularizer.mirror(noise(0, 3, 3))
     direction = regularizer.mirror(noise(1, 3, 3)) - x
     reverse = (torch.func.grad(lambda x: regularizer.value(x).sum())(x) * direction).sum()
@@ -118,14 +159,26 @@ def test_values_that_are_found_by_iterations_have_first_derivatives_in_both_mode
 
 def test_forward_mode_through_an_unrolled_network_with_a_tree_agrees_with_differences():
     g = unn.FactorGraph("parser", k=3)
-    Y, Z, S = g.variable("Y", "head word", TreeEntropy()), g.variable("Z", "k", unn.SignedEntropy()), g.variable("S", "head word", unn.SquaredNorm())
+    Y, Z, S = (
+        g.variable("Y", "head word", TreeEntropy()),
+        g.variable("Z", "k", unn.SignedEntropy()),
+        g.variable("S", "head word", unn.SquaredNorm()),
+    )
     g.factor(Multilinear(Y["h m"], S["h m"]))
-    g.factor(Multilinear(Y["h m"], S["h m"], g.parameter("w", "k", init=torch.tensor([1.0, -0.5, 2.0]))["k"], Z["k"]))
+    g.factor(
+        Multilinear(
+            Y["h m"], S["h m"], g.parameter("w", "k", init=torch.tensor([1.0, -0.5, 2.0]))["k"], Z["k"]
+        )
+    )
     g.double()
     net = unn.Unrolled(g, "S", "Y", order=["Y", "Z", "Y"])
     (name,) = dict(net.named_parameters())
     scores = noise(0, 3, 3)
-    check_derivatives(lambda w: torch.func.functional_call(net, {name: w}, (scores,)), [net.get_parameter(name).detach()], order=1)
+    check_derivatives(
+        lambda w: torch.func.functional_call(net, {name: w}, (scores,)),
+        [net.get_parameter(name).detach()],
+        order=1,
+    )
 
 
 class Wrong(torch.autograd.Function):
@@ -144,12 +197,19 @@ class Wrong(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        return gradient * 3 * (x.detach() ** 2 if ctx.kind == "second" else x**2) * (1.001 if ctx.kind == "reverse" else 1), None
+        return gradient * 3 * (x.detach() ** 2 if ctx.kind == "second" else x**2) * (
+            1.001 if ctx.kind == "reverse" else 1
+        ), None
 
     @staticmethod
     def jvp(ctx, tangent, _):
         (x,) = ctx.saved_tensors
-        return tangent * 3 * (x.detach() ** 2 if ctx.kind == "second" else x**2) * (0 if ctx.kind == "forward" else 1)
+        return (
+            tangent
+            * 3
+            * (x.detach() ** 2 if ctx.kind == "second" else x**2)
+            * (0 if ctx.kind == "forward" else 1)
+        )
 
 
 @pytest.mark.parametrize("kind", ["forward", "reverse", "second"])
@@ -162,4 +222,6 @@ def test_a_wrong_derivative_of_either_mode_or_of_second_order_is_noticed(kind):
 
 def test_a_gradient_that_goes_on_beyond_a_border_is_noticed():
     with pytest.raises(AssertionError, match="point 1"):
-        check_derivatives(lambda t: t + (t.clamp(-8, 8) - t).detach(), [noise(0, 4), saturated((4,), 30.0)], order=1)
+        check_derivatives(
+            lambda t: t + (t.clamp(-8, 8) - t).detach(), [noise(0, 4), saturated((4,), 30.0)], order=1
+        )

@@ -26,7 +26,11 @@ def test_the_projection_onto_a_ball_of_any_size_lies_in_it(radius, dtype):
     r = unn.Ball(radius)
     largest = torch.finfo(dtype).max
     for size in (1e-3, 1.0, 1e3):
-        t = (size * min(radius, largest / 1e5) * torch.randn(4, 5, dtype=D, generator=torch.Generator().manual_seed(0))).to(dtype)
+        t = (
+            size
+            * min(radius, largest / 1e5)
+            * torch.randn(4, 5, dtype=D, generator=torch.Generator().manual_seed(0))
+        ).to(dtype)
         assert r.contains(r.mirror(t)).all() and not r.conjugate(t).isnan().any()
     outside = torch.full((1, 5), min(2 * radius, largest), dtype=dtype)
     assert bool(r.contains(outside)) == (float(outside.double().norm()) <= radius * (1 + 1e-2))
@@ -47,7 +51,9 @@ def test_rows_of_entmax_sum_to_one_for_any_alpha_and_tend_to_softmax(alpha):
 
 @pytest.mark.parametrize("size", [1e4, 1e9, 1e12, 1e20, 1e30, 3e38])
 @pytest.mark.parametrize(
-    ("regularizer", "shape"), [(Budget(2), (6,)), (Birkhoff(), (4, 4)), (Birkhoff(0.05), (4, 4)), (TreeEntropy(), (4, 4))], ids=repr
+    ("regularizer", "shape"),
+    [(Budget(2), (6,)), (Birkhoff(), (4, 4)), (Birkhoff(0.05), (4, 4)), (TreeEntropy(), (4, 4))],
+    ids=repr,
 )
 def test_the_mirror_of_finite_scores_of_any_size_lies_in_the_domain(regularizer, shape, size):
     signs = torch.randn(10, *shape, dtype=D, generator=torch.Generator().manual_seed(0))
@@ -61,19 +67,34 @@ def test_soft_masks_of_any_size_give_the_same_balanced_matrix_as_forbidden_entri
     masked = torch.eye(4, dtype=torch.bool).roll(1, 0)
     expected = Birkhoff().mirror(t.masked_fill(masked, -torch.inf))
     for mask in (-1e4, -1e9, -1e20, -1e30):
-        torch.testing.assert_close(Birkhoff().mirror(t.masked_fill(masked, mask)), expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            Birkhoff().mirror(t.masked_fill(masked, mask)), expected, atol=1e-12, rtol=0
+        )
 
 
 MASKED = [
-    (unn.SquaredNorm(), (2, 5)), (unn.NonNegative(), (2, 5)), (unn.BinaryEntropy(), (2, 5)), (unn.SignedEntropy(), (2, 5)), (unn.Box(), (2, 5)),
-    (unn.L1(), (2, 5)), (unn.Entropy(), (2, 5)), (unn.SimplexNorm(), (2, 5)), (unn.TsallisEntropy(), (2, 5)), (unn.Ball(), (2, 5)),
-    (Budget(2), (2, 5)), (TreeEntropy(), (2, 5, 5)), (Birkhoff(), (2, 5, 5)), (Structured(torch_struct.DependencyCRF), (2, 5, 5)),
-]  # fmt: skip
+    (unn.SquaredNorm(), (2, 5)),
+    (unn.NonNegative(), (2, 5)),
+    (unn.BinaryEntropy(), (2, 5)),
+    (unn.SignedEntropy(), (2, 5)),
+    (unn.Box(), (2, 5)),
+    (unn.L1(), (2, 5)),
+    (unn.Entropy(), (2, 5)),
+    (unn.SimplexNorm(), (2, 5)),
+    (unn.TsallisEntropy(), (2, 5)),
+    (unn.Ball(), (2, 5)),
+    (Budget(2), (2, 5)),
+    (TreeEntropy(), (2, 5, 5)),
+    (Birkhoff(), (2, 5, 5)),
+    (Structured(torch_struct.DependencyCRF), (2, 5, 5)),
+]
 
 
 @pytest.mark.parametrize(("regularizer", "shape"), MASKED, ids=repr)
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, 0.0, 1.0])
-def test_whatever_stands_in_padding_changes_neither_values_nor_losses_nor_their_gradients(regularizer, shape, junk):
+def test_whatever_stands_in_padding_changes_neither_values_nor_losses_nor_their_gradients(
+    regularizer, shape, junk
+):
     short = shape[:1] + tuple(size - 2 for size in shape[1:])
     mask = torch.zeros(shape, dtype=torch.bool)
     mask[tuple(slice(0, size) for size in short)] = True
@@ -87,6 +108,9 @@ def test_whatever_stands_in_padding_changes_neither_values_nor_losses_nor_their_
     torch.testing.assert_close(regularizer.value(wide_x, mask), regularizer.value(x), atol=1e-7, rtol=1e-7)
     loss = regularizer.loss(wide_t, wide_x.detach(), mask)
     torch.testing.assert_close(loss, regularizer.loss(t, x), atol=1e-7, rtol=1e-7)
-    gradients = torch.autograd.grad(loss.sum(), wide_t)[0], torch.autograd.grad(regularizer.value(wide_x, mask).sum(), wide_x)[0]
+    gradients = (
+        torch.autograd.grad(loss.sum(), wide_t)[0],
+        torch.autograd.grad(regularizer.value(wide_x, mask).sum(), wide_x)[0],
+    )
     for gradient in gradients:
         assert gradient[mask].isfinite().all() and (gradient[~mask] == 0).all()

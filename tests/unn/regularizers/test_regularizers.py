@@ -44,7 +44,9 @@ class TestWarmEntropy(RegularizerContract):
         return unn.Entropy(temperature=2.5)
 
     def test_coupled_axes_are_named(self):
-        assert unn.Entropy(2.5, over="row").bind(("row", "entry"), "X").over_axes(("row", "entry")) == ("row",)
+        assert unn.Entropy(2.5, over="row").bind(("row", "entry"), "X").over_axes(("row", "entry")) == (
+            "row",
+        )
 
 
 class TestSimplexNorm(RegularizerContract):
@@ -68,7 +70,9 @@ class TestTsallisEntropyNearSoftmax(RegularizerContract):
         return unn.TsallisEntropy(1.2)
 
     def test_coupled_axes_are_named(self):
-        assert unn.TsallisEntropy(1.2, over="row").bind(("row", "entry"), "X").over_axes(("row", "entry")) == ("row",)
+        assert unn.TsallisEntropy(1.2, over="row").bind(("row", "entry"), "X").over_axes(
+            ("row", "entry")
+        ) == ("row",)
 
 
 class TestBox(RegularizerContract):
@@ -106,7 +110,11 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("regularizer", "activation"), ACTIVATIONS, ids=lambda a: repr(a) if isinstance(a, unn.Regularizer) else "")
+@pytest.mark.parametrize(
+    ("regularizer", "activation"),
+    ACTIVATIONS,
+    ids=lambda a: repr(a) if isinstance(a, unn.Regularizer) else "",
+)
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.3, 3.0, 30.0]))
 @settings(max_examples=15, deadline=None)
 def test_mirror_is_the_well_known_activation(regularizer, activation, seed, scale):
@@ -130,7 +138,9 @@ def test_borders_of_the_domains_have_the_limits_of_the_values():
     edge = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     assert unn.BinaryEntropy().value(edge) == 0
     assert unn.SignedEntropy().value(torch.tensor([[-1.0, 1.0]], dtype=torch.float64)) == 0
-    torch.testing.assert_close(unn.SignedEntropy().value(torch.zeros(1, 2, dtype=torch.float64)), -2 * log2[None])
+    torch.testing.assert_close(
+        unn.SignedEntropy().value(torch.zeros(1, 2, dtype=torch.float64)), -2 * log2[None]
+    )
     assert unn.Entropy().value(edge) == 0
     assert unn.SimplexNorm().value(edge) == 0.5
     assert unn.Entropy().value(torch.zeros(1, 2)) == torch.inf
@@ -161,7 +171,13 @@ def test_dropout_is_the_scaled_regularizer():
     """m Psi(x/m): mirror m mirror(t), Fenchel-Young tight, and dropped entries confined to zero."""
     torch.manual_seed(0)
     scale = (torch.rand(3, 2, 5, dtype=torch.float64) > 0.3).double() / 0.7
-    for inner in (unn.SignedEntropy(), unn.NonNegative(), unn.SquaredNorm(), unn.BinaryEntropy(), unn.L1(0.2)):
+    for inner in (
+        unn.SignedEntropy(),
+        unn.NonNegative(),
+        unn.SquaredNorm(),
+        unn.BinaryEntropy(),
+        unn.L1(0.2),
+    ):
         r = Dropped(inner, scale)
         t = torch.randn(3, 2, 5, dtype=torch.float64)
         x = r.mirror(t)

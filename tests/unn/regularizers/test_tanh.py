@@ -1,11 +1,17 @@
-"""The tanh activation is exact relative to its size, in every dtype, with its derivatives, and under every transform."""
+"""The tanh activation is exact relative to its size, in every dtype, with its derivatives, and under every
+transform."""
 
 import pytest
 import torch
 
 import unn
 
-SIZES = torch.cat([torch.logspace(-30, 2, 20_001, dtype=torch.float64), torch.linspace(0.01, 12, 20_001, dtype=torch.float64)])
+SIZES = torch.cat(
+    [
+        torch.logspace(-30, 2, 20_001, dtype=torch.float64),
+        torch.linspace(0.01, 12, 20_001, dtype=torch.float64),
+    ]
+)
 POINTS = torch.cat([SIZES, -SIZES])
 
 
@@ -16,7 +22,10 @@ def test_small_and_large_activations_are_right_to_a_few_units_in_the_last_place(
     error = (unn.SignedEntropy().mirror(t).double() - exact).abs() / exact.abs()
     assert error.max() <= 4 * torch.finfo(dtype).eps
     edges = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=dtype)
-    assert unn.SignedEntropy().mirror(edges)[:4].tolist() == [0, 0, 1, -1] and unn.SignedEntropy().mirror(edges)[4].isnan()
+    assert (
+        unn.SignedEntropy().mirror(edges)[:4].tolist() == [0, 0, 1, -1]
+        and unn.SignedEntropy().mirror(edges)[4].isnan()
+    )
 
 
 def test_derivatives_in_float32_are_those_of_tanh_in_both_modes():

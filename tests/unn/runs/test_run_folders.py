@@ -12,7 +12,7 @@ import unn
 from factors import Directed
 from unn import runs
 
-# -- run folders -----------------------------------------------------------------------------------------------------------
+# -- run folders ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def test_a_run_folder_is_read_as_it_was_written(run):
 
 def test_a_missing_run_folder_is_named(tmp_path):
     for folder in (tmp_path / "none", tmp_path):
-        with pytest.raises(unn.DataError, match=says(str(folder), "no run folder", "config.json", "unn train")):
+        with pytest.raises(
+            unn.DataError, match=says(str(folder), "no run folder", "config.json", "unn train")
+        ):
             runs.open_run(folder)
 
 
@@ -88,7 +90,10 @@ def test_a_configuration_of_bytes_is_corrupt(run):
 
 def test_an_unknown_option_is_named_with_the_closest_known_one(run):
     (run / "config.json").write_text(json.dumps({**WHOLE, "config": {"epoch": 5}}))
-    with pytest.raises(unn.DataError, match=says("config.json", "unknown option 'epoch'", "another version", "Did you mean 'epochs'")):
+    with pytest.raises(
+        unn.DataError,
+        match=says("config.json", "unknown option 'epoch'", "another version", "Did you mean 'epochs'"),
+    ):
         read_options(run)
 
 
@@ -126,7 +131,11 @@ def test_every_flipped_bit_in_the_weights_is_noticed_and_changes_nothing(run):
     content = path.read_bytes()
     g = mlp()
     # all of the length and the names, every 13th bit after them, and all of the last number
-    places = [*range(0, 8 * 100), *range(8 * 100, 8 * len(content), 13), *range(8 * len(content) - 64, 8 * len(content))]
+    places = [
+        *range(0, 8 * 100),
+        *range(8 * 100, 8 * len(content), 13),
+        *range(8 * len(content) - 64, 8 * len(content)),
+    ]
     for place in places:
         flipped = bytearray(content)
         flipped[place // 8] ^= 1 << place % 8
@@ -141,7 +150,9 @@ def test_weights_that_were_written_without_a_checksum_still_load(run):
 
     g = mlp()
     g.W.data.fill_(0.5)
-    save_file({name: x.detach().clone() for name, x in runs.named_tensors(g).items()}, run / "model.safetensors")
+    save_file(
+        {name: x.detach().clone() for name, x in runs.named_tensors(g).items()}, run / "model.safetensors"
+    )
     loaded = mlp()
     runs.load_weights(run, loaded)
     assert torch.equal(loaded.W, g.W)
@@ -151,7 +162,7 @@ def test_the_metadata_of_weights_are_a_checksum_and_nothing_else(run):
     from safetensors import safe_open
 
     with safe_open(run / "model.safetensors", "pt") as file:
-        (name, value), = file.metadata().items()
+        ((name, value),) = file.metadata().items()
     assert name == "sha256" and len(value) == 64
 
 
@@ -211,7 +222,9 @@ def test_buffers_that_are_not_saved_are_not_asked_for(tmp_path):
     runs.load_weights(tmp_path, build())
 
 
-@pytest.mark.parametrize("value", [{1, 2}, frozenset({3}), np.int64(5), object()], ids=["set", "frozenset", "numpy", "object"])
+@pytest.mark.parametrize(
+    "value", [{1, 2}, frozenset({3}), np.int64(5), object()], ids=["set", "frozenset", "numpy", "object"]
+)
 def test_what_json_cannot_hold_is_refused_before_training(tmp_path, value):
     @dataclass(frozen=True)
     class Odd:
@@ -231,8 +244,18 @@ def test_facts_are_what_is_read_back(tmp_path):
 
 def test_checkpoints_with_earlier_names_of_tensors_in_blocks_belong_to_the_same_graph(tmp_path):
     start = "tensor denoiser.blocks"
-    earlier = ("axis n: 3", f"{start}.0.told.weight: (8, 8)", f"{start}.11.everyone.bias: (8,)", "tensor told.x: (1,)")
-    now = ("axis n: 3", f"{start}.0.conditioning.weight: (8, 8)", f"{start}.11.global_token.bias: (8,)", "tensor told.x: (1,)")
+    earlier = (
+        "axis n: 3",
+        f"{start}.0.told.weight: (8, 8)",
+        f"{start}.11.everyone.bias: (8,)",
+        "tensor told.x: (1,)",
+    )
+    now = (
+        "axis n: 3",
+        f"{start}.0.conditioning.weight: (8, 8)",
+        f"{start}.11.global_token.bias: (8,)",
+        "tensor told.x: (1,)",
+    )
     runs.write_checkpoint(tmp_path, runs.Checkpoint(5, earlier, {"x": torch.ones(2)}), keep=1)
     checkpoint, problems = runs.newest_checkpoint(tmp_path, now)
     assert checkpoint is not None and checkpoint.step == 5 and checkpoint.signature == now and not problems

@@ -1,4 +1,5 @@
-"""Options of a run: none that changes a number can be changed by hand after a checkpoint; runs are extended."""
+"""Options of a run: none that changes a number can be changed by hand after a checkpoint; runs are
+extended."""
 
 import json
 import shutil
@@ -21,9 +22,22 @@ from unn.training.state import rate_factor
 SMALL = {
     "digits": ["--epochs", "1", "--channels", "2", "--iterations", "1", "--gamma", "0", "--batch", "1440"],
     "sorting": [
-        "--length", "3", "--steps", "1", "--evaluate-every", "1", "--width", "8", "--depth", "1", "--heads", "2", "--sampling-steps", "1",
+        "--length",
+        "3",
+        "--steps",
+        "1",
+        "--evaluate-every",
+        "1",
+        "--width",
+        "8",
+        "--depth",
+        "1",
+        "--heads",
+        "2",
+        "--sampling-steps",
+        "1",
     ],
-}  # fmt: skip
+}
 DIGITS, SORTING = DigitsProblem().config_for(None), SortingProblem().config_for(None)
 CONFIGS = {"digits": DIGITS, "sorting": SORTING}
 LEAVES = [(problem, name) for problem, config in CONFIGS.items() for name in flattened(asdict(config()))]
@@ -65,7 +79,9 @@ def set_option(folder, name, change):
 
 
 @pytest.mark.parametrize(
-    ("problem", "name"), [(p, n) for p, n in LEAVES if n.rpartition(".")[2] not in FREE | {"engine"}], ids=lambda x: x
+    ("problem", "name"),
+    [(p, n) for p, n in LEAVES if n.rpartition(".")[2] not in FREE | {"engine"}],
+    ids=lambda x: x,
 )
 def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, problem, name):
     shutil.copytree(made / problem, tmp_path / "run")
@@ -110,7 +126,7 @@ def test_checkpoints_from_before_options_of_the_problem_were_signed_still_open(c
     )
 
 
-# -- longer runs -------------------------------------------------------------------------------------------------------------
+# -- longer runs ---------------------------------------------------------------------------------------------
 
 BASE = TrainingConfig(
     epochs=4,
@@ -248,7 +264,7 @@ def test_the_signature_of_a_configuration_has_every_option():
         assert subjects == {name.removeprefix("training.") for name in flattened(content)} - FREE
 
 
-# -- early stopping ----------------------------------------------------------------------------------------------------------
+# -- early stopping ------------------------------------------------------------------------------------------
 
 
 class Measuring(ToyTask):

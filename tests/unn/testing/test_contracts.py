@@ -52,7 +52,7 @@ def factor_contract(make):
     return Contract()
 
 
-# -- wrong regularizers ----------------------------------------------------------------------------------------------
+# -- wrong regularizers --------------------------------------------------------------------------------------
 
 
 class StraightThrough(torch.autograd.Function):
@@ -151,7 +151,10 @@ DOMAIN = "test_what_contains_accepts_has_a_finite_value_that_keeps_the_inequalit
 WRONG_REGULARIZERS = {
     "a gradient that passes through saturation, near": (lambda: StraightThroughBox(-5, 5), SATURATION),
     "a gradient that passes through saturation, far": (lambda: StraightThroughBox(-8, 8), SATURATION),
-    "a gradient that passes through saturation, very far": (lambda: StraightThroughBox(-300, 200), SATURATION),
+    "a gradient that passes through saturation, very far": (
+        lambda: StraightThroughBox(-300, 200),
+        SATURATION,
+    ),
     "a tangent of zero": (NoTangent, "test_forward_mode_derivatives_equal_those_of_reverse_mode_or_raise"),
     "a domain without its border": (AcceptsNegatives, DOMAIN),
     "a finite value outside": (FiniteOutside, DOMAIN),
@@ -168,12 +171,16 @@ WRONG_REGULARIZERS = {
 @pytest.mark.parametrize("what", WRONG_REGULARIZERS)
 def test_a_regularizer_is_caught_that_has(what):
     make, test = WRONG_REGULARIZERS[what]
-    found = failures(regularizer_contract(make, has_sample=make().__class__.__mro__[1] in (unn.Entropy, unn.SignedEntropy, unn.SquaredNorm)))
+    found = failures(
+        regularizer_contract(
+            make, has_sample=make().__class__.__mro__[1] in (unn.Entropy, unn.SignedEntropy, unn.SquaredNorm)
+        )
+    )
     assert test in found, found
     assert repr(make()) in found[test]
 
 
-# -- right regularizers ----------------------------------------------------------------------------------------------
+# -- right regularizers --------------------------------------------------------------------------------------
 
 
 class Exponential(Elementwise):
@@ -242,13 +249,15 @@ def test_a_failure_says_at_which_entry():
     assert ("mirror(t)" in message and "index (0,)" in message and "5e-05" in message) or "0.0005" in message
 
 
-# -- wrong factors ---------------------------------------------------------------------------------------------------
+# -- wrong factors -------------------------------------------------------------------------------------------
 
 
 def pair(make, regularizers=(unn.SquaredNorm, unn.SignedEntropy)):
     def graph():
         g = unn.FactorGraph("pair", n=4)
-        A, B = (g.variable(name, "n", regularizer()) for name, regularizer in zip("AB", regularizers, strict=True))
+        A, B = (
+            g.variable(name, "n", regularizer()) for name, regularizer in zip("AB", regularizers, strict=True)
+        )
         g.factor(make(A["i"], B["i"]))
         return g
 
@@ -259,7 +268,11 @@ def three(make):
     def graph():
         torch.manual_seed(0)
         g = unn.FactorGraph("three", i=3, n=4, m=4)
-        P, H, M = g.variable("P", "i", unn.BinaryEntropy()), g.variable("H", "i n", unn.SquaredNorm()), g.variable("M", "i m", unn.SignedEntropy())
+        P, H, M = (
+            g.variable("P", "i", unn.BinaryEntropy()),
+            g.variable("H", "i n", unn.SquaredNorm()),
+            g.variable("M", "i m", unn.SignedEntropy()),
+        )
         g.factor(make(P["i"], H["i x"], g.parameter("W", "n m", init=1.0)["x y"], M["i y"]))
         return g
 
@@ -391,25 +404,55 @@ def directed(kind):
 
 
 WRONG_FACTORS = {
-    "an energy that depends on the padded length": (pair(MeanOverLength), "test_padding_leaves_energy_and_messages_as_they_are"),
+    "an energy that depends on the padded length": (
+        pair(MeanOverLength),
+        "test_padding_leaves_energy_and_messages_as_they_are",
+    ),
     "a degree of zero, though bilinear": (pair(DegreeZero), "test_energy_falls_no_faster_than_its_degree"),
     "a degree of zero, though bilinear on bounded domains": (
         pair(DegreeZero, (unn.Ball, unn.SignedEntropy)),
         "test_energy_falls_no_faster_than_its_degree",
     ),
     "a degree of two, though cubic": (pair(CubeOfDegreeTwo), "test_energy_falls_no_faster_than_its_degree"),
-    "a message called fresh that is an operand": (pair(NotFresh), "test_fresh_messages_are_tensors_of_their_own"),
+    "a message called fresh that is an operand": (
+        pair(NotFresh),
+        "test_fresh_messages_are_tensors_of_their_own",
+    ),
     "a message called fresh that is kept": (pair(Cached), "test_fresh_messages_are_tensors_of_their_own"),
-    "shared products of the wrong sign": (three(SharingOfTheWrongSign), "test_messages_that_share_products_equal_the_others"),
-    "shared products of the wrong sign, in a run": (three(SharingOfTheWrongSign), "test_the_trace_of_a_run_is_the_energy_of_its_values"),
-    "shared products that are out of date": (three(SharingWhatIsOutOfDate), "test_messages_that_share_products_equal_the_others"),
-    "rows called aligned that are not": (three(AlignedForAll), "test_aligned_rows_depend_on_the_same_row_alone"),
+    "shared products of the wrong sign": (
+        three(SharingOfTheWrongSign),
+        "test_messages_that_share_products_equal_the_others",
+    ),
+    "shared products of the wrong sign, in a run": (
+        three(SharingOfTheWrongSign),
+        "test_the_trace_of_a_run_is_the_energy_of_its_values",
+    ),
+    "shared products that are out of date": (
+        three(SharingWhatIsOutOfDate),
+        "test_messages_that_share_products_equal_the_others",
+    ),
+    "rows called aligned that are not": (
+        three(AlignedForAll),
+        "test_aligned_rows_depend_on_the_same_row_alone",
+    ),
     "messages to the wrong rows": (three(WrongRows), "test_messages_to_some_rows_are_rows_of_the_message"),
-    "a transposed weight in a message": (three(Transposed), "test_message_is_minus_the_gradient_of_the_energy"),
-    "messages of the wrong sign": (pair(OfTheWrongSign), "test_exact_updates_reach_the_minimum_over_their_variable"),
+    "a transposed weight in a message": (
+        three(Transposed),
+        "test_message_is_minus_the_gradient_of_the_energy",
+    ),
+    "messages of the wrong sign": (
+        pair(OfTheWrongSign),
+        "test_exact_updates_reach_the_minimum_over_their_variable",
+    ),
     "updates that raise the energy": (pair(Shifted), "test_no_update_raises_the_energy"),
-    "an infinite energy at a border": (pair(InfiniteAtTheBorder), "test_energy_is_finite_at_the_borders_of_the_domains"),
-    "a variable that does not complete it": (directed(NeedsASquare), "test_the_regularizer_that_completes_a_factor_makes_it_bounded_below"),
+    "an infinite energy at a border": (
+        pair(InfiniteAtTheBorder),
+        "test_energy_is_finite_at_the_borders_of_the_domains",
+    ),
+    "a variable that does not complete it": (
+        directed(NeedsASquare),
+        "test_the_regularizer_that_completes_a_factor_makes_it_bounded_below",
+    ),
 }
 
 

@@ -24,7 +24,10 @@ from support.toy import ToyTask, toy_network
 from unn.training import TrainingConfig, fit, several_processes
 
 folder, change = Path(sys.argv[1]), json.loads(sys.argv[2])
-config = replace(TrainingConfig(epochs=3, batch=9, rate=0.05, log_every=1, checkpoint_every=4, clip=1.0, ema=0.5, threads=1), **change)
+base = TrainingConfig(
+    epochs=3, batch=9, rate=0.05, log_every=1, checkpoint_every=4, clip=1.0, ema=0.5, threads=1
+)
+config = replace(base, **change)
 with several_processes("cpu") as group:
     fit(toy_network(dropout=0), ToyTask(), config, folder, processes=group)
 """
@@ -36,9 +39,17 @@ def train(folder, count, **change):
     script.write_text(SCRIPT)
     folder.mkdir(exist_ok=True)
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"] if count > 1 else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
-        [sys.executable, *start, str(script), str(folder), json.dumps(change)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *start, str(script), str(folder), json.dumps(change)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return [entry["loss"] for entry in runs.read_metrics(folder)]

@@ -1,4 +1,5 @@
-"""Runs that are killed, interrupted, or out of disk: resuming gives the numbers of a run that never stopped."""
+"""Runs that are killed, interrupted, or out of disk: resuming gives the numbers of a run that never
+stopped."""
 
 import copy
 import errno
@@ -57,12 +58,20 @@ def check_same(folder, whole, config=CONFIG):
     assert without_times(runs.read_metrics(folder)) == without_times(runs.read_metrics(other))
     steps = runs.checkpoint_steps(folder)
     assert steps == runs.checkpoint_steps(other) and len(steps) == config.keep
-    read = [runs.read_checkpoint(root / "checkpoints" / f"step-{steps[-1]:09d}").state for root in (folder, other)]
-    assert same_tensors(read[0]["network"], read[1]["network"]) and same_tensors(read[0]["average"], read[1]["average"])
-    assert not [path.name for path in (*folder.iterdir(), *(folder / "checkpoints").iterdir()) if path.name.startswith(files.TEMPORARY)]
+    read = [
+        runs.read_checkpoint(root / "checkpoints" / f"step-{steps[-1]:09d}").state for root in (folder, other)
+    ]
+    assert same_tensors(read[0]["network"], read[1]["network"]) and same_tensors(
+        read[0]["average"], read[1]["average"]
+    )
+    assert not [
+        path.name
+        for path in (*folder.iterdir(), *(folder / "checkpoints").iterdir())
+        if path.name.startswith(files.TEMPORARY)
+    ]
 
 
-# -- stopped between steps ---------------------------------------------------------------------------------------------------
+# -- stopped between steps -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 6, 11, 14, 27])
@@ -71,7 +80,9 @@ def test_a_run_that_stops_at_any_step_ends_with_the_same_numbers(at, whole, tmp_
         fit(toy_network(), Stopping(at), CONFIG, tmp_path)
     assert all(entry["step"] <= at for entry in runs.read_metrics(tmp_path))
     seen = []
-    fit(toy_network(seed=9), ToyTask(), CONFIG, tmp_path, report=seen.append) if at >= 5 else fit(toy_network(), ToyTask(), CONFIG, tmp_path)
+    fit(toy_network(seed=9), ToyTask(), CONFIG, tmp_path, report=seen.append) if at >= 5 else fit(
+        toy_network(), ToyTask(), CONFIG, tmp_path
+    )
     assert all(entry["step"] > at - at % 5 for entry in seen)
     check_same(tmp_path, whole)
 
@@ -79,11 +90,18 @@ def test_a_run_that_stops_at_any_step_ends_with_the_same_numbers(at, whole, tmp_
 @pytest.mark.parametrize(
     "change",
     [
-        {"optimizer": "sgd"}, {"optimizer": "adamw", "weight_decay": 0.1}, {"schedule": "linear", "warmup": 0.3}, {"ema": 0.0}, {"accumulate": 3},
-        {"patience": 1, "evaluate_every": 2}, {"workers": 1}, {"precision": "bfloat16"}, {"checkpoint_every": 1, "keep": 5},
+        {"optimizer": "sgd"},
+        {"optimizer": "adamw", "weight_decay": 0.1},
+        {"schedule": "linear", "warmup": 0.3},
+        {"ema": 0.0},
+        {"accumulate": 3},
+        {"patience": 1, "evaluate_every": 2},
+        {"workers": 1},
+        {"precision": "bfloat16"},
+        {"checkpoint_every": 1, "keep": 5},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_resuming_is_exact_with_every_option(change, tmp_path):
     config = replace(CONFIG, **change)
     expected = fit(toy_network(), ToyTask(), config)
@@ -115,7 +133,8 @@ def test_optimizers_step_alike_before_and_after_loading_however_parameters_lie_i
         step(whole)
     saved = copy.deepcopy(whole.state_dict())
     saved["optimizer"]["state"] = {
-        k: {name: x.contiguous() if isinstance(x, torch.Tensor) else x for name, x in kept.items()} for k, kept in saved["optimizer"]["state"].items()
+        k: {name: x.contiguous() if isinstance(x, torch.Tensor) else x for name, x in kept.items()}
+        for k, kept in saved["optimizer"]["state"].items()
     }
     # as a program before fused steps would have written it
     for group in saved["optimizer"]["param_groups"]:
@@ -136,7 +155,7 @@ def test_a_finished_run_resumes_to_itself(whole, tmp_path):
     check_same(tmp_path, whole)
 
 
-# -- killed ------------------------------------------------------------------------------------------------------------------
+# -- killed --------------------------------------------------------------------------------------------------
 
 
 def train_in(folder, config, pause, limit=None):
@@ -185,7 +204,9 @@ def run(processes, target, *arguments):
 
 
 @pytest.mark.slow
-def test_a_run_killed_25_times_at_random_moments_loses_nothing_but_the_steps_since_its_last_checkpoint(processes, whole, tmp_path):
+def test_a_run_killed_25_times_at_random_moments_loses_nothing_but_the_steps_since_its_last_checkpoint(
+    processes, whole, tmp_path
+):
     generator = random.Random(0)
     kills, newest, tries = 0, 0, 0
     config = replace(CONFIG, checkpoint_every=5)
@@ -226,7 +247,9 @@ def test_a_run_killed_at_every_single_write_in_turn_loses_no_checkpoint(processe
         code = run(processes, train_and_die, tmp_path, CONFIG, at)
         after = runs.checkpoint_steps(tmp_path)
         assert not before or after[-1] >= before[-1]
-        assert all(runs.read_checkpoint(tmp_path / "checkpoints" / f"step-{step:09d}").step == step for step in after)
+        assert all(
+            runs.read_checkpoint(tmp_path / "checkpoints" / f"step-{step:09d}").step == step for step in after
+        )
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -238,7 +261,7 @@ def test_a_run_killed_at_every_single_write_in_turn_loses_no_checkpoint(processe
     check_same(tmp_path, whole)
 
 
-# -- a full or read-only disk ------------------------------------------------------------------------------------------------
+# -- a full or read-only disk --------------------------------------------------------------------------------
 
 
 def full(*arguments, **options):
@@ -249,8 +272,12 @@ def read_only(*arguments, **options):
     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
-@pytest.mark.parametrize(("fault", "words"), [(full, "No space left on device"), (read_only, "Read-only file system")])
-def test_a_disk_that_is_full_for_a_while_is_reported_and_loses_nothing(fault, words, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "words"), [(full, "No space left on device"), (read_only, "Read-only file system")]
+)
+def test_a_disk_that_is_full_for_a_while_is_reported_and_loses_nothing(
+    fault, words, whole, tmp_path, monkeypatch
+):
     warnings = []
 
     class Filling(ToyTask):
@@ -266,11 +293,16 @@ def test_a_disk_that_is_full_for_a_while_is_reported_and_loses_nothing(fault, wo
 
     fit(toy_network(), Filling(), CONFIG, tmp_path, warn=warnings.append)
     assert len(warnings) == 2
-    assert all(words in text and "last good checkpoint is that of step 5" in text and "step-0000000" in text for text in warnings)
+    assert all(
+        words in text and "last good checkpoint is that of step 5" in text and "step-0000000" in text
+        for text in warnings
+    )
     check_same(tmp_path, whole)
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_an_error_and_keeps_the_last_good_checkpoint(whole, tmp_path, monkeypatch):
+def test_a_disk_that_stays_full_ends_the_run_with_an_error_and_keeps_the_last_good_checkpoint(
+    whole, tmp_path, monkeypatch
+):
     class Filling(ToyTask):
         step = 0
 
@@ -281,7 +313,9 @@ def test_a_disk_that_stays_full_ends_the_run_with_an_error_and_keeps_the_last_go
                 monkeypatch.setattr(files.tempfile, "mkstemp", full)
             return super().loss(network, batch)
 
-    with pytest.raises(unn.DataError, match=says("No space left", "last good checkpoint is that of step 5", "unn resume")):
+    with pytest.raises(
+        unn.DataError, match=says("No space left", "last good checkpoint is that of step 5", "unn resume")
+    ):
         fit(toy_network(), Filling(), CONFIG, tmp_path, warn=lambda text: None)
     monkeypatch.undo()
     assert runs.checkpoint_steps(tmp_path) == [5]
@@ -289,7 +323,9 @@ def test_a_disk_that_stays_full_ends_the_run_with_an_error_and_keeps_the_last_go
     check_same(tmp_path, whole)
 
 
-def test_a_limit_of_the_system_on_files_ends_the_run_and_resuming_without_it_loses_nothing(processes, whole, tmp_path):
+def test_a_limit_of_the_system_on_files_ends_the_run_and_resuming_without_it_loses_nothing(
+    processes, whole, tmp_path
+):
     assert run(processes, train_in, tmp_path, CONFIG, 0, 1500) == 1
     assert runs.checkpoint_steps(tmp_path) == []
     assert run(processes, train_in, tmp_path, CONFIG, 0) == 0
@@ -326,7 +362,7 @@ def test_metrics_that_did_not_fit_are_written_later(tmp_path):
     assert [entry["loss"] for entry in runs.read_metrics(tmp_path)] == [0.5, 0.25, 0.125]
 
 
-# -- two writers -------------------------------------------------------------------------------------------------------------
+# -- two writers ---------------------------------------------------------------------------------------------
 
 
 def hold(folder, ready, release):
@@ -340,7 +376,10 @@ def test_two_processes_on_one_run_are_refused_until_the_first_has_ended(processe
     process = processes.Process(target=hold, args=(tmp_path, ready, release))
     process.start()
     assert ready.wait(60)
-    with pytest.raises(runs.RunBusyError, match=says(str(tmp_path), "in use by another process")), runs.lock_run(tmp_path):
+    with (
+        pytest.raises(runs.RunBusyError, match=says(str(tmp_path), "in use by another process")),
+        runs.lock_run(tmp_path),
+    ):
         pass
     os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -348,7 +387,7 @@ def test_two_processes_on_one_run_are_refused_until_the_first_has_ended(processe
         pass
 
 
-# -- wrong checkpoints -------------------------------------------------------------------------------------------------------
+# -- wrong checkpoints ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -381,7 +420,9 @@ def test_a_corrupt_checkpoint_is_reported_and_the_one_before_it_taken(stopped, n
 def test_a_run_whose_checkpoints_are_all_corrupt_is_refused(stopped):
     for step in (5, 10):
         (stopped / "checkpoints" / f"step-{step:09d}" / "state.json").write_text("{")
-    with pytest.raises(unn.DataError, match=says("step-000000005", "step-000000010", "corrupt", "train it anew")):
+    with pytest.raises(
+        unn.DataError, match=says("step-000000005", "step-000000010", "corrupt", "train it anew")
+    ):
         fit(toy_network(), ToyTask(), CONFIG, stopped)
 
 
@@ -414,7 +455,9 @@ def test_a_checkpoint_of_another_size_or_graph_is_refused_with_the_difference_an
     wider = toy_network(hidden=7)
     with pytest.raises(unn.DataError, match=says("another graph", "axis hidden: 4", "axis hidden: 7")):
         fit(wider, ToyTask(), CONFIG, stopped)
-    with pytest.raises(unn.DataError, match=says("another graph", "variable H", "SignedEntropy", "NonNegative")):
+    with pytest.raises(
+        unn.DataError, match=says("another graph", "variable H", "SignedEntropy", "NonNegative")
+    ):
         fit(other_regularizer(), ToyTask(), CONFIG, stopped)
     more = toy_network()
     more.graph.parameter("extra", "pixel")
@@ -444,7 +487,7 @@ def test_nothing_in_a_checkpoint_executes_on_load(stopped):
         assert path.is_dir() or path.suffix in (".json", ".safetensors")
 
 
-# -- what would otherwise be lost quietly ------------------------------------------------------------------------------------
+# -- what would otherwise be lost quietly --------------------------------------------------------------------
 
 
 def test_checkpoints_after_the_one_that_training_went_on_from_make_way(stopped):
@@ -456,11 +499,24 @@ def test_checkpoints_after_the_one_that_training_went_on_from_make_way(stopped):
 
 
 @pytest.mark.parametrize(
-    "change", [{"rate": 0.1}, {"ema": 0.0}, {"precision": "float16"}, {"optimizer": "sgd"}, {"epochs": 2}, {"seed": 5}, {"batch": 7}], ids=str
+    "change",
+    [
+        {"rate": 0.1},
+        {"ema": 0.0},
+        {"precision": "float16"},
+        {"optimizer": "sgd"},
+        {"epochs": 2},
+        {"seed": 5},
+        {"batch": 7},
+    ],
+    ids=str,
 )
 def test_a_run_goes_on_with_the_options_that_it_was_begun_with(stopped, change):
-    (name, value), = change.items()
-    with pytest.raises(unn.DataError, match=says("other options", f"option {name}: {getattr(CONFIG, name)}", f"option {name}: {value}")):
+    ((name, value),) = change.items()
+    with pytest.raises(
+        unn.DataError,
+        match=says("other options", f"option {name}: {getattr(CONFIG, name)}", f"option {name}: {value}"),
+    ):
         fit(toy_network(), ToyTask(), replace(CONFIG, **change), stopped)
 
 
@@ -483,13 +539,19 @@ def test_metrics_that_are_gone_are_reported(stopped):
     assert len(warnings) == 1 and "lost 4 of 4 entries" in warnings[0]
 
 
-def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_the_new_one_stays(stopped, monkeypatch, whole):
+def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_the_new_one_stays(
+    stopped, monkeypatch, whole
+):
     warnings = []
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "delete_folder", read_only)
         with pytest.raises(StopError):
             fit(toy_network(), Stopping(6), CONFIG, stopped, warn=warnings.append)
-    assert len(warnings) == 1 and "cannot be deleted: Read-only" in warnings[0] and runs.checkpoint_steps(stopped) == [5, 10, 15]
+    assert (
+        len(warnings) == 1
+        and "cannot be deleted: Read-only" in warnings[0]
+        and runs.checkpoint_steps(stopped) == [5, 10, 15]
+    )
     fit(toy_network(), ToyTask(), CONFIG, stopped)
     check_same(stopped, whole)
 
@@ -502,7 +564,10 @@ def test_other_things_among_the_checkpoints_are_left_alone(stopped, whole):
     check_same(stopped, whole)
 
 
-@pytest.mark.parametrize("damage", [lambda s: s.pop("network"), lambda s: s.pop("schedule"), lambda s: s["progress"].update(other=1)])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda s: s.pop("network"), lambda s: s.pop("schedule"), lambda s: s["progress"].update(other=1)],
+)
 def test_a_checkpoint_that_lacks_a_part_is_corrupt_and_no_traceback(stopped, damage):
     newest = runs.read_checkpoint(stopped / "checkpoints" / "step-000000010")
     damage(newest.state)

@@ -1,4 +1,5 @@
-"""Schedules: what is kept between updates is what a search of the whole schedule would keep, in linear time."""
+"""Schedules: what is kept between updates is what a search of the whole schedule would keep, in linear
+time."""
 
 import time
 from dataclasses import replace
@@ -47,7 +48,8 @@ def test_the_work_for_a_schedule_grows_linearly():
         return time.process_time() - start
 
     seconds(100)
-    # a quadratic search of 20,000 steps takes minutes; ten times the steps may take thirty times as long, not a hundred
+    # a quadratic search of 20,000 steps takes minutes; ten times the steps may take thirty times as long, not
+    # a hundred
     assert min(seconds(10_000) for _ in range(3)) < 30 * max(min(seconds(1_000) for _ in range(3)), 1e-3)
 
 

@@ -21,7 +21,7 @@ from unn.training.state import rate_factor
 SHORT = TrainingConfig(epochs=3, batch=8, rate=0.05)
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------------
+# -- batches -------------------------------------------------------------------------------------------------
 
 
 @given(length=st.integers(1, 40), batch=st.integers(1, 50), seed=st.integers(0, 3), epoch=st.integers(0, 3))
@@ -30,7 +30,12 @@ def test_every_epoch_shows_every_example_once_in_an_order_of_its_own(length, bat
     seen = torch.cat([indices_of(epoch * steps + k, length, batch, seed) for k in range(steps)])
     assert sorted(seen.tolist()) == list(range(length))
     if length > 20:
-        assert seen.tolist() != torch.cat([indices_of((epoch + 1) * steps + k, length, batch, seed) for k in range(steps)]).tolist()
+        assert (
+            seen.tolist()
+            != torch.cat(
+                [indices_of((epoch + 1) * steps + k, length, batch, seed) for k in range(steps)]
+            ).tolist()
+        )
 
 
 def test_a_stream_shows_every_number_once():
@@ -45,10 +50,15 @@ def test_the_parts_of_a_batch_are_the_batch_and_do_not_depend_on_where_loading_b
     everything = [list(load_parts(examples, 0, 7, batch, 3, range(part, part + 1), of)) for part in range(of)]
     later = [list(load_parts(examples, start, 7, batch, 3, range(part, part + 1), of)) for part in range(of)]
     for step in range(7):
-        seen = [x for part in everything for piece in part[step] if piece.count for x in piece.batch[0].tolist()]
+        seen = [
+            x for part in everything for piece in part[step] if piece.count for x in piece.batch[0].tolist()
+        ]
         assert sorted(seen) == sorted(indices_of(step, 17, batch, 3).tolist())
         if step >= start:
-            assert all(torch.equal(a[step][0].batch[0], b[step - start][0].batch[0]) for a, b in zip(everything, later, strict=True))
+            assert all(
+                torch.equal(a[step][0].batch[0], b[step - start][0].batch[0])
+                for a, b in zip(everything, later, strict=True)
+            )
 
 
 class Noisy(Examples):
@@ -64,7 +74,11 @@ class Noisy(Examples):
 def test_random_batches_do_not_depend_on_the_number_of_workers():
     alone = list(load_parts(Noisy(), 0, 4, 6, 0, range(2), 2))
     several = list(load_parts(Noisy(), 0, 4, 6, 0, range(2), 2, workers=2))
-    assert all(torch.equal(a.batch, b.batch) for one, other in zip(alone, several, strict=True) for a, b in zip(one, other, strict=True))
+    assert all(
+        torch.equal(a.batch, b.batch)
+        for one, other in zip(alone, several, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
     assert len({float(part.batch[0]) for step in alone for part in step}) == 8
 
 
@@ -86,11 +100,13 @@ def test_examples_without_one_common_number_are_refused(tensors):
         TensorExamples(*tensors)
 
 
-# -- one loop ----------------------------------------------------------------------------------------------------------------
+# -- one loop ------------------------------------------------------------------------------------------------
 
 
 def test_training_lowers_the_loss_and_is_deterministic_under_its_seed():
-    first, again, other = (fit(toy_network(), ToyTask(), replace(SHORT, epochs=20, seed=seed)) for seed in (0, 0, 1))
+    first, again, other = (
+        fit(toy_network(), ToyTask(), replace(SHORT, epochs=20, seed=seed)) for seed in (0, 0, 1)
+    )
     assert first.history[-1]["loss"] < 0.7 * first.history[0]["loss"] and first.history[-1]["accuracy"] > 0.6
     assert without_times(first.history) == without_times(again.history)
     assert same_tensors(tensors_of(first.network), tensors_of(again.network))
@@ -123,7 +139,8 @@ def test_evaluating_and_logging_more_often_changes_nothing():
 @given(batch=st.integers(2, 50), accumulate=st.integers(1, 5))
 @settings(max_examples=15)
 def test_a_batch_in_parts_gives_the_losses_and_weights_of_the_whole_batch(batch, accumulate):
-    # Adam divides by the gradient's own size, and so makes rounding as large as a step where a gradient is almost zero
+    # Adam divides by the gradient's own size, and so makes rounding as large as a step where a gradient is
+    # almost zero
     config = TrainingConfig(steps=5, batch=batch, optimizer="sgd", rate=0.5, log_every=1)
     whole = fit(toy_network(dropout=0), ToyTask(), config)
     parts = fit(toy_network(dropout=0), ToyTask(), replace(config, accumulate=min(accumulate, batch)))
@@ -149,7 +166,9 @@ def test_parts_count_by_their_weights():
     def weight(accumulate):
         network = torch.nn.Linear(1, 1)
         torch.nn.init.ones_(network.weight)
-        config = TrainingConfig(steps=1, batch=2, accumulate=accumulate, optimizer="sgd", rate=0.1, schedule="constant")
+        config = TrainingConfig(
+            steps=1, batch=2, accumulate=accumulate, optimizer="sgd", rate=0.1, schedule="constant"
+        )
         return fit(network, Weighted(), config).network.weight.item()
 
     assert weight(1) == pytest.approx(1 - 0.1 * 10 / 4) and weight(2) == pytest.approx(weight(1))
@@ -157,7 +176,17 @@ def test_parts_count_by_their_weights():
 
 def test_the_step_is_that_of_the_optimizer_written_by_hand():
     task, ours, theirs = ToyTask(), toy_network(dropout=0), toy_network(dropout=0)
-    config = TrainingConfig(steps=6, batch=9, optimizer="adamw", rate=0.01, weight_decay=0.1, schedule="linear", warmup=0.5, clip=0.5, seed=3)
+    config = TrainingConfig(
+        steps=6,
+        batch=9,
+        optimizer="adamw",
+        rate=0.01,
+        weight_decay=0.1,
+        schedule="linear",
+        warmup=0.5,
+        clip=0.5,
+        seed=3,
+    )
     fit(ours, task, config)
     # fused as in training; how a processor multiplies and adds is no part of the optimizer
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.01, weight_decay=0.1, fused=True)
@@ -290,10 +319,24 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("epochs", 0), ("steps", -1), ("batch", 0), ("accumulate", 0), ("accumulate", 9), ("rate", math.nan), ("rate", 0), ("warmup", 1.5),
-        ("clip", -1), ("ema", 1), ("keep", 0), ("seed", -1), ("workers", -1), ("patience", -1), ("log_every", -1), ("weight_decay", math.inf),
+        ("epochs", 0),
+        ("steps", -1),
+        ("batch", 0),
+        ("accumulate", 0),
+        ("accumulate", 9),
+        ("rate", math.nan),
+        ("rate", 0),
+        ("warmup", 1.5),
+        ("clip", -1),
+        ("ema", 1),
+        ("keep", 0),
+        ("seed", -1),
+        ("workers", -1),
+        ("patience", -1),
+        ("log_every", -1),
+        ("weight_decay", math.inf),
     ],
-)  # fmt: skip
+)
 def test_options_out_of_range_are_named(option, value):
     with pytest.raises(unn.DeclarationError, match=says("training", option)):
         fit(toy_network(), ToyTask(), replace(SHORT, **{option: value}))
@@ -333,7 +376,11 @@ def test_weights_that_are_not_finite_are_never_returned():
         fit(toy_network(), Last(), replace(SHORT, steps=1))
 
 
-@pytest.mark.parametrize("found", [{"step": 1.0}, {"loss": 1.0}, {3: 1.0}, {"accuracy": "high"}, {"accuracy": torch.zeros(2)}], ids=str)
+@pytest.mark.parametrize(
+    "found",
+    [{"step": 1.0}, {"loss": 1.0}, {3: 1.0}, {"accuracy": "high"}, {"accuracy": torch.zeros(2)}],
+    ids=str,
+)
 def test_metrics_need_names_of_their_own_and_numbers(found):
     class Odd(ToyTask):
         def evaluate(self, network):
@@ -343,7 +390,9 @@ def test_metrics_need_names_of_their_own_and_numbers(found):
         fit(toy_network(), Odd(), replace(SHORT, epochs=1))
 
 
-@pytest.mark.parametrize("change", [lambda loss: loss.expand(2), lambda loss: loss.detach(), lambda loss: 3.0])
+@pytest.mark.parametrize(
+    "change", [lambda loss: loss.expand(2), lambda loss: loss.detach(), lambda loss: 3.0]
+)
 def test_a_loss_must_be_one_number_that_depends_on_the_network(change):
     class Odd(ToyTask):
         def loss(self, network, batch):

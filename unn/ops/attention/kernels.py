@@ -45,7 +45,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
     """
     _check(query, key, value, mask)
     if kernel not in _KERNELS and kernel not in _CHOICES:
-        raise ObservationError(f"attention: unknown kernel {kernel!r}.{suggest(kernel, [*kernel_names(), *_CHOICES])}")
+        raise ObservationError(
+            f"attention: unknown kernel {kernel!r}.{suggest(kernel, [*kernel_names(), *_CHOICES])}"
+        )
     if not value.numel():
         # keep the result in the autograd graph
         return value + 0 * (query.sum() + key.sum())
@@ -132,9 +134,13 @@ _COLD_CACHE_FACTOR = 1.4
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
     shapes = [tuple(x.shape) for x in (query, key, value)]
     if query.ndim != 4 or value.ndim != 4 or key.shape != query.shape or value.shape[:3] != query.shape[:3]:
-        raise ObservationError(f"attention: query, key and value need shape (batch, heads, nodes, width), got {shapes}.")
+        raise ObservationError(
+            f"attention: query, key and value need shape (batch, heads, nodes, width), got {shapes}."
+        )
     if query.shape[2] != mask.count:
-        raise ObservationError(f"attention: the mask has {mask.count} nodes, but the query has {query.shape[2]}.")
+        raise ObservationError(
+            f"attention: the mask has {mask.count} nodes, but the query has {query.shape[2]}."
+        )
     if len({(x.dtype, x.device) for x in (query, key, value)}) > 1:
         dtypes = [(x.dtype, str(x.device)) for x in (query, key, value)]
         raise ObservationError(f"attention: query, key and value differ in dtype or device: {dtypes}.")
@@ -187,14 +193,26 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
     def make() -> Any:
         allowed = mask.dense(device)[order][:, order]
         # compiled code indexes the mask by position
-        return create_block_mask(lambda b, h, i, j: allowed[i, j], None, None, mask.count, mask.count, device=str(device))
+        return create_block_mask(
+            lambda b, h, i, j: allowed[i, j], None, None, mask.count, mask.count, device=str(device)
+        )
 
     blocks = mask.kept("blocks", device, make)
-    run: Any = flex_attention if device.type == "cpu" else mask.kept("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
+    run: Any = (
+        flex_attention
+        if device.type == "cpu"
+        else mask.kept("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
+    )
     q, k, v = (x.index_select(2, order) for x in (query, key, value))
     out: Tensor = run(q, k, v, block_mask=blocks)
     return out.index_select(2, inverse)
 
 
 _CHOICES = ("auto", "estimated")
-_KERNELS: dict[str, Kernel] = {"dense": _dense, "relational": _relational, "packed": _packed, "sparse": _sparse, "blocks": _blocks}
+_KERNELS: dict[str, Kernel] = {
+    "dense": _dense,
+    "relational": _relational,
+    "packed": _packed,
+    "sparse": _sparse,
+    "blocks": _blocks,
+}

@@ -46,7 +46,12 @@ class AttentionMask:
         Raises:
             ObservationError: if the matrix is not a square boolean tensor.
         """
-        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype != torch.bool:
+        if (
+            not isinstance(matrix, Tensor)
+            or matrix.ndim != 2
+            or matrix.shape[0] != matrix.shape[1]
+            or matrix.dtype != torch.bool
+        ):
             is_tensor = isinstance(matrix, Tensor)
             got = f"{tuple(matrix.shape)} and {matrix.dtype}" if is_tensor else type(matrix).__name__
             raise ObservationError(f"attention: a mask needs shape (nodes, nodes) and dtype bool, got {got}.")
@@ -109,9 +114,15 @@ class AttentionMask:
 
         def make() -> tuple[Tensor, Tensor]:
             if not self.count:
-                return torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, dtype=torch.int64, device=device)
+                return torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(
+                    0, dtype=torch.int64, device=device
+                )
             # the matrix need not be symmetric
-            order = torch.from_numpy(csgraph.reverse_cuthill_mckee(self.adjacency.matrix.tocsr(), symmetric_mode=False).astype(np.int64))
+            order = torch.from_numpy(
+                csgraph.reverse_cuthill_mckee(self.adjacency.matrix.tocsr(), symmetric_mode=False).astype(
+                    np.int64
+                )
+            )
             return order.to(device), order.argsort().to(device)
 
         return self._cached("order", device, make)
@@ -135,4 +146,3 @@ class AttentionMask:
 
     def __repr__(self) -> str:
         return f"AttentionMask({self.count} nodes, {self.entries} entries, at most {self.widest} in a row)"
-

@@ -81,8 +81,12 @@ class Size:
         """The size of a call."""
         device = query.device
         autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-        gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        copies, width, values = (_power_of_two(n) for n in (query.shape[:2].numel(), query.shape[3], value.shape[3]))
+        gradients = torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad
+        )
+        copies, width, values = (
+            _power_of_two(n) for n in (query.shape[:2].numel(), query.shape[3], value.shape[3])
+        )
         return cls(copies, width, values, query.dtype, device, gradients, torch.get_num_threads(), autocast)
 
 
@@ -115,10 +119,16 @@ def candidates_of(estimates: Mapping[str, float]) -> list[str]:
     """
     order = sorted(estimates, key=estimates.__getitem__)
     least = estimates[order[0]]
-    return [name for name in order if name == order[0] or (least >= WORTHWHILE and estimates[name] <= HOPELESS * least)]
+    return [
+        name
+        for name in order
+        if name == order[0] or (least >= WORTHWHILE and estimates[name] <= HOPELESS * least)
+    ]
 
 
-def fastest_kernel(runs: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]], size: Size, *given: Tensor) -> str:
+def fastest_kernel(
+    runs: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]], size: Size, *given: Tensor
+) -> str:
     """Measure kernels on the inputs of a call, with derivatives if the call has them.
 
     The trial needs the memory of one call of each kernel. It runs in a separate thread, in which no mode
@@ -136,7 +146,10 @@ def fastest_kernel(runs: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]
     inference = torch.is_inference_mode_enabled()
 
     def trial() -> str:
-        with torch.inference_mode(inference), torch.autocast("cpu", size.autocast, enabled=size.autocast is not None):
+        with (
+            torch.inference_mode(inference),
+            torch.autocast("cpu", size.autocast, enabled=size.autocast is not None),
+        ):
             return fastest({name: _one_call(run, size.gradients, given) for name, run in runs.items()})
 
     with ThreadPoolExecutor(1) as thread:
@@ -176,7 +189,9 @@ def _finishes(run: Run) -> bool:
     return True
 
 
-def _one_call(run: Callable[[Tensor, Tensor, Tensor], Tensor], gradients: bool, given: tuple[Tensor, ...]) -> Run:
+def _one_call(
+    run: Callable[[Tensor, Tensor, Tensor], Tensor], gradients: bool, given: tuple[Tensor, ...]
+) -> Run:
     """Attention, and its derivatives if needed, on inputs with the memory layout of the given ones."""
     query, key, value = (x.detach() for x in given)
 

@@ -97,7 +97,8 @@ class Term:
     Attributes:
         queries: query of each pair; scores have the shape in which it broadcasts with the keys.
         keys: key of each pair.
-        hidden: mask of pairs that are excluded or in other terms, as the scores of one example; None for none.
+        hidden: mask of pairs that are excluded or in other terms, as the scores of one example; None for
+            none.
     """
 
     queries: Window | NodeList
@@ -268,7 +269,9 @@ def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[s
     assert large.layout is not None and small.layout is not None
     groups = small.layout.groups
     extra = len(wide.sizes) - groups
-    narrow = Window(narrow.offset, narrow.sizes[:groups] + (1,) * extra, narrow.strides[:groups] + (0,) * extra, count)
+    narrow = Window(
+        narrow.offset, narrow.sizes[:groups] + (1,) * extra, narrow.strides[:groups] + (0,) * extra, count
+    )
     # the memory order of the larger side's axes
     order = np.argsort(large.layout.order)
     free = tuple(1 + int(k) for k, letter in enumerate(order) if letter >= groups)

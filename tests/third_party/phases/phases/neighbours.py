@@ -29,7 +29,11 @@ class NeighboursEngine(Engine):
     one_size = True
 
     def refusal(self, graph: Any) -> str:
-        real = [name for name, variable in graph.variables.items() if type(variable.regularizer).__name__ == "Ball"]
+        real = [
+            name
+            for name, variable in graph.variables.items()
+            if type(variable.regularizer).__name__ == "Ball"
+        ]
         return f"the distance of values of {real[0]!r} is not defined" if real else ""
 
     def build(self, graph: Any, options: NeighboursOptions, sizes: Any) -> Any:

@@ -33,7 +33,10 @@ class Neighbours(ConditionalModel):
 
         def draw(batch, generators):
             weights = self.log_kernels(batch.rows, batch.numbers).softmax(1)
-            draws = [torch.multinomial(w, 1, generator=g) for w, g in zip(weights, generators or [None] * len(weights))]
+            draws = [
+                torch.multinomial(w, 1, generator=g)
+                for w, g in zip(weights, generators or [None] * len(weights))
+            ]
             return torch.where(batch.numbers, batch.rows, self.memory[torch.cat(draws)])
 
         return draw

@@ -25,7 +25,8 @@ class WavesProblem(DeclaredProblem):
     config = WavesConfig
     defaults = {
         "denoiser": Defaults(
-            DenoiserOptions(width=16, depth=2, heads=2, embedding="array"), TrainingConfig(steps=100, batch=32)
+            DenoiserOptions(width=16, depth=2, heads=2, embedding="array"),
+            TrainingConfig(steps=100, batch=32),
         )
     }
 
@@ -44,7 +45,10 @@ class WavesProblem(DeclaredProblem):
         import torch
 
         angle = 6.2832 * torch.rand(count, 1, generator=generator)
-        return {"x": torch.sin(angle + torch.arange(config.points)), "phase": torch.cat([angle.sin(), angle.cos()], 1)}
+        return {
+            "x": torch.sin(angle + torch.arange(config.points)),
+            "phase": torch.cat([angle.sin(), angle.cos()], 1),
+        }
 
     def observed(self, config: WavesConfig, count: int, generator: Any, sizes: Any) -> dict[str, Any]:
         import torch
