@@ -119,7 +119,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
     else:
         assert engine in refused(capsys, "sample", tmp_path / "run")
     if "infer" in answers and given_text:
-        want = {"digits": "label", "hopfield": "x", "sudoku": "X"}.get(name)
+        want = {"digits": "label", "sudoku": "X"}.get(name)
         if want:
             data = json.loads(
                 printed(capsys, "infer", tmp_path / "run", "--given", given_text, "--want", want, "--json")

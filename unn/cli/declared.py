@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
@@ -313,8 +314,15 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
             )
 
     def _can_serve(self, config: Any, name: str) -> bool:
+        """Whether an engine serves the problem with the options that differ from their defaults."""
+        usual = type(config)()
         try:
-            return bool(self.verdict_of(config, load_engine(name)))
+            changed = {
+                option.name: getattr(config, option.name)
+                for option in fields(self.config)
+                if getattr(config, option.name) != getattr(usual, option.name)
+            }
+            return bool(self.verdict_of(self.config_for(name)(**changed), load_engine(name)))
         except UnnError:
             return False
 
@@ -525,9 +533,10 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         query = "sample" if capability is CanSample else "infer"
         able = []
         for name in engine_names():
-            engine = load_engine(name)
-            if query in engine.answers and self.verdict_of(run.config, engine):
-                able.append(name)
+            # a broken engine must not disable the others
+            with contextlib.suppress(UnnError):
+                if query in load_engine(name).answers and self._can_serve(run.config, name):
+                    able.append(name)
         others = f" Engines of this problem that do: {', '.join(able)}." if able else ""
         return f"{run.folder}: engine {run.config.engine!r} {what}.{others}"
 
