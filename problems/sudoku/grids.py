@@ -191,9 +191,9 @@ def coverage(samples: Tensor, possible: Tensor) -> dict[str, float]:
         possible: all completions of the given cells, shape ``(grids, n, n)``.
 
     Returns:
-        valid: fraction of samples that are possible; kl: divergence of their frequencies from uniform, in
-            nats;
-        expected_kl: mean divergence of as many uniform draws (to first order).
+        Three figures: valid, the fraction of samples that are possible; kl, the divergence of their
+        frequencies from uniform, in nats; expected_kl, the mean divergence of as many uniform draws (to first
+        order).
     """
     same = (samples.flatten(1)[:, None] == possible.flatten(1)[None]).all(2)
     hits = same.sum(0).double()

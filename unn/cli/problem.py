@@ -56,10 +56,8 @@ class Problem(ABC):
     """A problem on the command line, with a network of its own.
 
     Problems that any engine can serve derive from ``DeclaredProblem`` instead. A package adds a problem by an
-    entry
-    point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods suffice for
-        all
-    commands; the others have defaults.
+    entry point: ``[project.entry-points."unn.problems"]`` with ``name = "module:Class"``. Three methods
+    suffice for all commands; the others have defaults.
 
     Attributes:
         name: name on the command line.

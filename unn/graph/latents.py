@@ -23,10 +23,8 @@ def contract_latents(
     neighbours.
 
     Two observable nodes interact if they do in the graph, or if a path between them has latent nodes only in
-    its
-    interior: these are the edges that remain when latent variables are eliminated, as in summing them out.
-        The
-    result has no energy, and no constraint of the graph.
+    its interior: these are the edges that remain when latent variables are eliminated, as in summing them
+    out. The result has no energy, and no constraint of the graph.
 
     Args:
         graph: declaration.
