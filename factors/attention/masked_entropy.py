@@ -67,8 +67,7 @@ class MaskedEntropy(Entropy):
 
     def row_value(self, x: Tensor) -> Tensor:
         # derivatives of -x log x are set to 0 at 0, as along a face: infinite ones, even if masked later,
-        # make
-        # second derivatives NaN
+        # make second derivatives NaN
         positive = x > 0
         return super().row_value(torch.where(positive, x, 1))
 

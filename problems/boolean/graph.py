@@ -10,19 +10,23 @@ import torch
 from torch import Tensor
 
 import unn
-from factors import Depends
+from factors import Depends, Multilinear
 
 _DRAWS = 64
 """Number of random circuits to choose from."""
 
 
-def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
+def declare(depth: int, intermediate: bool, energy: bool = False) -> unn.FactorGraph:
     """The graph: a variable for each layer, the inputs first; without intermediate variables the output
     depends on all inputs.
+
+    With an energy, each gate has a learned weight for each of its inputs and a learned threshold. AND and OR
+    are threshold functions, so that such a gate can be either.
 
     Args:
         depth: number of layers of gates.
         intermediate: declare the outputs of all gates as variables.
+        energy: couple inputs and outputs of gates by learned weights, for coordinate descent.
     """
     g = unn.FactorGraph("boolean", two=2, **{f"n{layer}": 2 ** (depth - layer) for layer in range(depth + 1)})
     layers = [
@@ -36,7 +40,22 @@ def declare(depth: int, intermediate: bool) -> unn.FactorGraph:
             g.factor(Depends(outputs["i"], inputs["(i two)"], ordered="i two"))
         else:
             g.factor(Depends(outputs["o"], inputs["i"], ordered="o i"))
+        if energy:
+            _couple(g, inputs, outputs, intermediate)
     return g
+
+
+def _couple(g: unn.FactorGraph, inputs: unn.Variable, outputs: unn.Variable, gates: bool) -> None:
+    """Add learned weights and thresholds of the outputs of a layer."""
+    (source,), (target,) = inputs.axes, outputs.axes
+    threshold = g.parameter(f"b_{outputs.name}", target, init="zeros")
+    g.factor(Multilinear(threshold["i"], outputs["i"]))
+    if gates:
+        weight = g.parameter(f"W_{outputs.name}", f"{target} two")
+        g.factor(Multilinear(weight["i t"], outputs["i"], inputs["(i t)"]))
+    else:
+        weight = g.parameter(f"W_{outputs.name}", f"{target} {source}")
+        g.factor(Multilinear(weight["o i"], outputs["o"], inputs["i"]))
 
 
 @cache

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    DescentOptions,
+    Query,
+    TrainingConfig,
+    check_ranges,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +31,14 @@ class BooleanConfig:
         layers: Number of layers of gates; there are 2 ** layers inputs.
         gates: Seed that chooses AND and OR gates.
         intermediate: Declare the outputs of all gates as variables.
+        energy: Couple the inputs and outputs of gates by learned weights, as coordinate descent needs.
         examples: Number of training examples; 0 for an infinite stream.
     """
 
     layers: int = 3
     gates: int = 0
     intermediate: bool = True
+    energy: bool = False
     examples: int = 0
 
 
@@ -48,6 +58,11 @@ class BooleanProblem(DeclaredProblem):
             ),
             TrainingConfig(steps=400, evaluate_every=400, batch=32, rate=4e-3, clip=1.0, ema=0.98),
         ),
+        "descent": Defaults(
+            DescentOptions(),
+            TrainingConfig(steps=2000, evaluate_every=2000, batch=64, rate=3e-2, clip=1.0),
+            {"energy": True},
+        ),
     }
 
     def check(self, config: BooleanConfig) -> None:
@@ -66,7 +81,7 @@ class BooleanProblem(DeclaredProblem):
         """The graph."""
         from .graph import declare
 
-        return declare(config.layers, config.intermediate)
+        return declare(config.layers, config.intermediate, config.energy)
 
     def generate(
         self, config: BooleanConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]

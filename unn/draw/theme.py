@@ -47,9 +47,8 @@ class Theme:
 
 
 # The hues of Okabe and Ito (2008) with lightness and chroma moved, until each stands out from the background
-# and the smallest
-# distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision (Machado et al.,
-# 2009), is as large as it gets.
+# and the smallest distance in CIELAB between any two, as seen with normal, protan, deutan and tritan vision
+# (Machado et al., 2009), is as large as it gets.
 LIGHT = Theme(
     name="light",
     background="#FFFFFF",
