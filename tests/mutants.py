@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         "a variable that occurs twice receives one message only",
         "factors/energies/multilinear.py",
-        "for place in places[1:]:",
-        "for place in places[2:]:",
+        "for position in positions[1:]:",
+        "for position in positions[2:]:",
         "tests/factors/energies/test_multilinear.py tests/unn/descent/test_inference.py",
     ),
     Mutant(
@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "degree two counts as bounded",
         "unn/graph/boundedness.py",
-        "fall[f] not in (0, 1) and",
-        "fall[f] not in (0, 1, 2) and",
+        "decrease[f] not in (0, 1) and",
+        "decrease[f] not in (0, 1, 2) and",
         "tests/unn/graph/test_boundedness.py",
     ),
     Mutant(

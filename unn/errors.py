@@ -96,11 +96,11 @@ def is_whole(value: object, least: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def whole_number(what: str, value: object, least: int, error: type[UnnError] = DeclarationError) -> None:
+def whole_number(name: str, value: object, least: int, error: type[UnnError] = DeclarationError) -> None:
     """Check that a value is an integer of at least ``least``.
 
     Args:
-        what: argument and its owner, for the message, such as "denoiser: width".
+        name: argument and its owner, for the message, such as "denoiser: width".
         value: the argument.
         least: smallest valid value.
         error: class of the error.
@@ -109,4 +109,4 @@ def whole_number(what: str, value: object, least: int, error: type[UnnError] = D
         UnnError: an error of this class otherwise.
     """
     if not is_whole(value, least):
-        raise error(f"{what} must be a whole number >= {least}, got {value!r}.")
+        raise error(f"{name} must be a whole number >= {least}, got {value!r}.")

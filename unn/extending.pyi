@@ -61,9 +61,9 @@ from .graph.interactions import Shapes as Shapes
 from .graph.interactions import clique_relations as clique_relations
 from .graph.interactions import listed_relation as listed_relation
 from .graph.interactions import node_axis_count as node_axis_count
+from .graph.interactions import ordered_letters_of as ordered_letters_of
 from .graph.interactions import product_relations as product_relations
 from .graph.interactions import term_relation as term_relation
-from .graph.interactions import told_apart as told_apart
 from .graph.patterns import Pattern as Pattern
 from .graph.patterns import parse_pattern as parse_pattern
 from .graph.sizes import LetterSizes as LetterSizes

@@ -80,7 +80,7 @@ class AttentionMessages(FusedMessages):
         self._static: dict[str, Tensor] = {}
         self._cache: dict[str, tuple[Stamp, Tensor]] = {}
         self._included: dict[str, dict[str, Tensor]] = {}
-        self._places: dict[str, tuple[Tensor, Tensor]] = {}
+        self._positions: dict[str, tuple[Tensor, Tensor]] = {}
         self._values: Values = {}
         self._versions: Mapping[str, int] = {}
 
@@ -105,7 +105,7 @@ class AttentionMessages(FusedMessages):
 
     def branch(self) -> AttentionMessages:
         branch = AttentionMessages(self._fusion, self._batch, self._inferred)
-        branch._static, branch._places = dict(self._static), self._places
+        branch._static, branch._positions = dict(self._static), self._positions
         return branch
 
     def _to_weights(self, cache: bool) -> Tensor | None:
@@ -204,7 +204,7 @@ class AttentionMessages(FusedMessages):
         change = (rows if before is None else rows - before).view(-1, message.shape[-1])
         # the derivative of index_put_ copies no gradient, that of index_add_ into a view does
         add = message.index_put_ if fresh else message.index_put
-        changed: Tensor = add(self._places_of_rows(source), change.to(message.dtype), accumulate=True)
+        changed: Tensor = add(self._positions_of_rows(source), change.to(message.dtype), accumulate=True)
         return changed
 
     def _projected_rows(self, role: str, source: str) -> Tensor:
@@ -221,15 +221,15 @@ class AttentionMessages(FusedMessages):
         self._cache[key] = stamp, projection
         return projection
 
-    def _places_of_rows(self, source: str) -> tuple[Tensor, Tensor]:
+    def _positions_of_rows(self, source: str) -> tuple[Tensor, Tensor]:
         """Indices of the inferred rows along the batch axis, with heads, and along the positions."""
-        if source not in self._places:
+        if source not in self._positions:
             element, position = self._inferred[source].rows
             heads = self._fusion.heads
             head = torch.arange(heads, device=position.device)
             first = element[:, None] * heads + head
-            self._places[source] = first.flatten(), position.repeat_interleave(heads)
-        return self._places[source]
+            self._positions[source] = first.flatten(), position.repeat_interleave(heads)
+        return self._positions[source]
 
     def _by_head(self, role: str) -> Tensor | None:
         """Value of a variable with heads in the batch axis; None if absent."""

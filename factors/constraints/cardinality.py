@@ -9,7 +9,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError, whole_number
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, clique_relations, told_apart
+from unn.graph.interactions import Relation, Shapes, clique_relations, ordered_letters_of
 from unn.graph.structure import parse_letters
 from unn.graph.views import checked_views, refuse_shifted_splits
 from unn.regularizers.base import batch_sum
@@ -106,7 +106,7 @@ class Cardinality(Constraint):
         return clique_relations(self, self.each, shapes)
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references)
+        return ordered_letters_of(self.references)
 
     def formula(self) -> str:
         groups = f" for each {' '.join(self.each)}" if self.each else ""

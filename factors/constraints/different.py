@@ -10,7 +10,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, node_dimensions, product_relations, told_apart
+from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_letters_of, product_relations
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.regularizers import Elementwise, Simplex
@@ -131,7 +131,7 @@ class Different(Constraint):
         return product_relations(self, shapes)
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references)
+        return ordered_letters_of(self.references)
 
     def formula(self) -> str:
         one, other = self.references

@@ -11,7 +11,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, told_apart
+from unn.graph.interactions import Relation, Shapes, ordered_letters_of
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
 from unn.ops.contraction import BATCH, contraction
@@ -93,7 +93,7 @@ class SumOfProducts(Constraint):
         return []
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references)
+        return ordered_letters_of(self.references)
 
     def formula(self) -> str:
         result, *operands = self.references

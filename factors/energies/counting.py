@@ -13,7 +13,7 @@ from torch import Tensor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, term_relation, told_apart
+from unn.graph.interactions import Relation, Shapes, ordered_letters_of, term_relation
 from unn.graph.patterns import Pattern
 from unn.graph.structure import parse_letters
 from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
@@ -109,7 +109,7 @@ class CountEnergy(WeightedEnergy):
             message = 2 * (shares - counts) + (2 * self.equals - 1)
         message = message[(..., *[None] * len(self._inside))]
         message = message * self.scale(values, message.ndim - 1)
-        inverse = [1 + self._order.index(place) for place in range(len(self._order))]
+        inverse = [1 + self._order.index(position) for position in range(len(self._order))]
         extents = tuple(x.shape[1:]) if x is not None else shape
         if extents is None:
             raise DeclarationError(
@@ -140,7 +140,7 @@ class CountEnergy(WeightedEnergy):
         return [term_relation(self, one, other, shapes)]
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references[:2])
+        return ordered_letters_of(self.references[:2])
 
     def formula(self) -> str:
         groups = f" for each {' '.join(self.each)}" if self.each else ""
@@ -150,7 +150,7 @@ class CountEnergy(WeightedEnergy):
         """Contribution of each unit, shape ``(batch, *each, *units)``."""
         sizes = self.letter_sizes({self._target: tuple(x.shape[1:])})
         entries = view(x, self.pattern, sizes, self._starts, self.indices)
-        entries = entries.permute(0, *(1 + place for place in self._order))
+        entries = entries.permute(0, *(1 + position for position in self._order))
         return entries.flatten(-len(self._inside)).sum(-1) if self._inside else entries
 
     def _counts(self, shares: Tensor) -> Tensor:

@@ -141,9 +141,9 @@ class Directed(EnergyFactor):
         return t
 
 
-def _untied(array: Variable | Constant, place: int) -> Reference:
+def _untied(array: Variable | Constant, position: int) -> Reference:
     """Reference all axes by distinct letters, so that this factor ties none of them."""
-    return array[" ".join(f"x{place}_{k}" for k in range(len(array.axes)))]
+    return array[" ".join(f"x{position}_{k}" for k in range(len(array.axes)))]
 
 
 def growth_of(module: nn.Module) -> int | None:

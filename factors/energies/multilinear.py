@@ -16,7 +16,7 @@ from torch import Tensor
 from unn.errors import DeclarationError, suggest
 from unn.graph.arrays import Constant, Parameter, Reference, Variable
 from unn.graph.factor import Products, SharedMessages, Values
-from unn.graph.interactions import Relation, Shapes, product_relations, told_apart
+from unn.graph.interactions import Relation, Shapes, ordered_letters_of, product_relations
 from unn.graph.sizes import LetterSizes
 from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
 from unn.ops.contraction import BATCH, Contraction, contraction
@@ -34,7 +34,7 @@ class _Shared:
     letters: tuple[str, ...]
 
     @property
-    def places(self) -> tuple[int, int]:
+    def positions(self) -> tuple[int, int]:
         return self.variable, self.parameter
 
 
@@ -77,15 +77,15 @@ class Multilinear(SharedMessages):
         )
         self._direct = [r.pattern.plain and shifted.isdisjoint(r.letters) for r in references]
         self._starts = starts_of(references)
-        self._places = {
+        self._positions = {
             name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables
         }
-        places = range(len(references))
-        self._others = [[k for k in places if k != place] for place in places]
+        positions = range(len(references))
+        self._others = [[k for k in positions if k != position] for position in positions]
         self._has_constants = any(isinstance(r.array, Constant) for r in references)
         self._variable_flags: dict[int | None, tuple[bool, ...]] = {
-            place: tuple(k != place and isinstance(r.array, Variable) for k, r in enumerate(references))
-            for place in (None, *places)
+            position: tuple(k != position and isinstance(r.array, Variable) for k, r in enumerate(references))
+            for position in (None, *positions)
         }
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
@@ -111,13 +111,13 @@ class Multilinear(SharedMessages):
         return -run(self._with_condition(operands, values, sizes))
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
-        places = self._places[target]
+        positions = self._positions[target]
         if shape is None and target in values:
             shape = tuple(values[target].shape[1:])
         sizes = self._letter_sizes(values, target, shape)
-        total = self._message(places[0], values, sizes, shape)
-        for place in places[1:]:
-            total = total + self._message(place, values, sizes, shape)
+        total = self._message(positions[0], values, sizes, shape)
+        for position in positions[1:]:
+            total = total + self._message(position, values, sizes, shape)
         return total
 
     def message_sharing(
@@ -133,29 +133,31 @@ class Multilinear(SharedMessages):
                 x,
                 self._contraction_of(shared)([x, values[self.references[shared.parameter].array.name]]),
             )
-        place = self._places[target][0]
-        run = self._contraction_after(shared, place, self._flags(place, values))
+        position = self._positions[target][0]
+        run = self._contraction_after(shared, position, self._flags(position, values))
         return run(
             [
                 kept[1],
                 *(
                     values[self.references[k].array.name]
-                    for k in self._others[place]
-                    if k not in shared.places
+                    for k in self._others[position]
+                    if k not in shared.positions
                 ),
             ]
         )
 
     def message_rows(self, target: str, values: Values, rows: tuple[Tensor, ...]) -> Tensor | None:
-        place = self._places[target][0]
-        letters = self.references[place].letters
+        position = self._positions[target][0]
+        letters = self.references[position].letters
         along, rest = letters[: len(rows) - 1], letters[len(rows) - 1 :]
-        if not (self._plain and self._condition is None and self.affine_in(target) and self._others[place]):
+        if not (
+            self._plain and self._condition is None and self.affine_in(target) and self._others[position]
+        ):
             return None
-        flags = self._flags(place, values)
+        flags = self._flags(position, values)
         operands: list[Tensor] = []
         patterns: list[tuple[str, ...]] = []
-        for k in self._others[place]:
+        for k in self._others[position]:
             own = self.references[k].letters
             x = values[self.references[k].array.name]
             if not flags[k] and not set(along) & set(own):
@@ -173,7 +175,7 @@ class Multilinear(SharedMessages):
             self._plain and self._condition is None and self.affine_in(target) and self.affine_in(source)
         ):
             return False
-        there, here = (self.references[self._places[name][0]].letters for name in (target, source))
+        there, here = (self.references[self._positions[name][0]].letters for name in (target, source))
         others = [r for r in self.references if r.array.name not in (target, source)]
         aligned = there[:count] == here[:count] and not set(here[:count]) & set(here[count:] + there[count:])
         return aligned and all(
@@ -181,10 +183,10 @@ class Multilinear(SharedMessages):
         )
 
     def affine_in(self, target: str) -> bool:
-        return len(self._places[target]) == 1
+        return len(self._positions[target]) == 1
 
     def degree(self, names: Collection[str]) -> int:
-        return sum(len(self._places[name]) for name in names if name in self._places)
+        return sum(len(self._positions[name]) for name in names if name in self._positions)
 
     def keeps(self, index: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_] | None:
         if self._condition is None:
@@ -201,7 +203,7 @@ class Multilinear(SharedMessages):
             if self._condition is None or self._condition[1] == "!="
             else {self._condition[0], self._condition[2]}
         )
-        return told_apart(self.references) | compared
+        return ordered_letters_of(self.references) | compared
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)
@@ -215,18 +217,22 @@ class Multilinear(SharedMessages):
             if axis in sizes and len(dim.letters) == 1 and dim.index is None
         }
         for constants in (False, True):
-            for place in (None, *range(len(self.references))):
-                if place is not None and len(self.references) == 1 and self._condition is None:
+            for position in (None, *range(len(self.references))):
+                if position is not None and len(self.references) == 1 and self._condition is None:
                     continue
                 batched = tuple(
-                    k != place
+                    k != position
                     and (isinstance(r.array, Variable) or (constants and isinstance(r.array, Constant)))
                     for k, r in enumerate(self.references)
                 )
-                self._contraction(place, batched, typical)
-                if self._shared is not None and place is not None and place not in self._shared.places:
+                self._contraction(position, batched, typical)
+                if (
+                    self._shared is not None
+                    and position is not None
+                    and position not in self._shared.positions
+                ):
                     self._contraction_of(self._shared)
-                    self._contraction_after(self._shared, place, batched)
+                    self._contraction_after(self._shared, position, batched)
 
     def product(self) -> str:
         return self.where or ""
@@ -245,7 +251,7 @@ class Multilinear(SharedMessages):
             len(self.variables) < 3
             or not self._plain
             or self._condition is not None
-            or any(len(places) > 1 for places in self._places.values())
+            or any(len(positions) > 1 for positions in self._positions.values())
         ):
             return None
         for parameter, weights in enumerate(self.references):
@@ -271,69 +277,69 @@ class Multilinear(SharedMessages):
     def _contraction_of(self, shared: _Shared) -> Contraction:
         """Contraction that computes the shared product."""
         if self._product is None:
-            variable, parameter = (self.references[k].letters for k in shared.places)
+            variable, parameter = (self.references[k].letters for k in shared.positions)
             self._product = contraction(((BATCH, *variable), parameter), (BATCH, *shared.letters))
         return self._product
 
-    def _contraction_after(self, shared: _Shared, place: int, batched: tuple[bool, ...]) -> Contraction:
+    def _contraction_after(self, shared: _Shared, position: int, batched: tuple[bool, ...]) -> Contraction:
         """Contraction that computes a message from the shared product and the other operands."""
-        compiled = self._contractions_after.get((place, batched))
+        compiled = self._contractions_after.get((position, batched))
         if compiled is None:
-            others = [k for k in self._others[place] if k not in shared.places]
+            others = [k for k in self._others[position] if k not in shared.positions]
             patterns = [((BATCH,) if batched[k] else ()) + self.references[k].letters for k in others]
             compiled = contraction(
-                ((BATCH, *shared.letters), *patterns), (BATCH, *self.references[place].letters)
+                ((BATCH, *shared.letters), *patterns), (BATCH, *self.references[position].letters)
             )
-            self._contractions_after[place, batched] = compiled
+            self._contractions_after[position, batched] = compiled
         return compiled
 
     def _message(
-        self, place: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None
+        self, position: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None
     ) -> Tensor:
-        operands = [self._operand(k, values, sizes) for k in self._others[place]]
+        operands = [self._operand(k, values, sizes) for k in self._others[position]]
         operands = self._with_condition(operands, values, sizes)
-        pattern = self.references[place].pattern
+        pattern = self.references[position].pattern
         if operands:
-            message = self._contraction(place, self._flags(place, values))(operands)
+            message = self._contraction(position, self._flags(position, values))(operands)
         else:
             like = next(iter(values.values()), torch.empty(()))
             message = like.new_ones([1] * (1 + len(pattern.letters)))
-        if self._direct[place]:
+        if self._direct[position]:
             return message
         if shape is None:
             raise DeclarationError(
-                f"factor {self.name!r}: the message to {self.references[place]} needs the target's shape."
+                f"factor {self.name!r}: the message to {self.references[position]} needs the target's shape."
             )
         return adjoint(message, pattern, sizes, self._starts, shape, self.indices)
 
-    def _flags(self, place: int | None, values: Values) -> tuple[bool, ...]:
+    def _flags(self, position: int | None, values: Values) -> tuple[bool, ...]:
         """Flags of operands with a batch axis; false for the target."""
         if not self._has_constants:
-            return self._variable_flags[place]
-        return tuple(k != place and self._batched(r, values) for k, r in enumerate(self.references))
+            return self._variable_flags[position]
+        return tuple(k != position and self._batched(r, values) for k, r in enumerate(self.references))
 
     def _contraction(
-        self, place: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None
+        self, position: int | None, batched: tuple[bool, ...], typical: LetterSizes | None = None
     ) -> Contraction:
-        key = (place, batched)
+        key = (position, batched)
         compiled = self._contractions.get(key)
         if compiled is None:
             operands = tuple(
                 ((BATCH,) if flag else ()) + r.letters
                 for k, (r, flag) in enumerate(zip(self.references, batched, strict=True))
-                if k != place
+                if k != position
             )
             if self._condition is not None:
                 operands += ((self._condition[0], self._condition[2]),)
-            result = (BATCH,) if place is None else (BATCH, *self.references[place].letters)
+            result = (BATCH,) if position is None else (BATCH, *self.references[position].letters)
             compiled = contraction(operands, result, typical)
             self._contractions[key] = compiled
         return compiled
 
-    def _operand(self, place: int, values: Values, sizes: LetterSizes) -> Tensor:
-        reference = self.references[place]
+    def _operand(self, position: int, values: Values, sizes: LetterSizes) -> Tensor:
+        reference = self.references[position]
         x = values[reference.array.name]
-        if self._direct[place]:
+        if self._direct[position]:
             return x
         return view(x, reference.pattern, sizes, self._starts, self.indices)
 

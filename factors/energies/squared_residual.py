@@ -10,7 +10,7 @@ from torch import Tensor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, term_relation, told_apart
+from unn.graph.interactions import Relation, Shapes, ordered_letters_of, term_relation
 from unn.graph.sizes import LetterSizes
 from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
 from unn.ops.contraction import BATCH, contraction
@@ -79,15 +79,15 @@ class SquaredResidual(WeightedEnergy):
         x = values[target]
         sizes = self._letter_sizes(values)
         total: Tensor | None = None
-        for place, reference in enumerate(self._equation):
+        for position, reference in enumerate(self._equation):
             if reference.array.name != target:
                 continue
-            if place == 0:
+            if position == 0:
                 received = pull
             else:
-                others = [k for k in range(1, len(views)) if k != place]
+                others = [k for k in range(1, len(views)) if k != position]
                 letters = (self._letters[0], *(self._letters[k] for k in others))
-                received = contraction(letters, self._letters[place])([-pull, *(views[k] for k in others)])
+                received = contraction(letters, self._letters[position])([-pull, *(views[k] for k in others)])
             term = adjoint(received, reference.pattern, sizes, self._starts, tuple(x.shape[1:]), self.indices)
             total = term if total is None else total + term
         assert total is not None
@@ -105,7 +105,7 @@ class SquaredResidual(WeightedEnergy):
         ]
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self._equation)
+        return ordered_letters_of(self._equation)
 
     def formula(self) -> str:
         result, *operands = self._equation

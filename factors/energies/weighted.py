@@ -13,7 +13,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.interactions import Relation, Shapes, product_relations, told_apart
+from unn.graph.interactions import Relation, Shapes, ordered_letters_of, product_relations
 from unn.graph.sizes import LetterSizes
 from unn.graph.views import adjoint, refuse_shifted_splits, starts_of, view
 from unn.regularizers.base import batch_sum
@@ -160,18 +160,18 @@ class EqualBits(WeightedEnergy):
         self._starts = starts_of(self._ends)
 
     def energy(self, values: Values) -> Tensor:
-        one, other = (self._view(place, values) for place in (0, 1))
+        one, other = (self._view(position, values) for position in (0, 1))
         return self.scale(values) * batch_sum(2 * one * other - one - other)
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
         extents = tuple(values[target].shape[1:]) if shape is None else shape
         sizes = self._sizes(values, target, extents)
         total: Tensor | None = None
-        for place, reference in enumerate(self._ends):
+        for position, reference in enumerate(self._ends):
             if reference.array.name == target:
-                pull = 1 - 2 * self._view(1 - place, values, sizes)
+                pull = 1 - 2 * self._view(1 - position, values, sizes)
                 pull = self.scale(values, pull.ndim - 1) * (
-                    pull.permute(0, *self._inverse) if place else pull
+                    pull.permute(0, *self._inverse) if position else pull
                 )
                 term = adjoint(pull, reference.pattern, sizes, self._starts, extents, self.indices)
                 total = term if total is None else total + term
@@ -188,19 +188,19 @@ class EqualBits(WeightedEnergy):
         return product_relations(self, shapes)
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self._ends)
+        return ordered_letters_of(self._ends)
 
     def formula(self) -> str:
         one, other = self._ends
         return f"{self.weight_text()} * sum (2 {one} {other} - {one} - {other})"
 
-    def _view(self, place: int, values: Values, sizes: LetterSizes | None = None) -> Tensor:
+    def _view(self, position: int, values: Values, sizes: LetterSizes | None = None) -> Tensor:
         """The bits at one end, in the order of the letters of the first reference."""
-        reference = self._ends[place]
+        reference = self._ends[position]
         x = values[reference.array.name]
         sizes = self._sizes(values) if sizes is None else sizes
         bits = view(x, reference.pattern, sizes, self._starts, self.indices)
-        return bits.permute(0, *self._order) if place else bits
+        return bits.permute(0, *self._order) if position else bits
 
     def _sizes(self, values: Values, target: str = "", extents: tuple[int, ...] = ()) -> LetterSizes:
         shapes = {name: tuple(values[name].shape[1:]) for name in self.variables if name in values}

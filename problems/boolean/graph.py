@@ -11,6 +11,7 @@ from torch import Tensor
 
 import unn
 from factors import Depends, Multilinear
+from unn.extending import Variable
 
 _DRAWS = 64
 """Number of random circuits to choose from."""
@@ -45,7 +46,7 @@ def declare(depth: int, intermediate: bool, energy: bool = False) -> unn.FactorG
     return g
 
 
-def _couple(g: unn.FactorGraph, inputs: unn.Variable, outputs: unn.Variable, gates: bool) -> None:
+def _couple(g: unn.FactorGraph, inputs: Variable, outputs: Variable, gates: bool) -> None:
     """Add learned weights and thresholds of the outputs of a layer."""
     (source,), (target,) = inputs.axes, outputs.axes
     threshold = g.parameter(f"b_{outputs.name}", target, init="zeros")

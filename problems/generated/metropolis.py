@@ -112,17 +112,19 @@ def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
     owners = torch.cat([torch.full((math.prod(site.shape),), k) for k, site in enumerate(sites)])
     state, free = _start(program, chains, generator)
     # sort the free choices of each chain first
-    places, many = (~free).to(torch.uint8).argsort(dim=1, stable=True), free.sum(1)
+    places, free_count = (~free).to(torch.uint8).argsort(dim=1, stable=True), free.sum(1)
     current, accepted = _likelihood(program, state), torch.zeros(chains)
     for _ in range(steps):
-        pick = (torch.rand(chains, generator=generator, dtype=torch.float64) * many).long()
+        pick = (torch.rand(chains, generator=generator, dtype=torch.float64) * free_count).long()
         place = places.gather(1, pick[:, None])
         old = state.gather(1, place)[:, 0]
         new, ratio = _propose(sites, owners[place[:, 0]], old, generator)
         proposed = state.scatter(1, place, new[:, None])
         likelihood = _likelihood(program, proposed)
         gain = torch.where(current.isneginf(), 0, likelihood - current) + ratio
-        accept = (torch.rand(chains, generator=generator, dtype=torch.float64).log() < gain) & (many > 0)
+        accept = (torch.rand(chains, generator=generator, dtype=torch.float64).log() < gain) & (
+            free_count > 0
+        )
         state = torch.where(accept[:, None], proposed, state)
         current = torch.where(accept, likelihood, current)
         accepted += accept
@@ -186,14 +188,14 @@ def _start(program: Program, chains: int, generator: torch.Generator) -> tuple[T
     choices)``."""
     states, frees = [], []
     for name, site in program.sites.items():
-        many = math.prod(site.shape)
-        state = site.draw(chains * many, generator).double().view(chains, many)
-        free = torch.ones(chains, many, dtype=torch.bool)
+        entries = math.prod(site.shape)
+        state = site.draw(chains * entries, generator).double().view(chains, entries)
+        free = torch.ones(chains, entries, dtype=torch.bool)
         if name in program.given:
             known = program.given[name]
-            where = known.mask.expand(chains, *site.shape).reshape(chains, many)
+            where = known.mask.expand(chains, *site.shape).reshape(chains, entries)
             state = torch.where(
-                where, known.value.double().expand(chains, *site.shape).reshape(chains, many), state
+                where, known.value.double().expand(chains, *site.shape).reshape(chains, entries), state
             )
             free = ~where
         states.append(state)

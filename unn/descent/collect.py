@@ -244,7 +244,7 @@ def _start(
 
 
 def require_inferred_parts(
-    evidence: Evidence, updated: Collection[str], held: Collection[str], may_read: bool = True
+    evidence: Evidence, updated: Collection[str], initialised: Collection[str], readable: bool = True
 ) -> None:
     """Check that no entry stays without a value: what is observed in part is updated, held, or observed in
     full.
@@ -252,17 +252,17 @@ def require_inferred_parts(
     Args:
         evidence: of the run.
         updated: the variables of the order.
-        held: the variables with an initial value.
-        may_read: whether masks can be read; without that, full masks are refused as well.
+        initialised: the variables with an initial value.
+        readable: whether masks can be read; without that, full masks are refused as well.
 
     Raises:
         InferenceError: names the variable.
     """
     for name, (_, where) in evidence.observed.items():
-        if name in updated or name in held:
+        if name in updated or name in initialised:
             continue
         share = "part of it"
-        if may_read:
+        if readable:
             mask = evidence.masks.get(name)
             missing = int((~where if mask is None else ~where & mask).sum())
             if not missing:

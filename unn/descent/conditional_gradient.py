@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..regularizers import Elementwise
 from ..regularizers.base import batch_sum
-from .fixed_point import History, at_fixed_point
+from .fixed_point import Iterates, at_fixed_point
 from .shares import factor_share, largest_value, regularizer_share, wide
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _descend(problem: BlockProblem) -> tuple[Tensor, Tensor]:
     now = problem.energy(x)
     rounding = 8 * torch.finfo(now.dtype).eps
     limit = largest_value(x.dtype) / _MARGIN
-    history = History.of(x)
+    history = Iterates.of(x)
     best, best_energy, smallest = x, now, now.new_full((len(x),), torch.inf)
     stalled = torch.zeros(len(x), dtype=torch.long, device=x.device)
     for count in range(MAX_STEPS + 1):
@@ -155,7 +155,7 @@ def _step(
     drop: Tensor,
     moving: Tensor,
     outside: Tensor,
-    history: History,
+    history: Iterates,
     rounding: float,
 ) -> tuple[Tensor, Tensor]:
     """The next point and its energy; batch elements that do not move, or cannot fall, stay."""

@@ -17,7 +17,7 @@ _MEMORY_OF_LARGE_BLOCKS = 10
 _LARGE = 4096
 
 
-class History:
+class Iterates:
     """The last evaluations of a fixed-point map, from which the next point is extrapolated (Anderson, 1965).
 
     Args:
@@ -29,7 +29,7 @@ class History:
         self._points: deque[Tensor] = deque(maxlen=memory)
 
     @classmethod
-    def of(cls, x: Tensor) -> History:
+    def of(cls, x: Tensor) -> Iterates:
         """A history for points like x: as many evaluations as entries of a batch element, up to a limit of
         space."""
         entries = x[0].numel()

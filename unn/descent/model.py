@@ -219,7 +219,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
     def _closed_form(self, fixed: Sequence[str], names: Sequence[str]) -> bool:
         """Whether the last updates of variables have closed forms, so that their pre-activations are
         known."""
-        how = Plan.of(self.graph, list(fixed)).how
+        how = Plan.of(self.graph, list(fixed)).update_kinds
         return all(how.get(name) == "closed form" for name in names)
 
     def _divergence(self, name: str, fixed: Sequence[str]) -> Regularizer | None:
@@ -228,7 +228,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         The logarithms of values from the inner solver have gradients that its linear systems cannot solve
         exactly where a value is next to 0 or 1.
         """
-        how = Plan.of(self.graph, list(fixed)).how
+        how = Plan.of(self.graph, list(fixed)).update_kinds
         return None if how[name] == "inner solver" else self.graph.variables[name].regularizer
 
     def _count(self, name: str, value: Tensor, mask: Tensor | None, batch: int) -> float:

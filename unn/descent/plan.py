@@ -19,7 +19,7 @@ from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes
 from .orders import Block, Item
 
-How = Literal["closed form", "coloured", "inner solver"]
+UpdateKind = Literal["closed form", "coloured", "inner solver"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +128,12 @@ class Plan:
         self.free = tuple(name for name in graph.variables if name not in fixed)
         self.static: dict[str, list[Inlet]] = {name: [] for name in self.free}
         self.changing: dict[str, list[Inlet]] = {name: [] for name in self.free}
-        self.how: dict[str, How] = dict.fromkeys(self.free, "closed form")
+        self.update_kinds: dict[str, UpdateKind] = dict.fromkeys(self.free, "closed form")
         self.curved_neighbours: set[str] = set()
         key = 0
         for factor in graph.energy_factors:
             shared = factor if isinstance(factor, SharedMessages) else None
-            free = [name for name in factor.variables if name in self.how]
+            free = [name for name in factor.variables if name in self.update_kinds]
             for name in free:
                 variable = graph.variables[name]
                 affine = factor.affine_in(name)
@@ -143,15 +143,19 @@ class Plan:
                 key += 1
                 if affine:
                     continue
-                if factor.multilinear and meets_itself(factor, variable) and self.how[name] != "inner solver":
-                    self.how[name] = "coloured"
+                if (
+                    factor.multilinear
+                    and meets_itself(factor, variable)
+                    and self.update_kinds[name] != "inner solver"
+                ):
+                    self.update_kinds[name] = "coloured"
                 else:
-                    self.how[name] = "inner solver"
+                    self.update_kinds[name] = "inner solver"
             if not factor.multilinear:
                 self.curved_neighbours.update(free)
-        for name, how in self.how.items():
+        for name, how in self.update_kinds.items():
             if how == "coloured" and not graph.variables[name].node_axes:
-                self.how[name] = "inner solver"
+                self.update_kinds[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
         self._single = Reception(self.static, self.changing, {}, ())
         self._receptions: BoundedCache[tuple[int, ...], Reception] = BoundedCache(8)
@@ -191,7 +195,7 @@ class Plan:
         for number, fusion in enumerate(fusions):
             for name, factors in fusion.replaces.items():
                 # a block without a closed form goes to the inner solver, which needs the messages one by one
-                if self.how.get(name) == "closed form":
+                if self.update_kinds.get(name) == "closed form":
                     keys: dict[str, int | None] = dict.fromkeys(factors)
                     keys |= {i.factor.name: i.key for i in self.changing[name] if i.factor.name in keys}
                     complete = all(factor.name in keys for factor in self.factors_of(name))
@@ -218,7 +222,9 @@ class Plan:
                 if isinstance(item, Block):
                     out.append(self._block(item, shapes, device))
                     continue
-                classes = self._classes(item, shapes, device) if self.how[item] == "coloured" else None
+                classes = (
+                    self._classes(item, shapes, device) if self.update_kinds[item] == "coloured" else None
+                )
                 out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
         return out
 
@@ -255,7 +261,7 @@ class Plan:
                 "which holds no values."
             )
         nodes = block.nodes.to(device, copy=True)
-        if self.how[block.name] == "coloured":
+        if self.update_kinds[block.name] == "coloured":
             flat = nodes.flatten().cpu().numpy()
             for factor in self.factors_of(block.name):
                 if meets_itself(factor, variable):

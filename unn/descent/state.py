@@ -86,10 +86,10 @@ class State:
             if name in self.values:
                 continue
             regularizer = evidence.regularizers[name]
-            if name in plan.curved_neighbours or plan.how[name] == "inner solver":
+            if name in plan.curved_neighbours or plan.update_kinds[name] == "inner solver":
                 zero = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
                 self.values[name] = regularizer.mirror(zero, evidence.masks.get(name))
-            elif plan.how[name] == "coloured":
+            elif plan.update_kinds[name] == "coloured":
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
 
     def update(self, step: Step) -> Tensor | None:
@@ -188,7 +188,7 @@ class State:
         rows = self.evidence.free_rows.get(name)
         if rows is None or not self.rule.exact or self.records(name):
             return None
-        if self.plan.static[name] or self.plan.how[name] != "closed form" or step.nodes is not None:
+        if self.plan.static[name] or self.plan.update_kinds[name] != "closed form" or step.nodes is not None:
             return None
         regularizer = self.evidence.regularizers[name]
         if isinstance(regularizer, Dropped) or self._coupled_rows(name, len(rows) - 1):
@@ -240,7 +240,7 @@ class State:
 
     def closed_form(self, step: Step) -> bool:
         """Is the energy of the factors affine in this block?"""
-        how = self.plan.how[step.name]
+        how = self.plan.update_kinds[step.name]
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
     def preactivation(self, step: Step) -> Tensor:

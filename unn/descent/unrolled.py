@@ -252,7 +252,7 @@ class Unrolled(nn.Module):
             check_values=readable,
             check_masks=self.check_values,
         )
-        require_inferred_parts(evidence, self.order.names, self.initial, may_read=readable)
+        require_inferred_parts(evidence, self.order.names, self.initial, readable=readable)
         plan = Plan.of(self.graph, fixed)
         state = State(plan, evidence, recorded, self.update, self.fusions)
         rounds = self._rounds(iterations, generator)
@@ -311,7 +311,7 @@ class Unrolled(nn.Module):
                 plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)]
             )
         # only the nodes of steps depend on the device and on sizes
-        nodes = self._has_blocks or "coloured" in plan.how.values()
+        nodes = self._has_blocks or "coloured" in plan.update_kinds.values()
         key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
         listed = self.order.items
         return self._live.get_or_make(

@@ -2,7 +2,7 @@ from .diffusion import Diffusion as Diffusion
 from .masked import MaskedDiffusion as MaskedDiffusion
 from .regressor import Regressor as Regressor
 from .samplers import SAMPLERS as SAMPLERS
-from .samplers import restarted as restarted
+from .samplers import restart_sampling as restart_sampling
 from .samples import Condition as Condition
 from .samples import Samples as Samples
 from .schedule import LinearSteps as LinearSteps

@@ -13,7 +13,7 @@ from ..errors import DeclarationError, suggest
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame
 from .conditional import Condition, ConditionalModel, Trace
-from .samplers import SAMPLERS, restarted
+from .samplers import SAMPLERS, restart_sampling
 from .sampling import DrawRows, check_counts
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
 
@@ -103,7 +103,9 @@ class Diffusion(ConditionalModel):
             active = (passes > done).nonzero().squeeze(1)
             if not len(active):
                 break
-            _, state = self.denoise_step(noisy[active], sigma[active], condition.some(active), memory[active])
+            _, state = self.denoise_step(
+                noisy[active], sigma[active], condition.select(active), memory[active]
+            )
             assert state is not None
             memory[active] = state.to(memory)
         return memory
@@ -247,7 +249,9 @@ class Diffusion(ConditionalModel):
                 trace(step, self._continuous_values(rows, condition.frame))
 
         start = (1 + schedules[0][0] ** 2).sqrt() * noise()
-        rows = restarted(SAMPLERS[sampler], self.estimator(condition), start, schedules, noise, callback)
+        rows = restart_sampling(
+            SAMPLERS[sampler], self.estimator(condition), start, schedules, noise, callback
+        )
         return torch.where(condition.numbers, condition.rows, rows)
 
     def _continuous_values(self, rows: Tensor, frame: Frame) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 All samplers work on x = x0 + sigma noise (variance exploding), shape ``(batch, numbers)``.
 ``levels`` are noise levels that decrease to 0, shape ``(steps + 1,)``; ``noise()`` returns standard
-Gaussian noise of the shape of x; the callback ``look(k, x, x0)`` is called after each step.
+Gaussian noise of the shape of x; the callback ``callback(k, x, x0)`` is called after each step.
 Dividing by sqrt(1 + sigma^2) gives the variance-preserving process of the structured-diffusion
 paper.
 """
@@ -17,31 +17,31 @@ from torch import Tensor
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Noise = Callable[[], Tensor]
-Look = Callable[[int, Tensor, Tensor], None]
-Sampler = Callable[[Denoise, Tensor, Tensor, Noise, Look], Tensor]
+Callback = Callable[[int, Tensor, Tensor], None]
+Sampler = Callable[[Denoise, Tensor, Tensor, Noise, Callback], Tensor]
 
 
-def ancestral(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def ancestral(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """Ancestral sampling: draw from q(x_s | x_t, x0) at each step (Ho et al., 2020, equation 7)."""
-    return _exponential_integrator(denoise, x, levels, noise, look, eta=1, extrapolation=0)
+    return _exponential_integrator(denoise, x, levels, noise, callback, eta=1, extrapolation=0)
 
 
-def ddim(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def ddim(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """DDIM with eta = 0 (Song et al., 2021): Euler steps of the probability-flow ODE."""
-    return _exponential_integrator(denoise, x, levels, noise, look, eta=0, extrapolation=0)
+    return _exponential_integrator(denoise, x, levels, noise, callback, eta=0, extrapolation=0)
 
 
-def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def dpm_solver(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """DPM-Solver++ 2M (Lu et al., 2022): exact linear part, estimate extrapolated from the previous step."""
-    return _exponential_integrator(denoise, x, levels, noise, look, eta=0, extrapolation=1)
+    return _exponential_integrator(denoise, x, levels, noise, callback, eta=0, extrapolation=1)
 
 
-def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def dpm_solver_sde(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """SDE-DPM-Solver++ 2M (Lu et al., 2022): ``dpm_solver`` for the reverse SDE."""
-    return _exponential_integrator(denoise, x, levels, noise, look, eta=1, extrapolation=1)
+    return _exponential_integrator(denoise, x, levels, noise, callback, eta=1, extrapolation=1)
 
 
-def churn(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def churn(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """Stochastic sampler with more noise than ``ancestral`` (Karras et al., 2022, equation 6), for few steps.
 
     The noise rate is 32 times the step length in log sigma, at most 16: with 20 steps nearly all
@@ -50,10 +50,12 @@ def churn(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look)
     data of unit variance, 100 steps 0.97, 1000 steps 0.999. The rate decreases with the step
     length, so the sampler converges to the right distribution.
     """
-    return _exponential_integrator(denoise, x, levels, noise, look, eta=16, extrapolation=0.5, per_length=32)
+    return _exponential_integrator(
+        denoise, x, levels, noise, callback, eta=16, extrapolation=0.5, per_length=32
+    )
 
 
-def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) -> Tensor:
+def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, callback: Callback) -> Tensor:
     """Heun's method for the probability-flow ODE (Karras et al., 2022, algorithm 1), two estimates a step."""
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
@@ -62,12 +64,17 @@ def heun(denoise: Denoise, x: Tensor, levels: Tensor, noise: Noise, look: Look) 
         if after > 0:
             slope = (slope + (euler - denoise(euler, after)) / after) / 2
         x = x + (after - now) * slope
-        look(k, x, x0)
+        callback(k, x, x0)
     return x
 
 
-def restarted(
-    sampler: Sampler, denoise: Denoise, x: Tensor, falls: Sequence[Tensor], noise: Noise, look: Look
+def restart_sampling(
+    sampler: Sampler,
+    denoise: Denoise,
+    x: Tensor,
+    schedules: Sequence[Tensor],
+    noise: Noise,
+    callback: Callback,
 ) -> Tensor:
     """Restart sampling (Xu et al., 2023): run several noise schedules, re-noising the sample in between.
 
@@ -79,18 +86,18 @@ def restarted(
         sampler: sampler for each schedule.
         denoise: denoiser, as for the sampler.
         x: noisy sample at the first level of the first schedule.
-        falls: noise schedules, each with decreasing levels, shape ``(steps + 1,)``.
+        schedules: noise schedules, each with decreasing levels, shape ``(steps + 1,)``.
         noise: noise source, as for the sampler.
-        look: callback, as for the sampler; steps are numbered across all schedules.
+        callback: callback, as for the sampler; steps are numbered across all schedules.
     """
     done = 0
 
     def numbered(k: int, now: Tensor, x0: Tensor) -> None:
-        look(done + k, now, x0)
+        callback(done + k, now, x0)
 
-    for index, levels in enumerate(falls):
+    for index, levels in enumerate(schedules):
         if index:
-            x = x + (levels[0] ** 2 - falls[index - 1][-1] ** 2).sqrt() * noise()
+            x = x + (levels[0] ** 2 - schedules[index - 1][-1] ** 2).sqrt() * noise()
         x = sampler(denoise, x, levels, noise, numbered)
         done += len(levels) - 1
     return x
@@ -101,7 +108,7 @@ def _exponential_integrator(
     x: Tensor,
     levels: Tensor,
     noise: Noise,
-    look: Look,
+    callback: Callback,
     eta: float,
     extrapolation: float,
     per_length: float | None = None,
@@ -111,7 +118,7 @@ def _exponential_integrator(
     It is exact for a constant estimate.
 
     Args:
-        denoise, x, levels, noise, look: as for every sampler.
+        denoise, x, levels, noise, callback: as for every sampler.
         eta: noise rate; 0 integrates the probability-flow ODE, 1 the reverse SDE.
         extrapolation: weight of the second-order correction in [0, 1].
         per_length: bound on ``eta`` per unit of step length log(now / after); None for no bound.
@@ -125,7 +132,7 @@ def _exponential_integrator(
         if eta and after > 0:
             x = x + after * (1 - (after / now) ** (2 * rate)).sqrt() * noise()
         previous = x0
-        look(k, x, x0)
+        callback(k, x, x0)
     return x
 
 

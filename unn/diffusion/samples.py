@@ -26,7 +26,7 @@ class Condition:
     nodes: Tensor
     numbers: Tensor
 
-    def some(self, chosen: Tensor) -> Condition:
+    def select(self, chosen: Tensor) -> Condition:
         """The condition of a subset of the samples, selected by indices or a boolean mask."""
         return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
 

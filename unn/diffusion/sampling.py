@@ -104,7 +104,7 @@ def sample_with_retries(
             batch_generators = [generators[int(k)] for k in batch] if generators else None
             # with a seed, results must not depend on the process, not even by rounding
             with reproducible(batch_generators is not None):
-                rows[batch] = draw(condition.some(batch), batch_generators)
+                rows[batch] = draw(condition.select(batch), batch_generators)
 
     fill(torch.arange(count, device=rows.device))
     values = model.values_of(rows, condition, given)

@@ -126,7 +126,7 @@ _RESTART_HIGHEST, _RESTART_LOWEST, _SHORTEST = 1.5, 0.06, 4
 
 
 def restarting_levels(schedule: Schedule, steps: int) -> list[Tensor]:
-    """Noise levels for ``unn.diffusion.restarted``: one pass over the schedule, then restarts.
+    """Noise levels for ``unn.diffusion.restart_sampling``: one pass over the schedule, then restarts.
 
     Restarts have at most three fifths of all steps. They are evenly spaced in log-SNR and start at
     1.5 standard deviations of the data, a level that preserves a nearly correct sample but erases

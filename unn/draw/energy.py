@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ObservationError
-from .theme import FINE, LIGHT, Theme, add_legend, line_look, new_figure, shortened, style_axes
+from .theme import FINE, LIGHT, Theme, add_legend, line_style, new_figure, shortened, style_axes
 from .values import as_array, check_schedule, described
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def draw_energy_terms(
             zorder=3,
             label=shortened(name, 32),
             **small,
-            **line_look(theme, number),
+            **line_style(theme, number),
         )
     crowd = [
         line

@@ -13,8 +13,8 @@ from .layout import (
     RADIUS,
     SIDE,
     Layout,
-    Place,
     Plate,
+    Point,
     factor_text,
     fits,
     layout_of,
@@ -65,20 +65,26 @@ def draw_graph(graph: Declaration, given: Collection[str] = (), theme: Theme = L
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    places = {
-        node: (x + (width - layout.width) / 2, y + MARGIN + 0.25) for node, (x, y) in layout.places.items()
+    positions = {
+        node: (x + (width - layout.width) / 2, y + MARGIN + 0.25) for node, (x, y) in layout.positions.items()
     }
     _text(axes, width / 2, 0.2, graph.name, TITLE, theme.foreground)
     for name, plate in layout.plates.items():
-        _draw_plate(axes, name, places[name], plate, theme)
+        _draw_plate(axes, name, positions[name], plate, theme)
     for name in graph.variables:
-        _draw_variable(axes, name, places[name], theme, name in observed)
+        _draw_variable(axes, name, positions[name], theme, name in observed)
     for factor in factors:
         energy = factor.name in with_energy
         _draw_edges(
-            axes, factor, energy, [places[name] for name in factor.variables], places[factor], layout, theme
+            axes,
+            factor,
+            energy,
+            [positions[name] for name in factor.variables],
+            positions[factor],
+            layout,
+            theme,
         )
-        _draw_factor(axes, factor, energy, places[factor], theme)
+        _draw_factor(axes, factor, energy, positions[factor], theme)
     add_legend(figure, theme, handles, loc="lower center", columns=len(handles))
     return figure
 
@@ -92,19 +98,19 @@ def _legend_handles(energies: Collection[bool], observed: bool, plates: bool, th
     kinds |= {"factor": ("s", ink, ink)} if True in energies else {}
     kinds |= {"no energy": ("s", paper, ink)} if False in energies else {}
     kinds |= {"repeated": ("s", paper, theme.faint)} if plates else {}
-    looks: list[tuple[str, dict[str, Any]]] = [
+    styles: list[tuple[str, dict[str, Any]]] = [
         (word, {"marker": m, "mfc": fill, "mec": edge}) for word, (m, fill, edge) in kinds.items()
     ]
     return [
-        Line2D([], [], ls="none", ms=10 if word == "repeated" else 8, label=word, **look)
-        for word, look in looks
+        Line2D([], [], ls="none", ms=10 if word == "repeated" else 8, label=word, **style)
+        for word, style in styles
     ]
 
 
-def _draw_plate(axes: Axes, name: str, place: Place, plate: Plate, theme: Theme) -> None:
+def _draw_plate(axes: Axes, name: str, position: Point, plate: Plate, theme: Theme) -> None:
     from matplotlib.patches import BoxStyle, FancyBboxPatch
 
-    x, y = place
+    x, y = position
     corner, width, height = (x - plate.side, y - plate.up), 2 * plate.side, plate.up + plate.down
     box = FancyBboxPatch(
         corner, width, height, boxstyle=BoxStyle("Round", pad=0, rounding_size=0.08),
@@ -115,13 +121,13 @@ def _draw_plate(axes: Axes, name: str, place: Place, plate: Plate, theme: Theme)
     _text(axes, x, y + plate.down - 0.04 - FINE_LINE * lines / 2, plate.text, FINE, theme.muted)
 
 
-def _draw_variable(axes: Axes, name: str, place: Place, theme: Theme, observed: bool) -> None:
+def _draw_variable(axes: Axes, name: str, position: Point, theme: Theme, observed: bool) -> None:
     from matplotlib.patches import Circle
 
     colour = theme.fill if observed else theme.background
     axes.add_patch(
         Circle(
-            place,
+            position,
             RADIUS,
             facecolor=colour,
             edgecolor=theme.cycle[0],
@@ -132,8 +138,8 @@ def _draw_variable(axes: Axes, name: str, place: Place, theme: Theme, observed: 
     )
     _text(
         axes,
-        place[0],
-        place[1] + (0.0 if fits(name) else RADIUS + 0.04 + LINE / 2),
+        position[0],
+        position[1] + (0.0 if fits(name) else RADIUS + 0.04 + LINE / 2),
         name,
         NAME,
         theme.foreground,
@@ -144,8 +150,8 @@ def _draw_edges(
     axes: Axes,
     factor: Factor,
     energy: bool,
-    ends: Collection[Place],
-    place: Place,
+    ends: Collection[Point],
+    position: Point,
     layout: Layout,
     theme: Theme,
 ) -> None:
@@ -153,7 +159,7 @@ def _draw_edges(
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    x, y = place
+    x, y = position
     for name, (u, v) in zip(factor.variables, ends, strict=True):
         if len(ends) == 1:
             middle = (v - RADIUS + y) / 2
@@ -178,10 +184,10 @@ def _draw_edges(
         axes.add_patch(edge)
 
 
-def _draw_factor(axes: Axes, factor: Factor, energy: bool, place: Place, theme: Theme) -> None:
+def _draw_factor(axes: Axes, factor: Factor, energy: bool, position: Point, theme: Theme) -> None:
     from matplotlib.patches import Rectangle
 
-    x, y = place
+    x, y = position
     colour = theme.foreground if energy else theme.background
     gid = f"factor {factor.name}"
     axes.add_patch(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..graph.factor import Factor
 
 Node: TypeAlias = "str | Factor"  # variables by name
-Place = tuple[float, float]
+Point = tuple[float, float]
 Columns = list[
     list[Node]
 ]  # alternating variables and factors: factors connect only to the two adjacent columns
@@ -47,14 +47,14 @@ class Layout:
     """Centres of all nodes, relative to the top left corner of the bounding box.
 
     Attributes:
-        places: centres of variables (by name) and of factors.
+        positions: centres of variables (by name) and of factors.
         plates: plates of the variables with several nodes, by name.
         lane: distance from the centre of a variable beyond which no plate extends, where edges may bend.
         width: total width with labels.
         height: total height with labels.
     """
 
-    places: Mapping[Node, Place]
+    positions: Mapping[Node, Point]
     plates: Mapping[str, Plate]
     lane: float
     width: float
@@ -79,15 +79,15 @@ def layout_of(graph: Declaration, observed: Collection[str]) -> Layout:
     tallest = max((max(y.values()) - min(y.values()) for y in heights), default=0.0)
     pitch = max(sum(strips) + 0.25, 0.8, 0.16 * tallest)
     cells = _shelve([_fold(columns, y, extents) for columns, y in zip(parts, heights, strict=True)], extents)
-    places: dict[Node, Place] = {node: (column * pitch, y) for node, (column, y) in cells.items()}
-    left = min((places[node][0] - extents[node][2] for node in places), default=0.0)
-    right = max((places[node][0] + extents[node][2] for node in places), default=0.0)
-    height = max((places[node][1] + extents[node][1] for node in places), default=0.0)
-    places = {node: (x - left, y) for node, (x, y) in places.items()}
+    positions: dict[Node, Point] = {node: (column * pitch, y) for node, (column, y) in cells.items()}
+    left = min((positions[node][0] - extents[node][2] for node in positions), default=0.0)
+    right = max((positions[node][0] + extents[node][2] for node in positions), default=0.0)
+    height = max((positions[node][1] + extents[node][1] for node in positions), default=0.0)
+    positions = {node: (x - left, y) for node, (x, y) in positions.items()}
     for name, alone in unary.items():
-        places.update(_above(places[name], alone, plates.get(name)))
+        positions.update(_above(positions[name], alone, plates.get(name)))
     lane = max([RADIUS, *(plate.side + 0.04 for plate in plates.values())])
-    return Layout(places, plates, lane, right - left, height)
+    return Layout(positions, plates, lane, right - left, height)
 
 
 def factor_text(factor: Factor) -> tuple[str, float, float]:
@@ -167,7 +167,7 @@ def _extent(
     return up, plate.down, max(reach, text_width(node, NAME) / 2)
 
 
-def _above(centre: Place, factors: Sequence[Factor], plate: Plate | None) -> list[tuple[Factor, Place]]:
+def _above(centre: Point, factors: Sequence[Factor], plate: Plate | None) -> list[tuple[Factor, Point]]:
     """Place unary factors in a row above their variable and its plate, with labels on the right."""
     starts = np.cumsum([0.0, *(2 * SIDE + factor_text(factor)[1] for factor in factors)])[:-1]
     y = centre[1] - UNARY - (plate.up if plate else RADIUS)

@@ -171,22 +171,22 @@ def _name_blocks(
     theme: Theme,
 ) -> None:
     """Write non-overlapping names beside the rows and above the columns, each with a line to its block."""
-    places = spread(middles, [LINE] * (len(names) - 1))
-    places = [max(place, (k + 0.5) * LINE) for k, place in enumerate(places)]
-    places = [min(place, side - (len(names) - k - 0.5) * LINE) for k, place in enumerate(places)]
+    positions = spread(middles, [LINE] * (len(names) - 1))
+    positions = [max(position, (k + 0.5) * LINE) for k, position in enumerate(positions)]
+    positions = [min(position, side - (len(names) - k - 0.5) * LINE) for k, position in enumerate(positions)]
     line: dict[str, Any] = {"color": theme.faint, "linewidth": 0.7, "gid": "leader"}
-    look: dict[str, Any] = {"fontsize": LABEL, "color": theme.foreground, "parse_math": False}
-    for name, middle, place in zip(names, middles, places, strict=True):
+    style: dict[str, Any] = {"fontsize": LABEL, "color": theme.foreground, "parse_math": False}
+    for name, middle, position in zip(names, middles, positions, strict=True):
         elbow = [0.0, -0.05, -LEADER + 0.08, -LEADER + 0.04]
-        heights = [middle, middle, place, place]
+        heights = [middle, middle, position, position]
         paper.plot([left + x for x in elbow], [top + y for y in heights], **line)
-        paper.text(left - LEADER, top + place, name, ha="right", va="center", **look)
+        paper.text(left - LEADER, top + position, name, ha="right", va="center", **style)
         if upright:
             paper.plot([left + middle, left + middle], [top, top - 0.05], **line)
-            paper.text(left + middle, top - 0.1, name, ha="center", va="bottom", **look)
+            paper.text(left + middle, top - 0.1, name, ha="center", va="bottom", **style)
         else:
             paper.plot([left + x for x in heights], [top + y for y in elbow], **line)
-            paper.text(left + place, top - LEADER, name, ha="center", va="bottom", rotation=90, **look)
+            paper.text(left + position, top - LEADER, name, ha="center", va="bottom", rotation=90, **style)
 
 
 def _colours(shown: Any, varied: bool, theme: Theme) -> dict[str, Any]:
@@ -251,12 +251,12 @@ def _name_ticks(
 ) -> None:
     """Label as many rows or columns as fit, at equal distances."""
     step = math.ceil(len(names) * LINE / length)
-    places = range(0, len(names), step)
+    positions = range(0, len(names), step)
     target = axes.xaxis if axis == "x" else axes.yaxis
-    look: dict[str, Any] = {
+    style: dict[str, Any] = {
         "fontsize": LABEL,
         "color": theme.foreground,
         "parse_math": False,
         "rotation": 90 if axis == "x" else 0,
     }
-    target.set_ticks(places, [] if hidden else [names[k] for k in places], **({} if hidden else look))
+    target.set_ticks(positions, [] if hidden else [names[k] for k in positions], **({} if hidden else style))

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from ..errors import ObservationError, suggest
-from .theme import LIGHT, Theme, add_legend, add_title, line_look, new_figure, shortened, style_axes
+from .theme import LIGHT, Theme, add_legend, add_title, line_style, new_figure, shortened, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -97,13 +97,13 @@ def _is_number(entry: Mapping[str, float], key: str) -> bool:
 
 
 def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], theme: Theme, run: int) -> None:
-    places = [float(place) for place, _ in points]
+    positions = [float(position) for position, _ in points]
     values = [float(value) if math.isfinite(value) else math.nan for _, value in points]
     gaps = [True, *map(math.isnan, values), True]
     # a value without neighbours makes no line and is invisible without a dot
     lone = [k for k in range(len(values)) if gaps[k] and gaps[k + 2] and not gaps[k + 1]]
     axes.plot(
-        places, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_look(theme, run)
+        positions, values, linewidth=1.4, marker="o", markersize=4, markevery=lone, **line_style(theme, run)
     )
 
 
@@ -111,6 +111,6 @@ def _handles(labels: Sequence[str], theme: Theme) -> list[Artist]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], linewidth=1.4, label=label, **line_look(theme, run))
+        Line2D([], [], linewidth=1.4, label=label, **line_style(theme, run))
         for run, label in enumerate(labels)
     ]

@@ -92,17 +92,17 @@ def draw_samples(
     grid: Any = figure.subplots(
         down, across * len(variables), squeeze=False, width_ratios=[width for width, _ in sizes] * across
     )
-    for place in range(down * across):
+    for position in range(down * across):
         for k, name in enumerate(variables):
-            axes = grid[place // across][place % across * len(variables) + k]
-            if place >= len(rows):
+            axes = grid[position // across][position % across * len(variables) + k]
+            if position >= len(rows):
                 axes.set_axis_off()
                 continue
             style_axes(axes, theme, frame=("left", "right", "top", "bottom"))
             axes.set(xticks=[], yticks=[])
-            matrix = matrices[place][name]
+            matrix = matrices[position][name]
             if written[name]:
-                before = matrices[place - 1][name] if place and marking.changes else matrix
+                before = matrices[position - 1][name] if position and marking.changes else matrix
                 _write_categories(axes, matrix, given[name], matrix != before, theme)
             else:
                 low, high = limits[name]
@@ -111,10 +111,10 @@ def draw_samples(
                 )
             if marking.blocks and name in marking.blocks:
                 _draw_blocks(axes, matrix.shape, marking.blocks[name], theme)
-            if place < across:
+            if position < across:
                 axes.set_title(name, fontsize=NAME, color=theme.foreground, parse_math=False)
             if k == 0:
-                axes.set_ylabel(names[place], parse_math=False)
+                axes.set_ylabel(names[position], parse_math=False)
     return figure
 
 

@@ -142,7 +142,7 @@ def add_legend(
     return legend
 
 
-def line_look(theme: Theme, number: int) -> dict[str, Any]:
+def line_style(theme: Theme, number: int) -> dict[str, Any]:
     """Colour and line style of a line; beyond the colours of the theme, line styles differ."""
     return {
         "color": theme.cycle[number % len(theme.cycle)],

@@ -190,7 +190,7 @@ def _ends(
     rows, columns = [np.arange(count)], [np.arange(count)]
     for relation in relations:
         i, j = relation.pairs
-        i, j = i + starts[relation.one.variable], j + starts[relation.other.variable]
+        i, j = i + starts[relation.left.variable], j + starts[relation.right.variable]
         rows.append(i)
         columns.append(j)
         if both or not relation.directed:

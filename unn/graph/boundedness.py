@@ -87,23 +87,29 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
     open_names = {v.name for v in free if not v.regularizer.bounded}
     factors = graph.energy_factors
     degrees = {factor.name: factor.degree(sorted(open_names)) for factor in factors}
-    fall = {f: 0 if never_negative(graph, f) else degrees[f.name] for f in factors}
-    completed = _completed(factors, fall, open_names)
+    decrease = {f: 0 if never_negative(graph, f) else degrees[f.name] for f in factors}
+    completed = _completed(factors, decrease, open_names)
     undecided = [
-        f for f in factors if f not in completed and fall[f] not in (0, 1) and set(f.variables) & open_names
+        f
+        for f in factors
+        if f not in completed and decrease[f] not in (0, 1) and set(f.variables) & open_names
     ]
     if not undecided:
-        return Boundedness(Bound.BOUNDED, degrees, {}, (_reason_of_low_degrees(degrees, fall, completed),))
-    small = dominated(graph, undecided, factors, fall, open_names)
+        return Boundedness(
+            Bound.BOUNDED, degrees, {}, (_reason_of_low_degrees(degrees, decrease, completed),)
+        )
+    small = dominated(graph, undecided, factors, decrease, open_names)
     remaining = [f for f in undecided if f not in small]
     if not remaining:
         names = ", ".join(f.name for f in undecided)
         reason = f"the regularizers outweigh {names}, by the size of the constants and domains in it"
         return Boundedness(Bound.BOUNDED, degrees, {}, (reason,))
     weightless = [
-        f for f in remaining if fall[f] != 2 or not any(isinstance(r.array, Parameter) for r in f.references)
+        f
+        for f in remaining
+        if decrease[f] != 2 or not any(isinstance(r.array, Parameter) for r in f.references)
     ]
-    ray = falling_ray(graph, [f for f in weightless if fall[f] is not None], factors, given)
+    ray = falling_ray(graph, [f for f in weightless if decrease[f] is not None], factors, given)
     if ray is not None:
         return _verdict(
             Bound.UNBOUNDED, [f for f in weightless if f.name in ray.factors], degrees, open_names, ray
@@ -115,7 +121,7 @@ def boundedness_of(graph: Declaration, given: Collection[str]) -> Boundedness:
 
 
 def _completed(
-    factors: Sequence[EnergyFactor], fall: dict[EnergyFactor, int | None], open_names: set[str]
+    factors: Sequence[EnergyFactor], decrease: dict[EnergyFactor, int | None], open_names: set[str]
 ) -> dict[EnergyFactor, str]:
     """Factors that are bounded below together with the regularizer of one variable, with that variable.
 
@@ -125,11 +131,11 @@ def _completed(
     completed: dict[EnergyFactor, str] = {}
     for factor in factors:
         name = factor.completed_by
-        if fall[factor] != 0 and name in open_names and name not in completed.values():
+        if decrease[factor] != 0 and name in open_names and name not in completed.values():
             completed[factor] = name
     while True:
         open_variables = {
-            name for f in factors if f not in completed and fall[f] != 0 for name in f.variables
+            name for f in factors if f not in completed and decrease[f] != 0 for name in f.variables
         }
         remaining = {factor: name for factor, name in completed.items() if name not in open_variables}
         if len(remaining) == len(completed):
@@ -198,10 +204,14 @@ def _verdict(
 
 
 def _reason_of_low_degrees(
-    degrees: dict[str, int | None], fall: dict[EnergyFactor, int | None], completed: dict[EnergyFactor, str]
+    degrees: dict[str, int | None],
+    decrease: dict[EnergyFactor, int | None],
+    completed: dict[EnergyFactor, str],
 ) -> str:
     signed = [
-        f.name for f, degree in fall.items() if degree == 0 and f not in completed and degrees[f.name] != 0
+        f.name
+        for f, degree in decrease.items()
+        if degree == 0 and f not in completed and degrees[f.name] != 0
     ]
     if not signed and not completed:
         return "every factor is of degree at most 1 in the unbounded variables"

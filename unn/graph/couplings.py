@@ -45,7 +45,7 @@ def dominated(
     graph: Declaration,
     undecided: Sequence[EnergyFactor],
     factors: Sequence[EnergyFactor],
-    fall: dict[EnergyFactor, int | None],
+    decrease: dict[EnergyFactor, int | None],
     open_names: set[str],
 ) -> set[EnergyFactor]:
     """Factors of degree 2 that quadratic regularizers outweigh jointly.
@@ -59,13 +59,13 @@ def dominated(
         graph: graph of the factors.
         undecided: factors of degree 2 or more.
         factors: all factors with an energy.
-        fall: degree of the fall of each factor in the unbounded variables.
+        decrease: degree of the fall of each factor in the unbounded variables.
         open_names: names of unobserved variables with unbounded domains.
     """
     bounds = {
         f: bound
         for f in undecided
-        if fall[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None
+        if decrease[f] == 2 and (bound := _coupling_bound(graph, f, open_names)) is not None
     }
     pairs = {f: [r.array.name for r in f.references if r.array.name in open_names] for f in bounds}
     small: set[EnergyFactor] = set()
@@ -77,7 +77,7 @@ def dominated(
             form[a, b] -= bounds[f] / 2
             form[b, a] -= bounds[f] / 2
         least = float(np.linalg.eigvalsh(form)[0])
-        alone = not any(set(f.variables) & set(names) for f in factors if f not in group and fall[f] != 0)
+        alone = not any(set(f.variables) & set(names) for f in factors if f not in group and decrease[f] != 0)
         if least > _ROUNDING or (alone and least >= -_ROUNDING):
             small |= set(group)
     return small

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 Nodes = NDArray[np.int64]
-Kept = NDArray[np.bool_]
+PairMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,28 +68,28 @@ class Relation:
     """A union of bipartite graphs between groups of nodes of two variables, which may be the same.
 
     Attributes:
-        one: nodes on the first side, shape ``(groups, m)``.
-        other: nodes on the second side, shape ``(groups, n)``.
-        kept: mask of the pairs that interact, shape ``(groups, m, n)``; None for all. Pairs are distinct.
-        directed: whether ``one`` holds children and ``other`` their parents.
+        left: nodes on the first side, shape ``(groups, m)``.
+        right: nodes on the second side, shape ``(groups, n)``.
+        mask: mask of the pairs that interact, shape ``(groups, m, n)``; None for all. Pairs are distinct.
+        directed: whether ``left`` holds children and ``right`` their parents.
     """
 
-    one: Side
-    other: Side
-    kept: Kept | None = None
+    left: Side
+    right: Side
+    mask: PairMask | None = None
     directed: bool = False
 
     @cached_property
     def pairs(self) -> tuple[Nodes, Nodes]:
         """Interacting pairs, flat indices, shape ``(pairs,)`` each."""
-        i, j = np.broadcast_arrays(self.one.nodes[:, :, None], self.other.nodes[:, None, :])
-        if self.kept is not None:
-            return i[self.kept], j[self.kept]
+        i, j = np.broadcast_arrays(self.left.nodes[:, :, None], self.right.nodes[:, None, :])
+        if self.mask is not None:
+            return i[self.mask], j[self.mask]
         return i.ravel(), j.ravel()
 
-    def turned(self) -> Relation:
+    def transpose(self) -> Relation:
         """The relation with its two sides exchanged."""
-        return Relation(self.other, self.one, None if self.kept is None else self.kept.transpose(0, 2, 1))
+        return Relation(self.right, self.left, None if self.mask is None else self.mask.transpose(0, 2, 1))
 
 
 def node_axis_count(variable: Variable) -> int:
@@ -113,7 +113,7 @@ def node_dimensions(reference: Reference) -> Sequence[Dimension]:
     return reference.pattern.dimensions[: len(reference.array.node_axes)]
 
 
-def told_apart(references: Sequence[Reference]) -> set[str]:
+def ordered_letters_of(references: Sequence[Reference]) -> set[str]:
     """Letters that break exchangeability: shifted, used in an index, or along parameters and constants."""
     shifted = {
         dim.letters[0]
@@ -125,36 +125,36 @@ def told_apart(references: Sequence[Reference]) -> set[str]:
 
 
 def term_relation(
-    factor: Factor, one: Reference, other: Reference, shapes: Shapes, apart: Collection[str] = ()
+    factor: Factor, left: Reference, right: Reference, shapes: Shapes, independent: Collection[str] = ()
 ) -> Relation:
     """Pairs of nodes of two references that occur in the same term of the factor; shared letters index the
     groups.
 
     Args:
         factor: factor with both references.
-        one, other: references to variables.
+        left, right: references to variables.
         shapes: shapes of all arrays without batch axes.
-        apart: letters that run independently in the second reference, so that all their values are paired.
+        independent: letters that run independently in the second reference: all their values are paired.
     """
     sizes = factor.letter_sizes(shapes)
     if not all(sizes.values()):
         no_nodes = np.zeros((0, 1), dtype=np.int64)
-        return Relation(Side(one.array.name, no_nodes), Side(other.array.name, no_nodes))
+        return Relation(Side(left.array.name, no_nodes), Side(right.array.name, no_nodes))
     dims = [dim for reference in factor.references for dim in reference.pattern.dimensions]
     low = {letter: max([0, *(-dim.shift for dim in dims if dim.letters == (letter,))]) for letter in sizes}
-    source_letters = list(dict.fromkeys(x for dim in node_dimensions(one) for x in dim.letters))
-    target_letters = list(dict.fromkeys(x for dim in node_dimensions(other) for x in dim.letters))
-    shared = [x for x in source_letters if x in target_letters and x not in apart]
+    source_letters = list(dict.fromkeys(x for dim in node_dimensions(left) for x in dim.letters))
+    target_letters = list(dict.fromkeys(x for dim in node_dimensions(right) for x in dim.letters))
+    shared = [x for x in source_letters if x in target_letters and x not in independent]
     own, others = (
         [x for x in source_letters if x not in shared],
         [x for x in target_letters if x not in shared],
     )
     sides = [
         _side(r, shared, members, sizes, low, shapes, factor.indices)
-        for r, members in ((one, own), (other, others))
+        for r, members in ((left, own), (right, others))
     ]
-    kept = None
-    if not apart:
+    mask = None
+    if not independent:
         letters = [*shared, *own, *others]
         # a pair interacts if a term exists for some value of the letters that do not index it
         all_letters = [*letters, *(x for x in sizes if x not in letters)]
@@ -162,18 +162,18 @@ def term_relation(
         term_mask = factor.keeps({x: grid[k] + low[x] for k, x in enumerate(all_letters)})
         if term_mask is not None:
             exists = np.any(term_mask, axis=tuple(range(len(letters), len(all_letters))), keepdims=False)
-            kept = np.broadcast_to(exists, [sizes[x] for x in letters]).reshape(
+            mask = np.broadcast_to(exists, [sizes[x] for x in letters]).reshape(
                 *sides[0].nodes.shape, sides[1].nodes.shape[1]
             )
-    if any(dim.index is not None for reference in (one, other) for dim in node_dimensions(reference)):
-        kept = _first_of_each_pair(sides[0].nodes, sides[1].nodes, kept)
-    return Relation(sides[0], sides[1], kept)
+    if any(dim.index is not None for reference in (left, right) for dim in node_dimensions(reference)):
+        mask = _first_of_each_pair(sides[0].nodes, sides[1].nodes, mask)
+    return Relation(sides[0], sides[1], mask)
 
 
-def _first_of_each_pair(one: Nodes, other: Nodes, kept: Kept | None) -> Kept:
+def _first_of_each_pair(left: Nodes, right: Nodes, mask: PairMask | None) -> PairMask:
     """Mask of the first occurrence of each pair, shape ``(groups, m, n)``; an index may repeat an edge."""
-    flat = one[:, :, None] * (int(other.max()) + 1) + other[:, None, :]
-    positions = np.arange(flat.size) if kept is None else np.flatnonzero(kept)
+    flat = left[:, :, None] * (int(right.max()) + 1) + right[:, None, :]
+    positions = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
     _, first = np.unique(flat.ravel()[positions], return_index=True)
     distinct = np.zeros(flat.size, dtype=bool)
     distinct[positions[first]] = True
@@ -206,9 +206,9 @@ def complete_relations(variables: Sequence[Variable], shapes: Shapes) -> list[Re
     return [Relation(a, b) for a, b in combinations_with_replacement(sides, 2)]
 
 
-def listed_relation(one: str, i: Nodes, other: str, j: Nodes) -> Relation:
+def listed_relation(left: str, i: Nodes, right: str, j: Nodes) -> Relation:
     """Relation given by pairs of nodes of two variables, flat indices, shape ``(pairs,)`` each."""
-    return Relation(Side(one, i[:, None]), Side(other, j[:, None]))
+    return Relation(Side(left, i[:, None]), Side(right, j[:, None]))
 
 
 def node_of(reference: Reference, index: Sequence[Nodes], shapes: Shapes) -> Nodes:

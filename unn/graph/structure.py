@@ -15,8 +15,8 @@ from .interactions import (
     clique_relations,
     listed_relation,
     node_dimensions,
+    ordered_letters_of,
     term_relation,
-    told_apart,
 )
 from .views import refuse_shifted_splits
 
@@ -57,7 +57,7 @@ class Depends(Factor):
         ]
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references) | set(self.ordered)
+        return ordered_letters_of(self.references) | set(self.ordered)
 
     def assumed_exchangeable(self) -> list[tuple[str, str]]:
         if self.states_order:
@@ -101,7 +101,7 @@ class Clique(Factor):
         return clique_relations(self, self.each, shapes)
 
     def ordered_letters(self) -> set[str]:
-        return told_apart(self.references) | set(self.ordered)
+        return ordered_letters_of(self.references) | set(self.ordered)
 
     def formula(self) -> str:
         each = f" for each {' '.join(self.each)}" if self.each else ""

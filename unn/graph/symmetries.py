@@ -19,7 +19,7 @@ from .disjoint_sets import DisjointSets
 from .factor import Factor
 from .interactions import node_dimensions
 
-Place = tuple[str, int, int]
+AxisPart = tuple[str, int, int]
 """A variable, one of its node axes, and the number of a part of that axis, slowest first; 0 if it is not
 split."""
 
@@ -227,15 +227,15 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
         shapes: sizes of the axes that index nodes, by variable.
     """
     splits = _splits(graph, shapes)
-    classes = DisjointSets[Place]()
+    classes = DisjointSets[AxisPart]()
     for name, shape in shapes.items():
         for axis in range(len(shape)):
             for k in range(len(splits.get((name, axis), ())) or 1):
                 classes.root((name, axis, k))
-    barred: set[Place] = set()
+    barred: set[AxisPart] = set()
     for factor in graph.factors.values():
         fixed = factor.ordered_letters()
-        uses: dict[str, list[tuple[Place, ...]]] = {}
+        uses: dict[str, list[tuple[AxisPart, ...]]] = {}
         for reference in factor.references:
             if not isinstance(reference.array, Variable):
                 continue
@@ -254,18 +254,18 @@ def indices(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> list[t
                         )
                 else:
                     uses.setdefault(dim.letters[0], []).append(tuple((name, axis, k) for k in range(count)))
-        for letter, places in uses.items():
-            whole = {place for group in places for place in group}
-            if letter in fixed or len({len(group) for group in places}) > 1 or () in places:
+        for letter, axis_parts in uses.items():
+            whole = {axis_part for group in axis_parts for axis_part in group}
+            if letter in fixed or len({len(group) for group in axis_parts}) > 1 or () in axis_parts:
                 barred |= whole
-            for group in places[1:]:
-                for a, b in zip(places[0], group, strict=False):
+            for group in axis_parts[1:]:
+                for a, b in zip(axis_parts[0], group, strict=False):
                     classes.merge(a, b)
-    barred_roots = {classes.root(place) for place in barred}
+    barred_roots = {classes.root(axis_part) for axis_part in barred}
     result = []
     for root, members in classes.sets().items():
-        parts = tuple(_part(place, splits, shapes) for place in members)
-        sizes = {_size(place, splits, shapes) for place in members}
+        parts = tuple(_part(axis_part, splits, shapes) for axis_part in members)
+        sizes = {_size(axis_part, splits, shapes) for axis_part in members}
         if len(sizes) == 1:
             names = [
                 f"{name}.{graph.variables[name].axes[axis]}" + (f"[{k}]" if (name, axis) in splits else "")
@@ -326,16 +326,20 @@ def _letter_sizes(
 
 
 def _size(
-    place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
+    axis_part: AxisPart,
+    splits: Mapping[tuple[str, int], tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> int:
-    name, axis, k = place
+    name, axis, k = axis_part
     return splits[name, axis][k] if (name, axis) in splits else shapes[name][axis]
 
 
 def _part(
-    place: Place, splits: Mapping[tuple[str, int], tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
+    axis_part: AxisPart,
+    splits: Mapping[tuple[str, int], tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> Part:
-    name, axis, k = place
+    name, axis, k = axis_part
     sizes = splits.get((name, axis), (shapes[name][axis],))
     return Part(
         name, axis, int(np.prod(sizes[:k], dtype=np.int64)), int(np.prod(sizes[k + 1 :], dtype=np.int64))

@@ -60,7 +60,7 @@ def _check_complete(tape: Tape) -> None:
     for statement in tape.statements:
         if statement.name is None:
             raise DeclarationError(
-                f"program: the value of t.{statement.what} in line {statement.line} has no name: pass one, "
+                f"program: the value of t.{statement.role} in line {statement.line} has no name: pass one, "
                 "or assign it to entries of an array from t.empty; for an intermediate value that is not a "
                 "variable, leave out t.deterministic."
             )
@@ -72,7 +72,7 @@ def _check_complete(tape: Tape) -> None:
                 f"program: {recorded.entry(int(missing[0]))!r}{more} of t.empty({recorded.name!r}) never got "
                 "a value."
             )
-    if not any(statement.what == "sample" for statement in tape.statements):
+    if not any(statement.role == "sample" for statement in tape.statements):
         raise DeclarationError(
             "program: it samples nothing, so there is no random variable; draw one with t.sample(name, "
             "distribution)."

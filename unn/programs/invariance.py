@@ -153,7 +153,7 @@ class _Layout:
             nodes = position[statement.nodes.ravel()]
             draw = draws.get(id(statement))
             if draw is None:
-                law[nodes] = numbers.setdefault(statement.what, len(numbers))
+                law[nodes] = numbers.setdefault(statement.role, len(numbers))
                 continue
             width[nodes] = sum(draw.widths) or 1
             key = _law_key(draw)
@@ -354,7 +354,7 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
             return np.zeros(1)
         if isinstance(step, Settle):
             statement = step.statement
-            if statement.what != "sample":
+            if statement.role != "sample":
                 record(
                     statement, np.broadcast_to(inputs[0], (rows, *statement.nodes.shape)).reshape(rows, -1, 1)
                 )

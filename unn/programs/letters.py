@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.disjoint_sets import DisjointSets
-from .recognise import Place, Template
+from .recognise import AxisPattern, Template
 from .tape import Nodes, Recorded, Tape
 
 Pairs = tuple[Nodes, Nodes]
@@ -119,20 +119,20 @@ class Names:
     def ordered_factor(self, name: str, axes: Collection[int]) -> Written:
         """A factor of a single variable that declares some of its axes as ordered."""
         used: set[str] = set()
-        places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
-        text, letters = self._pattern(name, places, {}, None, used)
+        patterns = [AxisPattern((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
+        text, letters = self._pattern(name, patterns, {}, None, used)
         return Written([(name, text)], ordered=" ".join(letters[k] for k in sorted(axes)))
 
     def _depends(self, child: str, parents: Sequence[tuple[str, Template]]) -> Written:
         used: set[str] = set()
-        places = parents[0][1].child
-        first = self._pattern(child, places, {}, parents[0][1], used)
+        patterns = parents[0][1].child
+        first = self._pattern(child, patterns, {}, parents[0][1], used)
         references = [(child, first[0])]
         for parent, template in parents:
-            # plain templates differ in the numbering of letters, not in their places
+            # plain templates differ in the numbering of letters, not in their patterns
             shared = {
                 letter: first[1][x]
-                for a, b in zip(template.child, places)
+                for a, b in zip(template.child, patterns)
                 for letter, x in zip(a.letters, b.letters)
             }
             references.append((parent, self._pattern(parent, template.parent, shared, template, used)[0]))
@@ -140,21 +140,21 @@ class Names:
 
     def _clique(self, name: str, template: Template) -> Written:
         text, letters = self._pattern(name, template.child, {}, template, set())
-        each = [letters[x] for place in template.child for x in place.letters if x in template.tied]
+        each = [letters[x] for pattern in template.child for x in pattern.letters if x in template.tied]
         return Written([(name, text)], each=" ".join(each), directed=False)
 
     def _listed(self, link: Link) -> Written:
         used: set[str] = set()
         references = []
         for name in (link.one, link.other):
-            places = [Place((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
-            references.append((name, self._pattern(name, places, {}, None, used)[0]))
+            patterns = [AxisPattern((k,)) for k in range(self.tape.variables[name].nodes.ndim)]
+            references.append((name, self._pattern(name, patterns, {}, None, used)[0]))
         return Written(references, pairs=link.rest, directed=link.directed)
 
     def _pattern(
         self,
         name: str,
-        places: Sequence[Place],
+        patterns: Sequence[AxisPattern],
         shared: Mapping[int, str],
         template: Template | None,
         used: set[str],
@@ -163,16 +163,16 @@ class Names:
 
         Args:
             name: name of the variable.
-            places: place of each axis.
+            patterns: place of each axis.
             shared: names of letters shared with other references, by number.
             template: template with the sizes of letters; None if no axis is split.
             used: names of letters in this factor; extended by those of this pattern.
         """
         letters = dict(shared)
         dimensions = []
-        for k, place in enumerate(places):
-            for x in place.letters:
-                if x not in letters and len(place.letters) == 1:
+        for k, pattern in enumerate(patterns):
+            for x in pattern.letters:
+                if x not in letters and len(pattern.letters) == 1:
                     letters[x] = self._unused_name([self.axes[name, k], *"ijklmnopqrstuvwxyz"], used)
                 elif x not in letters:
                     assert template is not None
@@ -180,9 +180,11 @@ class Names:
                     letters[x] = self._unused_name("cdefgh", used | set(self.sizes))
                     self.sizes[letters[x]] = template.sizes[x]
                 used.add(letters[x])
-            text = " ".join(letters[x] for x in place.letters)
+            text = " ".join(letters[x] for x in pattern.letters)
             dimensions.append(
-                f"({text})" if len(place.letters) > 1 else text + (f"+{place.shift}" if place.shift else "")
+                f"({text})"
+                if len(pattern.letters) > 1
+                else text + (f"+{pattern.shift}" if pattern.shift else "")
             )
         if self.tape.variables[name].values.options:
             # features of different nodes are unrelated
@@ -203,8 +205,8 @@ def _tied_axes(links: Sequence[Link]) -> DisjointSets[Axis]:
     for link in links:
         for template in link.templates:
             first: dict[int, Axis] = {}
-            for name, places in ((link.one, template.child), (link.other, template.parent)):
-                for k, place in enumerate(places):
-                    if len(place.letters) == 1 and not place.shift:
-                        classes.merge((name, k), first.setdefault(place.letters[0], (name, k)))
+            for name, patterns in ((link.one, template.child), (link.other, template.parent)):
+                for k, pattern in enumerate(patterns):
+                    if len(pattern.letters) == 1 and not pattern.shift:
+                        classes.merge((name, k), first.setdefault(pattern.letters[0], (name, k)))
     return classes

@@ -28,7 +28,7 @@ _TRIED = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPattern:
     """The letters of an axis: one letter with a shift, or two that split it, slowest first."""
 
     letters: tuple[int, ...]
@@ -40,27 +40,28 @@ class Template:
     """The patterns of a child and a parent.
 
     Attributes:
-        child: place of each axis.
-        parent: place of each axis.
+        child: pattern of each axis.
+        parent: pattern of each axis.
         sizes: sizes of the letters, by number.
     """
 
-    child: tuple[Place, ...]
-    parent: tuple[Place, ...]
+    child: tuple[AxisPattern, ...]
+    parent: tuple[AxisPattern, ...]
     sizes: tuple[int, ...]
 
     @property
     def plain(self) -> bool:
         """Whether each axis of the child has a distinct letter that runs over all its values."""
-        letters = [place.letters for place in self.child]
-        shifted = any(place.shift for place in (*self.child, *self.parent))
+        letters = [pattern.letters for pattern in self.child]
+        shifted = any(pattern.shift for pattern in (*self.child, *self.parent))
         return not shifted and all(len(group) == 1 for group in letters) and len(set(letters)) == len(letters)
 
     @property
     def tied(self) -> set[int]:
         """The letters that child and parent share."""
         child, parent = (
-            {letter for place in places for letter in place.letters} for places in (self.child, self.parent)
+            {letter for pattern in patterns for letter in pattern.letters}
+            for patterns in (self.child, self.parent)
         )
         return child & parent
 
@@ -265,13 +266,13 @@ def _template(
     child_axes: int,
 ) -> Template:
     low = [min(shift for shift, own in zip(shifts, ties) if own == letter) for letter in range(len(sizes))]
-    places: list[Place] = []
+    patterns: list[AxisPattern] = []
     k = 0
     while k < len(ties):
-        if len(places) in splits:
-            places.append(Place((ties[k], ties[k + 1])))
+        if len(patterns) in splits:
+            patterns.append(AxisPattern((ties[k], ties[k + 1])))
             k += 2
         else:
-            places.append(Place((ties[k],), shifts[k] - low[ties[k]]))
+            patterns.append(AxisPattern((ties[k],), shifts[k] - low[ties[k]]))
             k += 1
-    return Template(tuple(places[:child_axes]), tuple(places[child_axes:]), sizes)
+    return Template(tuple(patterns[:child_axes]), tuple(patterns[child_axes:]), sizes)

@@ -84,7 +84,7 @@ def _same_step(one: Step, other: Step) -> bool:
 
 
 def _same_statement(one: Statement, other: Statement) -> bool:
-    a, b = ((x.what, x.line, x.kind, x.cliques, x.name) for x in (one, other))
+    a, b = ((x.role, x.line, x.kind, x.cliques, x.name) for x in (one, other))
     return a == b and _are_equal(one.nodes, other.nodes)
 
 

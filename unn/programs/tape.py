@@ -43,7 +43,7 @@ class Statement:
     """A call of ``sample`` or ``deterministic``: the entries of its value are nodes of the graph.
 
     Attributes:
-        what: "sample" or "deterministic".
+        role: "sample" or "deterministic".
         line: line of the program, for messages.
         kind: kind of the values.
         nodes: numbers of the nodes, in the shape of the value.
@@ -52,7 +52,7 @@ class Statement:
         name: name of the variable or entries with the value; None before it is assigned.
     """
 
-    what: str
+    role: str
     line: int
     kind: Kind
     nodes: Nodes
@@ -230,7 +230,7 @@ class Tape:
         if place is not None:
             return self.variables[place[0]].entry(place[1])
         return next(
-            f"a t.{s.what} without a name (line {s.line})" for s in self.statements if node in s.nodes
+            f"a t.{s.role} without a name (line {s.line})" for s in self.statements if node in s.nodes
         )
 
     def replay(self, drawing: Drawing, releases: Mapping[int, Sequence[int]]) -> None:

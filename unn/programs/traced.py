@@ -53,7 +53,7 @@ class Traced:
     @cached_property
     def random_variables(self) -> tuple[str, ...]:
         """Names of the variables whose entries are all drawn from distributions."""
-        drawn = {int(node) for s in self.tape.statements if s.what == "sample" for node in s.nodes.ravel()}
+        drawn = {int(node) for s in self.tape.statements if s.role == "sample" for node in s.nodes.ravel()}
         return tuple(
             name
             for name, recorded in self.tape.variables.items()

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import DataError
 from ..renamed import current_name
 from .files import delete_folder, write_folder_atomically
-from .tree import from_bytes, put_together, take_apart, to_bytes
+from .tree import from_bytes, join_tensors, split_tensors, to_bytes
 
 CHECKPOINTS = "checkpoints"
 FORMAT = 2
@@ -55,7 +55,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Pat
     """
     from .. import __version__
 
-    content, tensors = take_apart(checkpoint.state)
+    content, tensors = split_tensors(checkpoint.state)
     packed = to_bytes(tensors)
     head = {
         "format": FORMAT,
@@ -188,7 +188,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             packed = (path / TENSORS).read_bytes()
             if _digest({name: value for name, value in head.items() if name != "sha256"}, packed) != digest:
                 raise ValueError("the checksum does not match")
-            state = put_together(head["state"], from_bytes(packed))
+            state = join_tensors(head["state"], from_bytes(packed))
             return Checkpoint(
                 int(head["step"]),
                 tuple(current_name(str(line)) for line in head["signature"]),

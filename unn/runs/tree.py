@@ -10,7 +10,7 @@ from torch import Tensor
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
 
-def take_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
+def split_tensors(state: Any) -> tuple[Any, dict[str, Tensor]]:
     """Split a state into JSON, in which tensors are replaced by names, and the tensors by name.
 
     Args:
@@ -23,23 +23,23 @@ def take_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
     return _convert(state, "state", tensors), tensors
 
 
-def put_together(content: Any, tensors: dict[str, Tensor]) -> Any:
-    """Restore a state from the result of ``take_apart``.
+def join_tensors(content: Any, tensors: dict[str, Tensor]) -> Any:
+    """Restore a state from the result of ``split_tensors``.
 
     Raises:
         KeyError: if a tensor is missing.
     """
     if isinstance(content, list):
-        return [put_together(item, tensors) for item in content]
+        return [join_tensors(item, tensors) for item in content]
     if not isinstance(content, dict):
         return content
     if content.keys() == {_TENSOR}:
         return tensors[content[_TENSOR]]
     if content.keys() == {_TUPLE}:
-        return tuple(put_together(item, tensors) for item in content[_TUPLE])
+        return tuple(join_tensors(item, tensors) for item in content[_TUPLE])
     if content.keys() == {_PAIRS}:
-        return {put_together(key, tensors): put_together(value, tensors) for key, value in content[_PAIRS]}
-    return {key: put_together(value, tensors) for key, value in content.items()}
+        return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in content[_PAIRS]}
+    return {key: join_tensors(value, tensors) for key, value in content.items()}
 
 
 def _convert(state: Any, where: str, tensors: dict[str, Tensor]) -> Any:

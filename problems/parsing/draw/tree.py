@@ -203,7 +203,7 @@ def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme
     else:
         points, codes = [(tip, top), (tip, high / 2)], [Path.MOVETO, Path.LINETO]
     colour = _colour(arc.kind, theme)
-    look: dict[str, Any] = {
+    style: dict[str, Any] = {
         "edgecolor": colour,
         "linewidth": 0.5 + 0.7 * arc.weight,
         "linestyle": (0, (3, 2)) if arc.kind == "gold" else "-",
@@ -217,7 +217,7 @@ def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme
             alpha=alpha,
             zorder=order,
             gid=f"{arc.kind} {gid}",
-            **look,
+            **style,
         )
     )
     corners = [(tip, 0.0), (tip - wide / 2, high), (tip + wide / 2, high)]
@@ -265,25 +265,25 @@ def _width(text: str, size: float, font: FontProperties) -> float:
 def _name_ticks(axes: Axes, forms: Sequence[str], cell: float, font: FontProperties, theme: Theme) -> None:
     """Label the root and as many words as fit."""
     step = max(1, -int(-0.16 // cell))
-    look: dict[str, Any] = {"color": theme.foreground, "parse_math": False, "font": font, "size": LABEL}
+    style: dict[str, Any] = {"color": theme.foreground, "parse_math": False, "font": font, "size": LABEL}
     rows = [0, *range(step, len(forms) + 1, step)]
-    axes.yaxis.set_ticks(rows, [["root", *forms][k] for k in rows], **look)
+    axes.yaxis.set_ticks(rows, [["root", *forms][k] for k in rows], **style)
     columns = range(step - 1, len(forms), step)
-    axes.xaxis.set_ticks(columns, [forms[k] for k in columns], rotation=90, **look)
+    axes.xaxis.set_ticks(columns, [forms[k] for k in columns], rotation=90, **style)
 
 
 def _outline(figure: Figure, axes: Axes, gold: Sequence[int], x: float, y: float, theme: Theme) -> None:
     """Outline gold arcs in a colour between both ends of the scale, with a legend below the scale."""
     from matplotlib.patches import Rectangle
 
-    look: dict[str, Any] = {"fill": False, "edgecolor": theme.cycle[5], "linewidth": 1.2}
+    style: dict[str, Any] = {"fill": False, "edgecolor": theme.cycle[5], "linewidth": 1.2}
     for column, row in enumerate(gold):
         axes.add_patch(
-            Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, gid=f"gold {row} {column + 1}", **look)
+            Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, gid=f"gold {row} {column + 1}", **style)
         )
     wide, high = figure.get_size_inches()
     sign = Rectangle(
-        (x / wide, 1 - (y + 0.06) / high), 0.12 / wide, 0.12 / high, transform=figure.transFigure, **look
+        (x / wide, 1 - (y + 0.06) / high), 0.12 / wide, 0.12 / high, transform=figure.transFigure, **style
     )
     figure.add_artist(sign)
     figure.text((x + 0.18) / wide, 1 - y / high, "gold", va="center", fontsize=LABEL, color=theme.foreground)

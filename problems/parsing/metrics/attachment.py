@@ -157,10 +157,10 @@ def _check_lengths(name: str, lists: Sequence[Sequence[object]], lengths: NDArra
             f"{name} has {len(lists)} sentences, gold {len(lengths)}. Give the same sentences in the same "
             "order."
         )
-    for number, (found, n) in enumerate(zip(lists, lengths, strict=True), 1):
-        if len(found) != n:
+    for number, (values, n) in enumerate(zip(lists, lengths, strict=True), 1):
+        if len(values) != n:
             raise DataError(
-                f"sentence {number}: {name} has {len(found)} words, gold {n}. Score different words by "
+                f"sentence {number}: {name} has {len(values)} words, gold {n}. Score different words by "
                 "problems.parsing.metrics.conll18."
             )
 

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 import unn
 from factors import Clique
-from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, restarted
+from unn.diffusion import SAMPLERS, Diffusion, LinearSteps, LogNormal, LogUniform, restart_sampling
 
 COUNT = 20_000
 
@@ -169,7 +169,7 @@ def deviation_ratio(sampler, spacing, variance, steps):
         return x
 
     start = (variance + schedules[0][0] ** 2).sqrt() * unit()
-    ends = restarted(
+    ends = restart_sampling(
         SAMPLERS[sampler],
         lambda x, sigma: variance / (variance + sigma**2) * x,
         start,

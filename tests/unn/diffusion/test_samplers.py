@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.helpers import INF, NAN, says
 
 import unn
-from unn.diffusion import SAMPLERS, LinearSteps, LogNormal, LogUniform, restarted, restarting_levels
+from unn.diffusion import SAMPLERS, LinearSteps, LogNormal, LogUniform, restart_sampling, restarting_levels
 from unn.diffusion.schedule import log_snr_levels
 
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
@@ -151,7 +151,7 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
     ]
     generator = torch.Generator().manual_seed(0)
     start = noisy(schedules[0][0], 1)
-    found = restarted(
+    found = restart_sampling(
         SAMPLERS[sampler],
         denoise,
         start,

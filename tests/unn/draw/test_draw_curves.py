@@ -194,8 +194,8 @@ def test_panels_titles_and_names_of_runs_never_meet(runs, metrics):
     assert len(shown) == metrics
     boxes = [axes.get_tightbbox() for axes in shown]
     check_apart([*boxes, *(text.get_window_extent() for text in figure.legends[0].get_texts())], figure.bbox)
-    looks = {(line.get_color(), line.get_linestyle()) for line in shown[0].lines}
-    assert len(looks) == min(runs, 24)
+    styles = {(line.get_color(), line.get_linestyle()) for line in shown[0].lines}
+    assert len(styles) == min(runs, 24)
 
 
 def test_metrics_refuse_runs_without_the_x_axis_or_without_numbers():

@@ -696,10 +696,10 @@ def test_forms_of_a_mask_are_made_once():
         assert form(CPU) is form(CPU)
     made = []
     for _ in range(2):
-        assert mask.kept("own", CPU, lambda: made.append(1) or "form") == "form"
+        assert mask.cached("own", CPU, lambda: made.append(1) or "form") == "form"
     assert made == [1]
     # a kernel's own forms do not hide the mask's
-    assert mask.kept("dense", CPU, lambda: "other") == "other" and mask.dense(CPU).dtype == torch.bool
+    assert mask.cached("dense", CPU, lambda: "other") == "other" and mask.dense(CPU).dtype == torch.bool
 
 
 @given(n=st.integers(0, 9), density=st.sampled_from([0.0, 0.2, 0.6, 1.0]), seed=st.integers(0, 10_000))

@@ -14,7 +14,7 @@ from ...errors import ObservationError, suggest
 from .mask import AttentionMask
 from .measure import Size, can_be_measured, candidates_of, fastest_kernel
 from .relational import attention_by_terms
-from .sparse import attention_by_pairs, copies_at_once
+from .sparse import attention_by_pairs, max_batch_copies
 from .terms import Grouped, NodeList, Term
 
 Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
@@ -113,7 +113,7 @@ def _estimates(mask: AttentionMask, batch: int, width: int) -> dict[str, float]:
     }
     if torch.backends.mkl.is_available():
         # without MKL, sparse matrix products are slow
-        parts = math.ceil(batch / copies_at_once(mask.adjacency))
+        parts = math.ceil(batch / max_batch_copies(mask.adjacency))
         pairs, nodes = mask.entries * (11 + 0.34 * width), n * (44 + 3.3 * width)
         costs["sparse"] = 277_000 + parts * 169_000 + batch * (pairs + nodes)
     return costs
@@ -197,11 +197,11 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
             lambda b, h, i, j: allowed[i, j], None, None, mask.count, mask.count, device=str(device)
         )
 
-    blocks = mask.kept("blocks", device, make)
+    blocks = mask.cached("blocks", device, make)
     run: Any = (
         flex_attention
         if device.type == "cpu"
-        else mask.kept("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
+        else mask.cached("compiled", device, lambda: torch.compile(flex_attention, dynamic=False))
     )
     q, k, v = (x.index_select(2, order) for x in (query, key, value))
     out: Tensor = run(q, k, v, block_mask=blocks)

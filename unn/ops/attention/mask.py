@@ -14,7 +14,7 @@ from torch import Tensor
 from ...errors import ObservationError
 from ...graph.adjacency import Adjacency
 from .measure import MeasuredKernels
-from .sparse import Pairs, copies_at_once, pairs_of
+from .sparse import Pairs, max_batch_copies, pairs_of
 from .terms import Term, terms_of
 
 MaskLayout = TypeVar("MaskLayout")
@@ -103,7 +103,7 @@ class AttentionMask:
         """Block-diagonal sparse matrices that together cover ``copies`` copies of the graph."""
 
         def make() -> Pairs:
-            return pairs_of(self.adjacency, copies_at_once(self.adjacency), device)
+            return pairs_of(self.adjacency, max_batch_copies(self.adjacency), device)
 
         full = self._cached("pairs", device, make)
         rest = copies % full.copies
@@ -127,7 +127,7 @@ class AttentionMask:
 
         return self._cached("order", device, make)
 
-    def kept(self, name: str, device: torch.device, make: Callable[[], MaskLayout]) -> MaskLayout:
+    def cached(self, name: str, device: torch.device, make: Callable[[], MaskLayout]) -> MaskLayout:
         """A kernel's own layout of the mask, cached per device."""
         return self._cached(f"kernel {name}", device, make)
 

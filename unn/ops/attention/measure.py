@@ -49,7 +49,7 @@ ROUNDS = 5
 BUDGET = 0.5
 """A trial has ``ROUNDS`` rounds, fewer if they take longer than ``BUDGET`` seconds, but at least two."""
 
-Run = Callable[[], object]
+KernelCall = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def fastest_kernel(
         return thread.submit(trial).result()
 
 
-def fastest(runs: Mapping[str, Run]) -> str:
+def fastest(runs: Mapping[str, KernelCall]) -> str:
     """Name of the fastest call, timed alternately; the first unless another is ``MARGIN`` times as fast."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, float] = {}
@@ -180,7 +180,7 @@ def fastest(runs: Mapping[str, Run]) -> str:
     return min(seconds, key=seconds.__getitem__)
 
 
-def _finishes(run: Run) -> bool:
+def _finishes(run: KernelCall) -> bool:
     """Whether a call succeeds, for example fits into memory; other errors recur in the actual call."""
     try:
         run()
@@ -191,7 +191,7 @@ def _finishes(run: Run) -> bool:
 
 def _one_call(
     run: Callable[[Tensor, Tensor, Tensor], Tensor], gradients: bool, given: tuple[Tensor, ...]
-) -> Run:
+) -> KernelCall:
     """Attention, and its derivatives if needed, on inputs with the memory layout of the given ones."""
     query, key, value = (x.detach() for x in given)
 

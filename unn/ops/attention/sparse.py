@@ -58,7 +58,7 @@ class Pairs:
         return _csr(self.key_starts, self.queries_by_key, numbers.index_select(0, self.order_by_key))
 
 
-def copies_at_once(adjacency: Adjacency) -> int:
+def max_batch_copies(adjacency: Adjacency) -> int:
     """Number of batch elements per block-diagonal matrix."""
     return max(1, _AT_ONCE // max(1, len(adjacency.rows), adjacency.count))
 

@@ -183,16 +183,18 @@ def terms_of(adjacency: Adjacency) -> list[Term]:
     terms: list[Term] = []
     rows: list[Nodes] = []
     columns: list[Nodes] = []
-    relations = [directed for relation in adjacency.relations for directed in (relation, relation.turned())]
+    relations = [
+        directed for relation in adjacency.relations for directed in (relation, relation.transpose())
+    ]
     # the largest first, so that few pairs remain for the others
-    for relation in sorted(relations, key=lambda r: -r.one.nodes.shape[1] * r.other.nodes.shape[1]):
-        i = relation.one.nodes[:, :, None] + starts[relation.one.variable]
-        j = relation.other.nodes[:, None, :] + starts[relation.other.variable]
-        hidden = covered.take(i * count + j, relation.kept)
+    for relation in sorted(relations, key=lambda r: -r.left.nodes.shape[1] * r.right.nodes.shape[1]):
+        i = relation.left.nodes[:, :, None] + starts[relation.left.variable]
+        j = relation.right.nodes[:, None, :] + starts[relation.right.variable]
+        hidden = covered.take(i * count + j, relation.mask)
         remaining = hidden.size - int(hidden.sum())
         if not remaining:
             continue
-        if remaining < _FEW or relation.one.layout is None or relation.other.layout is None:
+        if remaining < _FEW or relation.left.layout is None or relation.right.layout is None:
             i, j = np.broadcast_arrays(i, j)
             rows.append(i[~hidden])
             columns.append(j[~hidden])
@@ -222,14 +224,14 @@ class _CoveredPairs:
         self.flat: dict[tuple[int, int], Nodes] = {}
         self.diagonal = np.zeros(count, dtype=bool)
 
-    def take(self, flat: Nodes, kept: np.ndarray | None) -> np.ndarray:
-        """Mask of pairs that are excluded by ``kept`` or already covered; marks the others as covered.
+    def take(self, flat: Nodes, mask: np.ndarray | None) -> np.ndarray:
+        """Mask of pairs that are excluded by ``mask`` or already covered; marks the others as covered.
 
         Args:
             flat: pairs, as row * count + column.
-            kept: mask of pairs that belong to the relation; None for all.
+            mask: mask of pairs that belong to the relation; None for all.
         """
-        hidden = np.zeros(flat.shape, dtype=bool) if kept is None else ~kept
+        hidden = np.zeros(flat.shape, dtype=bool) if mask is None else ~mask
         if not flat.size:
             return hidden
         bounds = (int(flat.min()), int(flat.max()))
@@ -257,7 +259,7 @@ def _runs(nodes: Nodes) -> list[tuple[int, int]]:
 
 
 def _dense_term(relation: Relation, hidden: np.ndarray | None, starts: Mapping[str, int], count: int) -> Term:
-    query, key = relation.one, relation.other
+    query, key = relation.left, relation.right
     assert query.layout is not None and key.layout is not None
     m, n = query.nodes.shape[1], key.nodes.shape[1]
     if m > 1 and n > 1:
