@@ -102,7 +102,7 @@ class Engine(ABC):
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How samples are drawn; None stands for the default of the model."""
+    """Options of sampling; None stands for the default of the model."""
 
     steps: int | None = None
     """Number of denoising steps; that of the run by default."""

@@ -150,7 +150,7 @@ class Different(Constraint):
 
 
 def _kind_of(one: Reference, other: Reference) -> tuple[Kind, tuple[str, ...]]:
-    """What the entries of both values are, by their domains, and the letters along the simplex axis."""
+    """Kind of the entries of both values, by their domains, and the letters along the simplex axis."""
     kinds: list[tuple[Kind, tuple[str, ...]]] = []
     for reference in (one, other):
         assert isinstance(reference.array, Variable)

@@ -1,1 +1,1 @@
-"""What problems share whose examples are generated."""
+"""Parts that problems with generated examples share."""

@@ -1,4 +1,4 @@
-"""What is observed in training: random subsets of the nodes, and the option that chooses."""
+"""Observation masks for training: random subsets of the nodes, and the check of the option ``observe``."""
 
 from __future__ import annotations
 

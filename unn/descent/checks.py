@@ -22,7 +22,7 @@ def check_generator(generator: object) -> None:
     """Check that a source of randomness is one.
 
     Raises:
-        InferenceError: for anything but a ``torch.Generator`` or None, a seed for example.
+        InferenceError: for other types than ``torch.Generator`` and None, such as a seed.
     """
     if generator is not None and not isinstance(generator, torch.Generator):
         raise InferenceError(
@@ -223,7 +223,7 @@ def check_domain(
 
 
 def describe_non_finite(x: Tensor) -> str:
-    """How many entries are NaN or infinite, and where the first is."""
+    """Number of entries that are NaN or infinite, and the index of the first."""
     bad = (~x.isfinite()).nonzero()
     first = tuple(int(k) for k in bad[0])
     return f"{len(bad)} entries are NaN or infinite, the first at index {first} ({float(x[first].detach())})"
@@ -247,7 +247,7 @@ def choose_fusions(graph: Declaration, fusions: Collection[Fusion] | None) -> tu
     """The fusions of a run: those of the graph if None are passed.
 
     Raises:
-        InferenceError: for anything but a collection.
+        InferenceError: for other types than collections.
         DeclarationError: for fusions that do not fit the graph.
     """
     if fusions is None:

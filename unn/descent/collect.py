@@ -1,4 +1,4 @@
-"""Collecting evidence: what is given is checked against the declaration and brought together."""
+"""Collecting evidence: given values, masks, lengths and initial values, checked against the declaration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def collect_evidence(
         dropout: by variable, a probability or a mask.
         generator: of random masks and initial values.
         check_values: look for NaN and for values outside their domains.
-        check_masks: look for masks and lengths that make no sense.
+        check_masks: check the values of masks and lengths.
 
     Raises:
         ObservationError: for unknown names, wrong shapes, dtypes or devices, NaN, values outside a domain,

@@ -1,4 +1,4 @@
-"""How gradients come back through the updates of an unrolled network."""
+"""Gradients through the updates of an unrolled network."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Unroll(Gradient):
 class Truncate(Gradient):
     """The gradient through the last rounds alone; what the rounds before them computed counts as constant.
 
-    It is biased: what the parameters change in the first rounds is left out. Near a fixed point of converging
-    rounds the bias falls geometrically with the number of rounds (Shaban et al., 2019).
+    It is biased: the effect of the parameters on the first rounds is left out. Near a fixed point of
+    converging rounds the bias falls geometrically with the number of rounds (Shaban et al., 2019).
 
     Args:
         rounds: how many rounds are differentiated, at least 1.

@@ -79,7 +79,7 @@ def infer(
 
     Raises:
         ObservationError: for values that do not fit the declaration.
-        InferenceError: for an order, a number of iterations or a want that makes no sense, and for factors
+        InferenceError: for an order, a number of iterations or a want that is invalid, and for factors
             without an energy.
         DeclarationError: for fusions of another graph.
 

@@ -49,7 +49,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         self._networks: dict[tuple[tuple[str, ...], ...], Unrolled] = {}
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
-        """Sum of the Fenchel-Young losses of what is not observed; 0 if everything is.
+        """Sum of the Fenchel-Young losses of the unobserved entries; 0 if all are observed.
 
         Variables without values are latent: neither given nor wanted.
 
@@ -139,7 +139,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         return self._networks[key].train(self.training)
 
     def order(self, given: Sequence[str], fixed: Sequence[str]) -> Order | list[str]:
-        """Order of updates away from what is given, and back if the options say so."""
+        """Order of updates by distance from the evidence; with the sweep ``forward-backward`` also back."""
         names = list(default_order(self.graph, given, fixed))
         return (
             ForwardBackward(names) if self.options.sweep == "forward-backward" and len(names) > 1 else names

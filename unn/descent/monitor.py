@@ -1,4 +1,4 @@
-"""What accompanies the rounds of ``infer``: energies, divergence, convergence, and the status at the end."""
+"""Monitoring of the rounds of ``infer``: energies, divergence, convergence, and the final status."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Monitor(Watch):
         return Outcome.NEXT if self._status is Status.LIMIT else Outcome.STOP
 
     def verdict(self) -> tuple[Status, str]:
-        """How the run ended, and the same in words."""
+        """Final status and its message."""
         status, message = self._status, self._message
         if status is Status.LIMIT:
             message = stopped_early_message(self._state, self.rounds)

@@ -83,7 +83,7 @@ class FusedSum:
 
 @dataclass(frozen=True, eq=False)
 class Reception:
-    """How each variable receives its messages: the sums of fusions, and one by one what these leave.
+    """Sources of the messages of each variable: fusions, and factors that no fusion covers.
 
     Attributes:
         static: by variable, the messages that never change.
@@ -110,7 +110,7 @@ def require_energies(graph: Declaration) -> None:
 
 
 class Plan:
-    """How to run coordinate descent on a graph when some variables are fixed.
+    """Compiled coordinate descent on a graph for a set of fixed variables.
 
     Args:
         graph: complete, with all parameters.
@@ -183,7 +183,7 @@ class Plan:
         return [inlet.factor for inlet in (*self.static[name], *self.changing[name])]
 
     def reception(self, fusions: tuple[Fusion, ...]) -> Reception:
-        """How each variable receives its messages where some are computed by fusions."""
+        """Sources of the messages of each variable, where fusions compute some of them."""
         if not fusions:
             return self._single
         # fusions need not be hashable; the entry holds them, so that no other object gets the same address

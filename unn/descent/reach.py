@@ -1,4 +1,4 @@
-"""What can be reached from what is given: the default order, and checks of orders and of what is wanted."""
+"""Reachability from the evidence: the default order, and checks of orders and wanted variables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_order(graph: Declaration, order: Order, fixed: Collection[str], presen
 def check_reach(
     graph: Declaration, given: Collection[str], fixed: Collection[str], want: Collection[str]
 ) -> None:
-    """Check that what is given can influence what is wanted.
+    """Check that the evidence can influence each wanted variable.
 
     Raises:
         InferenceError: for an unknown or observed name, or one that no chain of factors connects to what is

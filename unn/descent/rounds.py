@@ -19,7 +19,7 @@ ROUND_CAP = 1000
 
 
 class Outcome(Enum):
-    """What follows a round: the next one, the same one again, or nothing."""
+    """Action after a round: run the next one, repeat it, or stop."""
 
     NEXT = auto()
     REPEAT = auto()
@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 
 class Watch:
-    """What accompanies a run: called around each round and after each update. This one does nothing."""
+    """Callbacks of a run, around each round and after each update; these do nothing."""
 
     def begin(self, steps: Sequence[Step]) -> None:
         """Called before a round, once if it is repeated."""

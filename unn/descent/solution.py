@@ -1,4 +1,4 @@
-"""What inference returns: values by name, a status with a remedy, the trace of energies."""
+"""Solutions of inference: values by name, a status with a remedy, the trace of energies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import UnknownNameError, unknown
 
 
 class Status(Enum):
-    """How a run ended."""
+    """Final status of a run."""
 
     CONVERGED = "converged"
     LIMIT = "reached its limit"
@@ -37,7 +37,7 @@ class Solution:
         schedule: the blocks updated, in order.
         rounds: how many passes over the order were run.
         status: how the run ended.
-        message: the status in words, with a remedy.
+        message: description of the status, with a remedy.
     """
 
     values: dict[str, Tensor]
@@ -56,7 +56,7 @@ class Solution:
 
     @property
     def updates(self) -> int:
-        """How many block updates were run."""
+        """Number of block updates."""
         return len(self.schedule)
 
     def __getitem__(self, name: str) -> Tensor:

@@ -38,7 +38,7 @@ class Trace(ABC):
 
     @abstractmethod
     def _recorded(self) -> Mapping[str, Tensor]:
-        """What is recorded of the current quantities."""
+        """Entry of the trace for the current state."""
 
     @torch.no_grad()
     def record(self, step: Step, old: Tensor | None) -> None:

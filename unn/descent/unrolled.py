@@ -64,7 +64,7 @@ class Unrolled(nn.Module):
         fusions: as in ``infer``; those that the graph has when the network is made by default.
 
     Raises:
-        InferenceError: for names, orders or iterations that make no sense, or a want that cannot be reached.
+        InferenceError: for invalid names, orders or iterations, or a want that cannot be reached.
         DeclarationError: for fusions of another graph.
 
     Example:

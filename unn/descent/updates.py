@@ -1,4 +1,4 @@
-"""What an update does with the exact minimiser of a block."""
+"""Updates: the new value of a block, given the exact minimiser."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_update(update: object) -> None:
     """Check that a rule of updates is one.
 
     Raises:
-        InferenceError: for anything else, the class in place of an object for example.
+        InferenceError: for other types, such as the class in place of an object.
     """
     if not isinstance(update, Update):
         raise InferenceError(f"update: an object such as Mirror() or Damped(0.5), got {update!r}.")

@@ -1,4 +1,4 @@
-"""How a round ended: converged, diverged, at an energy that is not finite, or none of these."""
+"""Verdict on a round: converged, diverged, at an energy that is not finite, or none of these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Divergence:
     Attributes:
         elements: boolean, shape ``(batch,)``.
         status: of these elements.
-        place: the update at which it happened, in words.
+        place: description of the update at which it happened.
         remedy: what to do.
     """
 
@@ -36,7 +36,7 @@ class Divergence:
     remedy: str
 
     def message(self, others: str) -> str:
-        """In words.
+        """Description of the divergence, with a remedy.
 
         Args:
             others: how the run of the other batch elements ended; empty if there are none.
@@ -140,7 +140,7 @@ def unfinished_blocks(state: State) -> str:
 
 
 def stopped_early_message(state: State, rounds: int) -> str:
-    """What the inner solver left undone, with a remedy; empty if nothing."""
+    """Description of blocks that the inner solver left before their minimum, with a remedy; empty if none."""
     blocks = unfinished_blocks(state)
     if not blocks:
         return ""
@@ -154,7 +154,7 @@ def stopped_early_message(state: State, rounds: int) -> str:
 
 
 def _not_finite(state: State) -> str:
-    """What makes the energy infinite or NaN, and what to do; empty if it is finite."""
+    """Cause of an energy that is infinite or NaN, with a remedy; empty if it is finite."""
     graph, evidence = state.plan.graph, state.evidence
     for name, share in state_terms(state).items():
         if name in graph.variables:

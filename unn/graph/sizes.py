@@ -112,7 +112,7 @@ class ShiftedPair:
     """Two axes of different names that a factor indexes by the same letter at different shifts.
 
     Attributes:
-        reason: in words, such as "letter 'i' of factor 'emission'".
+        reason: description, such as "letter 'i' of factor 'emission'".
         relation: relation of their sizes under which the letter covers both axes.
     """
 

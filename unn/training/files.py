@@ -101,7 +101,7 @@ class RunFiles:
         self.require_saved()
 
     def last_good(self) -> str:
-        """Describe the newest checkpoint in words."""
+        """Description of the newest checkpoint."""
         steps = checkpoint_steps(self.folder) if self.folder is not None else []
         return (
             f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"

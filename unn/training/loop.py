@@ -46,7 +46,7 @@ class Fit:
         step: number of steps taken.
         interrupted: whether Ctrl-C or SIGTERM stopped the training.
         begun: step from which this call continued; equals ``step`` if the training had already finished.
-        stopped_early: reason for stopping early, in words; empty if training did not stop early.
+        stopped_early: reason for stopping early; empty if training did not stop early.
     """
 
     network: nn.Module
