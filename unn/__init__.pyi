@@ -58,6 +58,9 @@ from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule
 from .networks.denoiser import Denoiser as Denoiser
 from .ops.attention.mask import AttentionMask as AttentionMask
+from .ops.constraint_loss import attention_loss as attention_loss
+from .ops.constraint_loss import binarize as binarize
+from .ops.constraint_loss import constraint_loss as constraint_loss
 from .ops.straight_through import straight_through as straight_through
 from .programs import trace as trace
 from .regularizers import L1 as L1

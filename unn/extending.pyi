@@ -55,6 +55,7 @@ from .graph.factor import Values as Values
 from .graph.fusion import FusedMessages as FusedMessages
 from .graph.fusion import Fusion as Fusion
 from .graph.fusion import InferredRows as InferredRows
+from .graph.groups import CountGroups as CountGroups
 from .graph.interactions import Nodes as Nodes
 from .graph.interactions import Relation as Relation
 from .graph.interactions import Shapes as Shapes

@@ -80,8 +80,8 @@ class Different(Constraint):
             differ = differ.any(axis)
         return batch_sum((~differ).long())
 
-    def loss(self, values: Values) -> Tensor:
-        """Expected number of node pairs with equal values, shape ``(batch,)``.
+    def part_losses(self, values: Values) -> Tensor:
+        """Probability that the values of each node pair are equal, shape ``(batch, pairs)``.
 
         Nodes are independent, with the values as their probabilities. Entries x and y of a feature are equal
         with probability sum x y over the simplex axis, x y + (1 - x)(1 - y) in [0, 1], and (1 + x y) / 2 for
@@ -100,7 +100,7 @@ class Different(Constraint):
             distances = (left - right).abs()
             if along:
                 distances = distances.amax(along)
-            return batch_sum(4 * (0.5 - distances).clamp(min=0).square())
+            return (4 * (0.5 - distances).clamp(min=0).square()).flatten(1)
         if self._kind == "simplex":
             simplex = [1 + letters.index(letter) for letter in self._simplex]
             equal = (left * right).sum(simplex, keepdim=True)
@@ -110,7 +110,7 @@ class Different(Constraint):
             equal = (1 + left * right) / 2
         for axis in reversed(along):
             equal = equal.prod(axis)
-        return batch_sum(equal)
+        return equal.flatten(1)
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss as an energy factor, up to a constant.

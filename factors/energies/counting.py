@@ -40,7 +40,8 @@ class CountEnergy(WeightedEnergy):
     Args:
         reference: reference to a variable on the simplex, or with entries in [0, 1].
         each: letters that index the groups, separated by spaces.
-        equals: number of ones in each group.
+        equals: number of ones in each group; with one half more than a number, both neighbours have the least
+            energy: 0.5 penalises the pairs of ones.
         weight, log_weight: see ``WeightedEnergy``.
         name: unique in the graph.
 
@@ -61,7 +62,7 @@ class CountEnergy(WeightedEnergy):
         reference: Reference,
         *,
         each: str,
-        equals: int = 1,
+        equals: float = 1,
         weight: float = 1.0,
         log_weight: Reference | None = None,
         name: str | None = None,
@@ -75,9 +76,12 @@ class CountEnergy(WeightedEnergy):
         renamed = _other_members(reference, groups)
         super().__init__(reference, renamed, weight=weight, log_weight=log_weight, name=name)
         refuse_shifted_splits(self)
-        if isinstance(equals, bool) or not isinstance(equals, int) or equals < 0:
+        is_number = isinstance(equals, (int, float)) and not isinstance(equals, bool)
+        if not is_number or equals < 0 or 2 * equals != round(2 * equals):
             raise DeclarationError(
-                f"factor {self.name!r}: equals must be a whole number >= 0, got {equals!r}."
+                f"factor {self.name!r}: equals must be a whole number >= 0, or one half more (0.5 for "
+                f"at most "
+                f"one), got {equals!r}."
             )
         _check_domain(self, variable)
         self.equals = equals
@@ -144,7 +148,7 @@ class CountEnergy(WeightedEnergy):
 
     def formula(self) -> str:
         groups = f" for each {' '.join(self.each)}" if self.each else ""
-        return f"{self.weight_text()} * (count of {self.references[0]} - {self.equals})^2{groups}"
+        return f"{self.weight_text()} * (count of {self.references[0]} - {self.equals:g})^2{groups}"
 
     def _shares(self, x: Tensor) -> Tensor:
         """Contribution of each unit, shape ``(batch, *each, *units)``."""

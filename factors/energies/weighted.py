@@ -210,8 +210,8 @@ class EqualBits(WeightedEnergy):
 class LossEnergy(WeightedEnergy):
     """E = weight * loss of a constraint, which must be differentiable and >= 0.
 
-    Messages come from autograd; blocks are minimised by the monotone inner solver. A constraint whose energy
-    has a closed form for its updates gives another factor in its ``penalties``.
+    Messages come from autograd. Blocks are minimised by the monotone inner solver, unless the loss is affine
+    in them (``Constraint.multiaffine``).
 
     Args:
         constraint: a constraint with a ``loss``.
@@ -237,6 +237,10 @@ class LossEnergy(WeightedEnergy):
 
     def energy(self, values: Values) -> Tensor:
         return self.scale(values) * self.constraint.loss(values)
+
+    def affine_in(self, target: str) -> bool:
+        occurrences = sum(reference.array.name == target for reference in self.constraint.references)
+        return self.constraint.multiaffine and occurrences == 1
 
     def degree(self, names: Collection[str]) -> int:
         return 0

@@ -15,6 +15,8 @@ from unn.ops.semirings import NEVER, Total, draw, gradient, log_sum, possible
 from unn.regularizers import AlongAxis, LogPartition
 from unn.regularizers.base import tolerance
 
+from .counts import count_polynomial
+
 _CLOSED = 1e-14
 """Distance from 0 or 1 below which probabilities are treated as 0 or 1 in ``scores_of``."""
 
@@ -160,18 +162,9 @@ class Budget(AlongAxis, LogPartition):
 
     def _each(self, scores: Tensor, total: Total) -> Tensor:
         """Total over all subsets, by row: a tree of products of generating polynomials by subset size."""
-        polynomials = torch.stack([torch.zeros_like(scores), scores], 2)
         if scores.shape[1] == 0:
             return scores.sum(1)
-        while polynomials.shape[1] > 1:
-            if polynomials.shape[1] % 2:
-                # pad by the polynomial 1
-                one = torch.nn.functional.pad(
-                    torch.zeros_like(polynomials[:, :1, :1]), (0, polynomials.shape[2] - 1), value=NEVER
-                )
-                polynomials = torch.cat([polynomials, one], 1)
-            polynomials = _product(polynomials[:, 0::2], polynomials[:, 1::2], self.k, total)
-        return polynomials[:, 0, self.k]
+        return count_polynomial(scores, self.k, total)[:, self.k]
 
     def _back(self, rows: Tensor, like: Tensor) -> Tensor:
         """Restore the shape and dtype of ``like``."""
@@ -180,18 +173,6 @@ class Budget(AlongAxis, LogPartition):
 
     def _options(self) -> list[str]:
         return [str(self.k), *super()._options()]
-
-
-def _product(a: Tensor, b: Tensor, degree: int, total: Total) -> Tensor:
-    """Multiply polynomials up to a degree, coefficients on the last axis, in the semiring of ``total``."""
-    size = a.shape[-1]
-    j, i = (
-        torch.arange(min(2 * size - 2, degree) + 1, device=a.device)[:, None],
-        torch.arange(size, device=a.device),
-    )
-    other = j - i
-    fits = (other >= 0) & (other < size)
-    return total(a[..., None, :] + torch.where(fits, b[..., other.clamp(0, size - 1)], NEVER), -1)
 
 
 def _enough(axis: str, k: int, known: LetterSizes) -> LetterSizes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import unn
-from factors import Depends, SumOfProducts
+from factors import Depends, Equation
 
 Kind = Literal["binary", "hierarchical", "inversion"]
 
@@ -54,7 +54,7 @@ def declare(kind: Kind, intermediate: bool, rank: int | None = None) -> unn.Fact
         g.factor(Depends(E["i j"], C["i j k"]))
     else:
         g.factor(Depends(E["i j"], A["i k"], R["k j"]))
-    g.factor(SumOfProducts(E["i j"], A["i k"], R["k j"], within=_WITHIN))
+    g.factor(Equation(E["i j"], A["i k"], R["k j"], within=_WITHIN))
     return g
 
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import DeclarationError
+from ..regularizers.base import batch_sum
 from .arrays import Indices, Reference, Variable
+from .groups import CountGroups
 from .interactions import Relation, Shapes, complete_relations
 from .sizes import LetterSizes, SizeRule, letter_sizes
 
@@ -188,6 +190,10 @@ class EnergyFactor(Factor):
                 for name, x in values.items()
                 if name in self.operands
             }
+            if target not in values and shape is not None:
+                # an affine energy has the same gradient everywhere
+                like, batch = next(iter(values.values())), max(map(len, values.values()))
+                values[target] = like.new_zeros(batch, *shape)
             x = values[target]
             # a separate autograd node, so that values computed from x elsewhere do not contribute
             leaf = x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_()
@@ -271,16 +277,22 @@ class SharedMessages(EnergyFactor):
 class Constraint(Factor):
     """A condition on values.
 
-    A subclass needs only ``violations_of``, by which samples are checked. A differentiable ``loss`` trains
-    solvers to satisfy it; ``penalties`` are energies in its place for coordinate descent (``unn.relax``).
+    A subclass needs only ``violations_of``, by which samples are checked. A differentiable loss of each of
+    its parts (``part_losses``) trains solvers to satisfy it; ``penalties`` are energies in its place for
+    coordinate descent (``unn.relax``).
     """
+
+    multiaffine: bool = False
+    """True if the loss is affine in each reference, the others fixed, so that its energy has exact
+    updates."""
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of violated parts of the condition, shape ``(batch,)``."""
         raise NotImplementedError(f"{type(self).__name__} needs a method violations_of(values).")
 
-    def loss(self, values: Values) -> Tensor:
-        """Differentiable measure of violation, shape ``(batch,)``: >= 0, and 0 where nothing is violated.
+    def part_losses(self, values: Values) -> Tensor:
+        """Differentiable measure of the violation of each part, shape ``(batch, parts)``: >= 0, and 0 where
+        the part is not violated.
 
         Args:
             values: values of the variables by name, shape ``(batch, *axes)``: probabilities for variables on
@@ -292,8 +304,25 @@ class Constraint(Factor):
         """
         raise NotImplementedError(
             f"factor {self.name!r}: {type(self).__name__} has no differentiable loss; give the class a "
-            "method loss(values) that returns one number >= 0 for each batch element."
+            "method part_losses(values) that returns a number >= 0 for each part and batch element."
         )
+
+    def loss(self, values: Values) -> Tensor:
+        """Sum of the losses of all parts, shape ``(batch,)``; see ``part_losses``.
+
+        ``unn.constraint_loss`` is that of all constraints of a graph, at binary values with gradients.
+        """
+        return batch_sum(self.part_losses(values))
+
+    def groups(self, shapes: Shapes) -> list[CountGroups]:
+        """Groups of entries of which a number within bounds is one; none by default.
+
+        They define the constraint where it is a count: exact marginals and solvers are derived from them.
+
+        Args:
+            shapes: shapes of all arrays without batch axes, by name.
+        """
+        return []
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """Energy factors whose sum is smallest where the values satisfy the condition; none by default.

@@ -20,7 +20,7 @@ from unn.regularizers.base import batch_sum
 from ..energies.squared_residual import SquaredResidual
 
 
-class SumOfProducts(Constraint):
+class Equation(Constraint):
     """Each entry of a variable is the product of entries of others, summed over the letters that it lacks
     itself.
 
@@ -35,7 +35,7 @@ class SumOfProducts(Constraint):
         name: unique in the graph.
 
     Example:
-        ``SumOfProducts(E["i j"], A["i k"], R["k j"], within=0.05)``: E is the matrix product of A and R.
+        ``Equation(E["i j"], A["i k"], R["k j"], within=0.05)``: E is the matrix product of A and R.
     """
 
     handles_indices = True
@@ -71,14 +71,15 @@ class SumOfProducts(Constraint):
         # negated, so that NaN counts as a violation
         return batch_sum((~((result - sums).abs() <= self.within)).long())
 
-    def loss(self, values: Values) -> Tensor:
-        """Sum of squared residuals, shape ``(batch,)``; it is 0 at equality only, whatever the tolerance.
+    def part_losses(self, values: Values) -> Tensor:
+        """Squared residual of each entry of the result, shape ``(batch, entries)``; it is 0 at equality only,
+        whatever the tolerance.
 
         Args:
             values: values of the variables, shape ``(batch, *axes)``.
         """
         result, sums = self._sides(checked_views(self, values))
-        return batch_sum((result - sums).square())
+        return (result - sums).square().flatten(1)
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The sum of squared residuals, ``SquaredResidual``, which the inner solver minimises."""
@@ -104,3 +105,7 @@ class SumOfProducts(Constraint):
         ]
         over = f"sum over {' '.join(summed)} of " if summed else ""
         return f"{result} = {over}{' * '.join(map(str, operands))} within {self.within:g}"
+
+
+SumOfProducts = Equation
+"""Earlier name of ``Equation``."""

@@ -1,0 +1,66 @@
+"""Constraints on values: those of a group of nodes differ."""
+
+from __future__ import annotations
+
+from unn.errors import DeclarationError
+from unn.graph.arrays import Reference, Variable
+from unn.graph.groups import CountGroups
+from unn.graph.interactions import Shapes, node_dimensions
+from unn.graph.structure import parse_letters
+from unn.regularizers import Simplex
+
+from .cardinality import Cardinality
+
+
+class AllDifferent(Cardinality):
+    """For each value of some letters, the referenced nodes have different values.
+
+    It is a ``Cardinality`` of at most one for each group and value; with as many nodes as values, each value
+    occurs exactly once.
+
+    Args:
+        reference: reference to a variable on the simplex over a feature axis.
+        each: letters of nodes that index the groups, separated by spaces.
+        name: unique in the graph.
+
+    Raises:
+        DeclarationError: for a variable that is not on the simplex, or groups indexed by values.
+
+    Example:
+        ``AllDifferent(X["r c v"], each="r")``: the digits of each row differ.
+    """
+
+    def __init__(self, reference: Reference, *, each: str, name: str | None = None) -> None:
+        array = reference.array if isinstance(reference, Reference) else None
+        if not isinstance(array, Variable) or not isinstance(array.regularizer, Simplex):
+            raise DeclarationError(
+                f"AllDifferent compares categories, so it takes a reference to a variable on the "
+                f"simplex such "
+                f"as X['r c v'] with unn.Entropy(), got {reference!r}; for other values use Different."
+            )
+        nodes = {letter for dim in node_dimensions(reference) for letter in dim.letters}
+        values = [letter for letter in reference.letters if letter not in nodes]
+        super().__init__(reference, each=" ".join([*str(each).split(), *values]), at_most=1, name=name)
+        groups = parse_letters(self, "each", each)
+        if set(groups) & set(values):
+            raise DeclarationError(
+                f"factor {self.name!r}: each={each!r} contains letters of values ({', '.join(values)}); name "
+                "the letters of nodes alone."
+            )
+
+    def groups(self, shapes: Shapes) -> list[CountGroups]:
+        """As for ``Cardinality``; with as many nodes as values, exactly one."""
+        (groups,) = super().groups(shapes)
+        variable = self.references[0].array
+        assert isinstance(variable, Variable) and isinstance(variable.regularizer, Simplex)
+        values = shapes[variable.name][variable.regularizer.dim]
+        lower = int(groups.entries.shape[1] == values)
+        return [CountGroups(groups.variable, groups.entries, lower, 1)]
+
+    def formula(self) -> str:
+        letters = [letter for letter in self.each if letter in self._node_letters()]
+        groups = f" for each {' '.join(letters)}" if letters else ""
+        return f"values of {self.references[0]} differ{groups}"
+
+    def _node_letters(self) -> set[str]:
+        return {letter for dim in node_dimensions(self.references[0]) for letter in dim.letters}

@@ -1,0 +1,169 @@
+"""Bounds on counts, differing values, negation and implication: against enumeration, and their contracts."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.constraints import constraint_contract, one_hot_values, penalty_contract
+
+import unn
+from factors import AllDifferent, Cardinality, Implies, Not
+
+BITS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4)))
+
+
+def bits_graph(make, rows=2):
+    g = unn.FactorGraph("bits", row=rows, col=4)
+    x = g.variable("x", "row col", unn.BinaryEntropy())
+    g.factor(make(x))
+    return g
+
+
+def counted(make):
+    """All rows of four bits that satisfy a constraint on rows, two of them at random."""
+    every = BITS[bits_graph(make, 1).constraints[0].violations_of({"x": BITS[:, None]}) == 0]
+
+    def values(generator):
+        chosen = torch.randint(len(every), (5, 2), generator=generator)
+        return {"x": every[chosen].double()}
+
+    return values
+
+
+MAKERS = {
+    "at most one": lambda x: Cardinality(x["r c"], each="r", at_most=1),
+    "at least two": lambda x: Cardinality(x["r c"], each="r", at_least=2),
+    "between": lambda x: Cardinality(x["r c"], each="r", at_least=1, at_most=3),
+    "not two": lambda x: Not(Cardinality(x["r c"], each="r", equals=2)),
+    "not few": lambda x: Not(Cardinality(x["r c"], each="r", at_most=1)),
+    "not many": lambda x: Not(Cardinality(x["r c"], each="r", at_least=3)),
+    "implies": lambda x: Implies(
+        Cardinality(x["r c"], each="r", at_least=1), Cardinality(x["r c"], each="r", equals=3)
+    ),
+}
+ALLOWED = {
+    "at most one": lambda n: n <= 1,
+    "at least two": lambda n: n >= 2,
+    "between": lambda n: 1 <= n <= 3,
+    "not two": lambda n: n != 2,
+    "not few": lambda n: n > 1,
+    "not many": lambda n: n < 3,
+    "implies": lambda n: n in (0, 3),
+}
+
+
+def different_graph():
+    g = unn.FactorGraph("rows", row=2, col=3, value=4)
+    X = g.variable("X", "row col | value", unn.Entropy())
+    g.factor(AllDifferent(X["r c v"], each="r"))
+    return g
+
+
+def different_values(generator):
+    orders = torch.rand(5, 2, 4, generator=generator).argsort(2)[..., :3]
+    return {"X": one_hot_values(orders, 4)}
+
+
+CASES = {name: (lambda make=make: bits_graph(make), counted(make)) for name, make in MAKERS.items()}
+CASES["different"] = (different_graph, different_values)
+
+for _name, (_graph, _values) in CASES.items():
+    _title = "".join(word.capitalize() for word in _name.split())
+    globals()[f"Test{_title}"] = constraint_contract(_graph, _values)
+    globals()[f"TestPenaltiesOf{_title}"] = penalty_contract(_graph)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_bits_violate_a_count_exactly_where_it_is_not_allowed(name):
+    factor = bits_graph(MAKERS[name], 1).constraints[0]
+    violations = factor.violations_of({"x": BITS[:, None]})
+    expected = [int(not ALLOWED[name](int(row.sum()))) for row in BITS]
+    assert violations.tolist() == expected
+
+
+@settings(max_examples=30)
+@given(equals=st.integers(0, 4), seed=st.integers(0, 100))
+def test_the_energy_of_at_most_one_counts_pairs_of_ones_twice(equals, seed):
+    g = bits_graph(MAKERS["at most one"], 3)
+    relaxed = unn.relax(g, 1.0)
+    x = torch.randint(2, (4, 3, 4), generator=torch.Generator().manual_seed(seed)).float()
+    n = x.sum(2)
+    (energy,) = relaxed.energy_factors
+    torch.testing.assert_close(energy.energy({"x": x}), (n * (n - 1)).sum(1))
+
+
+def test_groups_hold_the_entries_that_are_counted_together():
+    g = unn.FactorGraph("grid", row=4, col=4, digit=4, band=2, stack=2)
+    X = g.variable("X", "row col | digit", unn.Entropy())
+    g.factor(Cardinality(X["(band r) (stack c) v"], each="band stack v", name="blocks"))
+    (groups,) = g.constraints[0].groups({"X": (4, 4, 4)})
+    index = torch.arange(64).view(4, 4, 4)
+    expected = index.view(2, 2, 2, 2, 4).permute(0, 2, 4, 1, 3).reshape(16, 4)
+    assert (groups.lower, groups.upper, groups.variable) == (1, 1, "X")
+    assert torch.equal(torch.as_tensor(groups.entries), expected)
+
+
+def test_values_of_as_many_nodes_as_categories_occur_exactly_once():
+    g = unn.FactorGraph("rows", row=2, col=4, value=4)
+    X = g.variable("X", "row col | value", unn.Entropy())
+    factor = g.factor(AllDifferent(X["r c v"], each="r"))
+    (groups,) = factor.groups({"X": (2, 4, 4)})
+    assert (groups.lower, groups.upper) == (1, 1)
+    (groups,) = different_graph().constraints[0].groups({"X": (2, 3, 4)})
+    assert (groups.lower, groups.upper) == (0, 1)
+
+
+def test_implications_relate_groups_in_any_order_of_their_letters():
+    g = unn.FactorGraph("two", i=2, j=3, k=2)
+    x, y = g.variable("x", "i j k", unn.BinaryEntropy()), g.variable("y", "j i k", unn.BinaryEntropy())
+    factor = g.factor(
+        Implies(
+            Cardinality(x["i j k"], each="i j", at_least=1), Cardinality(y["j i k"], each="j i", equals=2)
+        )
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randint(2, shape, generator=generator).float() for shape in ((50, 2, 3, 2), (50, 3, 2, 2)))
+    wrong = (x.sum(3) >= 1) & (y.sum(3).transpose(1, 2) != 2)
+    assert torch.equal(factor.violations_of({"x": x, "y": y}), wrong.sum((1, 2)))
+    assert torch.equal(factor.part_losses({"x": x, "y": y}) > 0, wrong.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "facts"),
+    [
+        ({"equals": -1}, "equals.*-1"),
+        ({"equals": 1.5}, "equals.*1.5"),
+        ({"equals": True}, "equals.*True"),
+        ({"at_least": 3, "at_most": 2}, "at least 3 and at most 2"),
+        ({"equals": 1, "at_most": 2}, "equals=1"),
+        ({"at_most": "two"}, "at_most.*two"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(bounds, facts):
+    with pytest.raises(unn.DeclarationError, match=facts):
+        bits_graph(lambda x: Cardinality(x["r c"], each="r", **bounds))
+
+
+def test_negations_and_implications_of_what_always_holds_are_refused():
+    with pytest.raises(unn.DeclarationError, match="count of x.* >= 0"):
+        bits_graph(lambda x: Not(Cardinality(x["r c"], each="r", at_least=0)))
+    with pytest.raises(unn.DeclarationError, match="each r .*each c"):
+        bits_graph(
+            lambda x: Implies(Cardinality(x["r c"], each="r"), Cardinality(x["r c"], each="c", at_least=1))
+        )
+    with pytest.raises(unn.DeclarationError, match="takes counts"):
+        bits_graph(lambda x: Not(x["r c"]))
+
+
+def test_values_of_bits_are_no_categories():
+    with pytest.raises(unn.DeclarationError, match="AllDifferent"):
+        bits_graph(lambda x: AllDifferent(x["r c"], each="r"))
+
+
+def test_formulas_name_the_bounds():
+    texts = {name: bits_graph(make).constraints[0].formula() for name, make in MAKERS.items()}
+    assert "<= 1" in texts["at most one"] and ">= 2" in texts["at least two"]
+    assert "1 <=" in texts["between"] and "<= 3" in texts["between"]
+    assert texts["not two"].startswith("not") and "implies" in texts["implies"]

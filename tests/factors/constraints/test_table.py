@@ -1,0 +1,116 @@
+"""Tables of allowed combinations: against enumeration, and their contract."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.constraints import constraint_contract, one_hot_values, penalty_contract
+
+import unn
+from factors import Table
+from unn.descent.plan import Plan
+
+CYCLE = [(0, 1), (1, 2), (2, 0), (0, 0)]
+
+
+def triples_graph(allowed):
+    g = unn.FactorGraph("triples", i=2, a=2, b=3, c=2)
+    names = {"A": "i | a", "B": "i | b", "C": "i | c"}
+    A, B, C = (g.variable(name, axes, unn.Entropy()) for name, axes in names.items())
+    g.factor(Table(A["i a"], B["i b"], C["i c"], allowed=allowed))
+    return g
+
+
+def chain_graph():
+    g = unn.FactorGraph("chain", n=4, v=3)
+    X = g.variable("X", "n | v", unn.Entropy())
+    g.factor(Table(X["n v"], X["n+1 w"], allowed=CYCLE))
+    return g
+
+
+def chain_values(generator):
+    chains = [
+        x
+        for x in itertools.product(range(3), repeat=4)
+        if all(pair in CYCLE for pair in itertools.pairwise(x))
+    ]
+    chosen = torch.randint(len(chains), (5,), generator=generator)
+    return {"X": one_hot_values(torch.tensor(chains)[chosen], 3)}
+
+
+TRIPLES = [(0, 2, 1), (1, 0, 0), (1, 1, 1)]
+
+
+def triples_values(generator):
+    chosen = torch.tensor(TRIPLES)[torch.randint(3, (5, 2), generator=generator)]
+    return {
+        name: one_hot_values(chosen[..., k], size)
+        for k, (name, size) in enumerate({"A": 2, "B": 3, "C": 2}.items())
+    }
+
+
+TestChain = constraint_contract(chain_graph, chain_values)
+TestPenaltiesOfChain = penalty_contract(chain_graph)
+TestTriples = constraint_contract(lambda: triples_graph(TRIPLES), triples_values)
+TestPenaltiesOfTriples = penalty_contract(lambda: triples_graph(TRIPLES))
+
+
+@settings(max_examples=30)
+@given(
+    allowed=st.sets(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 1)), min_size=1),
+    seed=st.integers(0, 100),
+)
+def test_the_loss_is_the_probability_that_independent_categories_are_not_allowed(allowed, seed):
+    g = triples_graph(sorted(allowed))
+    generator = torch.Generator().manual_seed(seed)
+    values = {
+        name: torch.rand(3, 2, size, generator=generator, dtype=torch.float64).softmax(-1)
+        for name, size in {"A": 2, "B": 3, "C": 2}.items()
+    }
+    joint = torch.einsum("nia,nib,nic->niabc", *values.values())
+    permitted = torch.zeros(2, 3, 2, dtype=torch.float64)
+    permitted[tuple(torch.tensor(sorted(allowed)).T)] = 1
+    torch.testing.assert_close(g.constraints[0].part_losses(values), 1 - (joint * permitted).sum((2, 3, 4)))
+
+
+def test_a_variable_that_occurs_once_has_exact_updates():
+    relaxed = unn.relax(triples_graph(TRIPLES))
+    assert set(Plan.of(relaxed, []).update_kinds.values()) == {"closed form"}
+    B = one_hot_values(torch.tensor([[0, 2]]), 3).float()
+    out = unn.infer(unn.relax(triples_graph(TRIPLES), 8.0), {"B": B}, until=1e-6)
+    assert out["A"].argmax(-1).tolist() == [[1, 0]] and out["C"].argmax(-1).tolist() == [[0, 1]]
+
+
+def test_repeated_combinations_count_once():
+    assert len(triples_graph([*TRIPLES, *TRIPLES]).constraints[0].allowed) == 3
+
+
+@pytest.mark.parametrize(
+    ("allowed", "facts"),
+    [
+        ([], "empty"),
+        ([(0, 1)], "row 0.*3 numbers"),
+        ([(0, 1, 0), (0, -1, 0)], "row 1"),
+        ([(0, 1, 0.5)], "row 0"),
+    ],
+)
+def test_malformed_tables_are_refused_with_the_row(allowed, facts):
+    with pytest.raises(unn.DeclarationError, match=facts):
+        triples_graph(allowed)
+
+
+def test_categories_that_a_variable_lacks_are_refused_with_its_number_of_categories():
+    g = triples_graph([(0, 5, 0)])
+    with pytest.raises(unn.DeclarationError, match="category 5 .*3 categories"):
+        g.constraints[0].violations_of(triples_values(torch.Generator()))
+
+
+def test_tables_relate_categories_with_letters_of_their_own():
+    g = unn.FactorGraph("wrong", n=4, v=3)
+    X, b = g.variable("X", "n | v", unn.Entropy()), g.variable("b", "n", unn.BinaryEntropy())
+    with pytest.raises(unn.DeclarationError, match="must differ"):
+        g.factor(Table(X["n v"], X["n+1 v"], allowed=CYCLE))
+    with pytest.raises(unn.DeclarationError, match="categories"):
+        g.factor(Table(X["n v"], b["n"], allowed=[(0, 1)]))
