@@ -139,10 +139,18 @@ class SamplingOptions:
                 raise UnnError(f"--{option} must lie between 1 and {10**6}, got {value}.")
 
 
-class CanLearn(ABC):
-    """Capability of a model: it learns from examples by gradient descent."""
+class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither method)
+    """Capability of a model: it learns from examples.
 
-    @abstractmethod
+    A model with parameters needs ``loss``, which is minimised by gradient descent. One without parameters,
+    such as a table of examples, learns in ``prepare`` alone.
+
+    Attributes:
+        prepared_examples: number of examples that ``prepare`` receives of an endless stream.
+    """
+
+    prepared_examples: int = 256
+
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean training loss over a batch, a scalar; may draw from torch's global generator.
 
@@ -151,7 +159,13 @@ class CanLearn(ABC):
             observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)`` with
                 axes of size 1 repeated; variables that are left out are not observed.
             sizes: sizes of the axes without a static size.
+
+        Raises:
+            NotImplementedError: if the model has none.
         """
+        raise NotImplementedError(
+            f"{type(self).__name__} has parameters, so it needs a method loss(values, observed, **sizes)."
+        )
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Adapt the initial state to examples, before the first step and before weights are loaded.
@@ -159,7 +173,8 @@ class CanLearn(ABC):
         Nothing by default; diffusion models standardise continuous variables.
 
         Args:
-            values: examples by variable, shape ``(examples, *axes)``.
+            values: all examples of a fixed training set, or ``prepared_examples`` of a stream, by variable,
+                shape ``(examples, *axes)``.
             sizes: sizes of the axes without a static size.
         """
 
@@ -222,6 +237,36 @@ class CanSample(ABC):
             DeclarationError: for an option that the model does not have.
             ObservationError: for values that do not fit the graph.
         """
+
+
+def build_model(engine: Engine, graph: Declaration, options: Any, sizes: Mapping[str, int]) -> nn.Module:
+    """Make a model of an engine and check what it can do.
+
+    Args:
+        engine: engine, which serves the graph.
+        graph: declaration.
+        options: an instance of ``engine.options``.
+        sizes: sizes of the axes without a static size.
+
+    Raises:
+        UnnError: if the model is not a module with the attribute ``graph``, or lacks a capability.
+    """
+    from torch import nn
+
+    model = engine.build(graph, options, sizes)
+    if not isinstance(model, nn.Module) or not hasattr(model, "graph"):
+        raise UnnError(
+            f"engine {engine.name!r}: build must return an nn.Module with the attribute graph, got "
+            f"{type(model).__name__}."
+        )
+    needed = {"infer": CanInfer, "sample": CanSample}
+    for capability in (CanLearn, *(needed[query] for query in engine.answers)):
+        if not isinstance(model, capability):
+            raise UnnError(
+                f"engine {engine.name!r}: its model {type(model).__name__} must derive from "
+                f"unn.{capability.__name__}, since the engine answers {' and '.join(engine.answers)} queries."
+            )
+    return model
 
 
 def engine_names() -> list[str]:

@@ -36,6 +36,7 @@ from .engine import CanSample as CanSample
 from .engine import Engine as Engine
 from .engine import SamplingOptions as SamplingOptions
 from .engine import Verdict as Verdict
+from .engine import build_model as build_model
 from .engine import engine_names as engine_names
 from .engine import load_engine as load_engine
 from .errors import suggest as suggest

@@ -20,6 +20,7 @@ from unn.extending import (
     Trained,
     TrainingConfig,
     VAEACOptions,
+    build_model,
     check_ranges,
 )
 
@@ -123,7 +124,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
             raise DataError(f"digits: the run's image_shape must be [rows, columns], got {shape!r}.")
         engine = self.engine_of(config)
         graph = self.graph_for(declare(shape[0], shape[1], config.channels), config, engine)
-        return engine.build(graph, config.model, {})
+        return build_model(engine, graph, config.model, {})
 
     def observable(self, config: DigitsConfig) -> tuple[str, ...]:
         """Image and label; H1 and H2 are latent."""
@@ -205,7 +206,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         recognised = float((predictions == labels.cpu().numpy()).mean())
         return {"recognised": recognised, "spread": spread_ratio(values["image"].cpu(), labels.cpu(), digits)}
 
-    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor | unn.Partial:
         """``label=3``, ``image=test:17`` (an image of the test set) or ``image=FILE.npy`` with pixels in [-1,
         1]."""
         import torch

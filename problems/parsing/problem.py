@@ -82,7 +82,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         """1, since the order contains the rounds."""
         return 1
 
-    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor | unn.Partial:
         """``words="the cat sees a bird"``, and ``Y=2,3,0,5,3``: the head of each word, 0 for the root."""
         import torch
 

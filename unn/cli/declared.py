@@ -16,6 +16,7 @@ from ..engine import (
     Engine,
     SamplingOptions,
     Verdict,
+    build_model,
     engine_names,
     load_engine,
 )
@@ -48,9 +49,6 @@ CONDITIONS = 256
 
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
-
-_PREPARING = 256
-"""Number of examples to which a model adapts before training."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +279,10 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
             graph = self.graph_for(self.declare(config), config, engine)
         except DeclarationError as error:
             return Verdict(str(error).rstrip("."))
-        return Verdict(engine.refusal(graph))
+        try:
+            return Verdict(engine.refusal(graph))
+        except Exception as error:  # a broken engine must not disable the others
+            return Verdict(f"engine {engine.name!r} failed to answer: {type(error).__name__}: {error}")
 
     def graph_for(self, graph: FactorGraph, config: Any, engine: Engine) -> FactorGraph:
         """The graph that an engine works on, without latent variables if it needs values of all."""
@@ -330,16 +331,18 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         """The model of the engine with fresh weights."""
         engine = self.engine_of(config)
         graph = self.graph_for(self.declare(config), config, engine)
-        return engine.build(graph, config.model, self.test_sizes(config))
+        return build_model(engine, graph, config.model, self.test_sizes(config))
 
     def prepare(self, config: Any, network: nn.Module) -> None:
-        """Adapt a fresh model to examples of the problem."""
+        """Adapt a fresh model to the training set, or to examples of the stream."""
         import torch
 
-        if isinstance(network, CanLearn):
+        assert isinstance(network, CanLearn)
+        values, sizes = self.training_set(config), self.test_sizes(config)
+        if values is None:
             generator = torch.Generator().manual_seed(20_231)
-            sizes = self.test_sizes(config)
-            network.prepare(self.generate(config, _PREPARING, generator, sizes), **sizes)
+            values = self.generate(config, network.prepared_examples, generator, sizes)
+        network.prepare(values, **sizes)
 
     def graph(self, network: nn.Module) -> FactorGraph:
         """The graph of the model."""
@@ -466,6 +469,12 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         if not isinstance(network, CanSample):
             raise UnnError(self._refusal(run, "has no samples; unn infer gives its best values", CanSample))
         self._check_tries(run, request.sampling.tries)
+        if request.trace is not None and not network.has_steps:
+            raise UnnError(
+                f"--trace: engine {run.config.engine!r} samples in one step, so there are no steps to "
+                f"draw; leave "
+                "it out."
+            )
         given, sizes = self.read_given(run, request.given)
         steps: list[tuple[int, dict[str, Tensor]]] = []
 

@@ -38,7 +38,7 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     return problem, config, run
 
 
-def open_trained(folder: Path) -> tuple[Problem, Trained]:
+def open_trained(folder: Path | str) -> tuple[Problem, Trained]:
     """Open a run with its network: the final weights, or those of the newest checkpoint if it has
     not finished.
 
@@ -47,6 +47,7 @@ def open_trained(folder: Path) -> tuple[Problem, Trained]:
     Raises:
         DataError: if the run has no weights, or they belong to another graph.
     """
+    folder = Path(folder)
     if not folder.exists() and str(folder) in problem_names():
         folder = load_problem(str(folder)).pretrained() or folder
     problem, config, run = open_problem(folder)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..descent.orders import Order
     from ..descent.solution import Solution
     from ..factor_graph import FactorGraph
+    from ..graph.partial import Partial
     from ..training import Task
     from .evaluate import Evaluate
     from .sample import Sample
@@ -137,11 +138,15 @@ class Problem(ABC):
         Raises:
             UnnError: for malformed evidence, with the item and the place in it.
         """
+        from ..graph.partial import Partial
         from .values import assignments
 
-        given = {name: self.read_value(run, name, text) for name, text in assignments(texts).items()}
+        given: dict[str, Tensor | Partial] = {
+            name: self.read_value(run, name, text) for name, text in assignments(texts).items()
+        }
         sizes = self.test_sizes(run.config)
-        for name, value in given.items():
+        for name, evidence in given.items():
+            value = evidence.value if isinstance(evidence, Partial) else evidence
             variable = self.graph(run.network).variables.get(name)
             axes = zip(variable.axes if variable else (), value.shape[1:], strict=False)
             sizes |= {axis: size for axis, size in axes if axis in sizes}
@@ -244,7 +249,7 @@ class Problem(ABC):
         rounds = getattr(run.config, "iterations", None) if unrolled is None else unrolled
         return rounds if isinstance(rounds, int) else 10
 
-    def read_value(self, run: Trained, name: str, text: str) -> Tensor:
+    def read_value(self, run: Trained, name: str, text: str) -> Tensor | Partial:
         """Parse a value given as ``NAME=TEXT``, shape ``(batch, *axes)``: by default a .npy file, a
         category or numbers."""
         from .values import read_value

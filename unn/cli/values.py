@@ -9,19 +9,24 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, ObservationError, UnnError
+from ..graph.partial import Partial
 
 if TYPE_CHECKING:
     from ..factor_graph import FactorGraph
 
 
-def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
+_MATRIX = 256
+"""Largest number of entries of a matrix that is printed."""
+
+
+def read_value(graph: FactorGraph, name: str, text: str) -> Tensor | Partial:
     """Parse the value of a variable from a command-line argument, shape ``(batch, *axes)``.
 
     Args:
         graph: graph that declares the variable.
         name: name of the variable.
         text: a .npy file (one value, or a batch of them), the index of a category for a variable
-            with one axis on a simplex, or numbers separated by commas.
+            with one axis on a simplex, or numbers separated by commas, ? for those that are not given.
 
     Raises:
         DataError: if a file cannot be read.
@@ -45,16 +50,24 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor:
                 f"--given {name}={text}: categories of {name!r} go from 0 to {shape[0] - 1}."
             )
         return torch.eye(shape[0])[int(text)][None]
+    parts = [part.strip() for part in text.split(",")]
+    known = torch.tensor([part != "?" for part in parts])
     try:
-        numbers = torch.tensor([float(part) for part in text.split(",")])
+        numbers = torch.tensor([0.0 if part == "?" else float(part) for part in parts])
     except ValueError:
         raise ObservationError(
-            f"--given {name}={text}: give numbers separated by commas, a category, or a file ending in .npy."
+            f"--given {name}={text}: give numbers separated by commas (? for those that are not given), a "
+            "category, or a file ending in .npy."
         ) from None
     wanted = [size for size in shape if size is not None]
     if len(wanted) == len(shape) and numbers.numel() == torch.Size(wanted).numel():
-        return numbers.reshape(1, *wanted)
-    return _with_batch(numbers, name, text, shape)
+        value, mask = numbers.reshape(1, *wanted), known.reshape(1, *wanted)
+    else:
+        value, mask = _with_batch(numbers, name, text, shape), _with_batch(known, name, text, shape)
+    if bool(known.all()):
+        return value
+    nodes = mask.ndim - 1 - len(variable.node_axes)
+    return Partial(value, mask.flatten(mask.ndim - nodes).all(-1) if nodes else mask)
 
 
 def assignments(texts: Sequence[str]) -> Mapping[str, str]:
@@ -94,9 +107,17 @@ def read_array(where: str, path: str) -> Tensor:
 
 
 def describe_value(value: Tensor) -> str:
-    """Describe a value in one line: up to 20 numbers, else shape and range."""
-    if value.numel() <= 20:
+    """Describe a value: up to 20 numbers in a line, a small matrix row by row, else shape and range.
+
+    Args:
+        value: shape ``(1, *axes)``.
+    """
+    if value.numel() <= 20 and (value.ndim < 3 or 1 in value.shape[1:]):
         return ", ".join(f"{x:.4g}" for x in value.flatten().tolist())
+    if value.ndim == 3 and value.numel() <= _MATRIX:
+        rows = [[f"{x:.4g}" for x in row] for row in value[0].tolist()]
+        width = max(len(x) for row in rows for x in row)
+        return "\n" + "\n".join("  " + " ".join(x.rjust(width) for x in row) for row in rows)
     return f"shape {tuple(value.shape[1:])}, from {float(value.min()):.3f} to {float(value.max()):.3f}"
 
 

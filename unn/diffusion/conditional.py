@@ -142,6 +142,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         trace: Trace | None,
     ) -> Samples:
         check_counts("sampling", count=count, tries=options.tries, at_once=options.at_once)
+        if not self.has_steps:
+            self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
         draw = self.drawing(options.completed_by(self.sampling), trace)
         condition = self.condition(given, count, **sizes)
         generators = generators_of(seed, count)
@@ -162,9 +164,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         """
         for name, value in options.items():
             if value is not None:
-                raise DeclarationError(
-                    f"sampling: {name}={value!r}, but {type(self).__name__} has no such option; leave it out."
-                )
+                why = "has no such option" if self.has_steps else "samples in one step"
+                raise DeclarationError(f"sampling: {type(self).__name__} {why}; leave out {name}.")
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Standardise continuous variables, as ``standardise``."""

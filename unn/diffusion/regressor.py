@@ -52,5 +52,4 @@ class Regressor(ConditionalModel):
 
     def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:
         """The estimate, which is deterministic."""
-        self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
         return lambda batch, _: self.estimate(batch)

@@ -103,7 +103,6 @@ class VAEAC(ConditionalModel):
 
     def drawing(self, options: SamplingOptions, trace: Trace | None) -> DrawRows:
         """A draw from the prior of the latent variables, decoded."""
-        self.refuse(steps=options.steps, sampler=options.sampler, spacing=options.spacing, trace=trace)
         return self._draw
 
     def _draw(self, condition: Condition, generators: list[torch.Generator] | None) -> Tensor:

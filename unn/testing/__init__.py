@@ -1,4 +1,4 @@
-"""Contract suites and hypothesis strategies for your own regularizers, factors and graphs.
+"""Contract suites and hypothesis strategies for your own regularizers, factors, engines and graphs.
 
 Subclass a contract in a test module and implement the methods that build your object; pytest
 collects its tests.
@@ -14,6 +14,7 @@ Example:
 
 from .constraints import ConstraintContract as ConstraintContract
 from .derivatives import check_derivatives as check_derivatives
+from .engines import EngineContract as EngineContract
 from .factors import FactorContract as FactorContract
 from .graphs import GraphContract as GraphContract
 from .regularizers import RegularizerContract as RegularizerContract

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..engine import CanLearn
 from ..errors import DataError, DeclarationError, DivergenceError
 from ..ops.reproducible import reproducible
 from ..ops.seeds import seed_of
@@ -102,8 +103,31 @@ def fit(
         stack.enter_context(torch.random.fork_rng([group.device] if group.device.type == "cuda" else []))
         files = stack.enter_context(RunFiles(folder if group.main else None, warn or _to_stderr))
         interrupt = stack.enter_context(Interrupt())
+        if isinstance(network, CanLearn) and next(network.parameters(), None) is None:
+            return _without_steps(network, task, group, files, report)
         training = _Training(network, task, config, group, files, folder, problem_options, earlier)
         return training.run(progress, report, interrupt)
+
+
+def _without_steps(
+    network: nn.Module,
+    task: Task,
+    group: Processes,
+    files: RunFiles,
+    report: Callable[[Entry], None] | None,
+) -> Fit:
+    """Evaluate and save a network without parameters, such as a table of examples: there are no steps."""
+    network = network.to(group.device).eval()
+    history = files.begin(0, 0, over=True)
+    if not history and group.main:
+        with torch.no_grad():
+            entry: Entry = {"step": 0, **checked_metrics(task, network), "seconds": 0.0}
+        history.append(entry)
+        files.append(entry)
+        if report is not None:
+            report(entry)
+    files.finish(network)
+    return Fit(network, history, 0)
 
 
 def total_steps(config: TrainingConfig, examples: Examples) -> int:
@@ -139,7 +163,9 @@ class _Training:
         self.epoch = steps_in_epoch(len(self.examples), config.batch)
         self.total = total_steps(config, self.examples)
         if not any(p.requires_grad for p in network.parameters()):
-            raise DeclarationError("training: the network has no parameters that can be trained.")
+            raise DeclarationError(
+                "training: no parameter of the network requires gradients, so nothing can be trained."
+            )
         self.network = network.to(group.device)
         self.state = TrainingState(self.network, config, self.total)
         self.signature, *others = signatures(self.network, (config, *earlier), problem_options)
@@ -338,7 +364,7 @@ class _Training:
             network.eval()
             seed_generators(self.group.device, seed_of(self.config.seed, 4, progress.step))
             with torch.no_grad():
-                metrics = self.checked_metrics(network)
+                metrics = checked_metrics(self.task, network)
         metrics = dict(self.group.from_main(metrics))
         monitor = self.task.monitor
         if monitor != "loss" and monitor not in metrics:
@@ -359,27 +385,6 @@ class _Training:
         else:
             progress.waited += 1
             progress.finished = bool(self.config.patience) and progress.waited >= self.config.patience
-        return metrics
-
-    def checked_metrics(self, network: nn.Module) -> dict[str, float]:
-        """Evaluate the task and check its metrics.
-
-        Raises:
-            DeclarationError: if a metric is not a number, or its name is reserved.
-        """
-        metrics: dict[str, float] = {}
-        for name, value in self.task.evaluate(network).items():
-            if not isinstance(name, str) or name in RESERVED:
-                raise DeclarationError(
-                    f"{type(self.task).__name__}.evaluate: a metric cannot be called {name!r}; "
-                    f"{', '.join(RESERVED)} are reserved."
-                )
-            try:
-                metrics[name] = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise DeclarationError(
-                    f"{type(self.task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}."
-                ) from None
         return metrics
 
     def save(self) -> None:
@@ -403,6 +408,28 @@ class _Training:
                 f"training: {bad!r} has NaN or infinite entries after step {self.state.progress.step}; "
                 f"{self.files.last_good()}. Try a lower --rate or --clip 1."
             )
+
+
+def checked_metrics(task: Task, network: nn.Module) -> dict[str, float]:
+    """Evaluate the task and check its metrics.
+
+    Raises:
+        DeclarationError: if a metric is not a number, or its name is reserved.
+    """
+    metrics: dict[str, float] = {}
+    for name, value in task.evaluate(network).items():
+        if not isinstance(name, str) or name in RESERVED:
+            raise DeclarationError(
+                f"{type(task).__name__}.evaluate: a metric cannot be called {name!r}; "
+                f"{', '.join(RESERVED)} are reserved."
+            )
+        try:
+            metrics[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise DeclarationError(
+                f"{type(task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}."
+            ) from None
+    return metrics
 
 
 def signatures(
