@@ -232,6 +232,12 @@ class SudokuProblem(DeclaredProblem, TakesData):
         if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
             path = Path(text)
             source = str(path)
+            if "=" in text and not os.path.isfile(text):
+                raise DataError(
+                    f"--given {text}: give the puzzle alone, as a file or as {n * n} cells in a line, "
+                    f"without a "
+                    "name."
+                )
             if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
                 raise DataError(
                     f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 "

@@ -156,7 +156,10 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         problem, rest = _problem_of(arguments[1], list(arguments[2:]))
         kind: Any = on_problems[arguments[0]]
         prog = f"unn {arguments[0]} {problem.name}"
-        config_type = problem.config_for(_engine_in(rest))
+        engine = _engine_in(rest)
+        if engine is not None:
+            prog += f" --engine {engine}"
+        config_type = problem.config_for(engine)
         return tyro.cli(
             kind[config_type], prog=prog, description=problem.summary, args=rest, config=options
         ), problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,3 +87,9 @@ def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> 
     tensors = dict(checkpoint.state.get("average") or checkpoint.state["network"])
     tensors.pop("n_averaged", None)
     copy_weights(tensors, network, f"{folder}, checkpoint of step {checkpoint.step}")
+    print(
+        f"unn: {folder} is not finished: these are the weights of step {checkpoint.step}; go on with "
+        f"unn resume "
+        f"{folder}",
+        file=sys.stderr,
+    )
