@@ -7,12 +7,12 @@ torch, because the command line parses its options first.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .errors import UnnError, suggest
+from .errors import UnnError, is_whole, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .graph.partial import Partial
 
 GROUP = "unn.engines"
+
+_OWN = ("unn.", "problems.")
+"""Beginnings of the modules of the package's own engines, which others of the same name do not replace."""
 
 QUERIES = ("infer", "sample")
 """Kinds of queries: the best values of some variables given others, and samples of all that are not given."""
@@ -135,8 +138,12 @@ class SamplingOptions:
             UnnError: names the first option that is out of range.
         """
         for option, value in (("steps", self.steps), ("tries", self.tries), ("at-once", self.at_once)):
-            if value is not None and not 1 <= value <= 10**6:
+            if value is None and option == "steps":
+                continue
+            if not is_whole(value, 1) or value > 10**6:
                 raise UnnError(f"--{option} must lie between 1 and {10**6}, got {value}.")
+        if self.seed is not None and (not is_whole(self.seed, 0) or self.seed >= 2**63):
+            raise UnnError(f"--seed must be a whole number from 0 to 2**63 - 1, got {self.seed}.")
 
 
 class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither method)
@@ -280,11 +287,12 @@ def load_engine(name: str) -> Engine:
     Raises:
         UnnError: if there is no such engine, with the closest name, or it cannot be loaded.
     """
-    for entry in entry_points(group=GROUP):
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: not entry.value.startswith(_OWN))
+    for entry in entries:
         if entry.name == name:
             try:
                 engine = entry.load()()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UnnError(
                     f"engine {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
                 ) from error
@@ -311,8 +319,15 @@ def _check_engine(name: str, where: str, engine: object) -> None:
     options = getattr(engine, "options", None)
     if not (isinstance(options, type) and is_dataclass(options)):
         raise UnnError(f"engine {name!r} ({where}): its options must be a dataclass, got {options!r}.")
-    answers: Sequence[str] = getattr(engine, "answers", ())
-    if not answers or any(query not in QUERIES for query in answers):
+    frozen = options.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    lacking = [x.name for x in fields(options) if x.default is MISSING and x.default_factory is MISSING]
+    if not frozen or lacking:
+        problem = f"has an option {lacking[0]!r} without a default" if lacking else "is not frozen"
+        raise UnnError(
+            f"engine {name!r} ({where}): the dataclass {options.__name__} of its options {problem}."
+        )
+    answers: object = getattr(engine, "answers", ())
+    if not isinstance(answers, tuple) or not answers or any(query not in QUERIES for query in answers):
         raise UnnError(
             f"engine {name!r} ({where}): answers must be of {', '.join(QUERIES)}, got {answers!r}."
         )

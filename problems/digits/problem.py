@@ -59,6 +59,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
     summary = "handwritten digits: classify images and draw images of classes with the same weights"
     config = DigitsConfig
     noun = "digits"
+    monitor, larger_is_better = "test_accuracy", True
     defaults = {
         "descent": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3)),
         "untied": Defaults(DescentOptions(), TrainingConfig(epochs=10, batch=64, rate=2e-3), {"gamma": 0.0}),
@@ -218,8 +219,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         if name == "image":
             return _read_image(text, run)
         raise ObservationError(
-            f"--given {name}: only image and label can be given "
-            f"here.{suggest(name, self.graph(run.network).variables)}"
+            f"--given {name}: only image and label can be given here.{suggest(name, ('image', 'label'))}"
         )
 
     def show_value(self, run: Trained, name: str, value: Tensor) -> str | Figure:

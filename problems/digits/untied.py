@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unn import Declaration, Partial
-from unn.errors import DeclarationError
+from unn.errors import DeclarationError, InferenceError
 from unn.extending import CanInfer, CanLearn
 
 
@@ -75,10 +75,10 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
         """Pre-activations of the label, shape ``(batch, 10)``.
 
         Raises:
-            ValueError: for a number of rounds other than in training.
+            InferenceError: for a number of rounds other than in training.
         """
         if iterations not in (None, len(self.rounds)):
-            raise ValueError(
+            raise InferenceError(
                 f"the untied network has weights for {len(self.rounds)} rounds, not {iterations}."
             )
         h2: Tensor | None = None

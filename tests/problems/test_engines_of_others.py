@@ -74,12 +74,40 @@ class Numbers(Memories):
         return 3
 
 
+@dataclass
+class Changing:
+    """Options that are not frozen."""
+
+    stored: int = 3
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Options without a default."""
+
+    stored: int
+
+
+class Unfrozen(Memories):
+    name, options = "unfrozen", Changing
+
+
+class Undefined(Memories):
+    name, options = "undefined", Lacking
+
+
+class Wordless(Memories):
+    name, answers = "wordless", 5
+
+
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch):
     module = types.ModuleType("engines_of_others")
-    module.Memories, module.Raising, module.Numbers = Memories, Raising, Numbers
+    for engine in (Memories, Raising, Numbers, Unfrozen, Undefined, Wordless):
+        setattr(module, engine.__name__, engine)
     monkeypatch.setitem(sys.modules, "engines_of_others", module)
     names = {"memory": "Memories", "raising": "Raising", "numbers": "Numbers"}
+    names |= {"unfrozen": "Unfrozen", "undefined": "Undefined", "wordless": "Wordless", "descent": "Memories"}
     own = [EntryPoint(name, f"engines_of_others:{value}", engines.GROUP) for name, value in names.items()]
     entries = [*own, *engines.entry_points(group=engines.GROUP)]
     monkeypatch.setattr(engines, "entry_points", lambda group: entries)
@@ -150,3 +178,39 @@ def test_a_build_that_returns_no_model_is_one_line_and_makes_no_folder(capsys, t
     code, _, err = run(capsys, "train", "hopfield", "--engine", "numbers", *SMALL, "--folder", folder)
     assert code == 2 and "'numbers'" in err and "int" in err and len(err.strip().splitlines()) == 1
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "fact"), [("unfrozen", "not frozen"), ("undefined", "'stored'"), ("wordless", "answers")]
+)
+def test_a_malformed_engine_is_one_line_and_does_not_disable_the_others(capsys, engine, fact):
+    code, _, err = run(capsys, "train", "hopfield", "--engine", engine, *SMALL)
+    assert code == 2 and fact in err and repr(engine) in err and len(err.strip().splitlines()) == 1
+    code, out, _ = run(capsys, "problems")
+    assert code == 0 and "denoiser" in out
+
+
+def test_an_engine_of_the_package_is_not_replaced_by_another_of_the_same_name():
+    assert engines.load_engine("descent").summary != Memories.summary
+
+
+def test_a_value_of_several_entries_is_given_whole_or_not_at_all(capsys, tmp_path):
+    options = ["--engine", "memory", "--rows", "2", "--columns", "2", "--rank", "2", "--quiet"]
+    code, _, err = run(capsys, "train", "hierarchical", *options, "--folder", tmp_path / "run")
+    assert code == 0, err
+    code, _, err = run(capsys, "sample", tmp_path / "run", "--given", "K=1,?")
+    assert code == 2 and "K=1,?" in err and "all of them or none" in err
+
+
+def test_finished_runs_without_checkpoints_are_not_trained_again(capsys, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    small = ["--units", "4", "--patterns", "2", "--steps", "2", "--batch", "4", "--quiet"]
+    code, _, err = run(capsys, "train", "hopfield", *small, "--folder", folder)
+    assert code == 0, err
+    before = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "checkpoints")
+    code, _, err = run(capsys, "resume", folder, "--quiet")
+    assert code == 2 and "no checkpoint" in err
+    assert (folder / "model.safetensors").read_bytes() == before

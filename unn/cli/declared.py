@@ -47,6 +47,12 @@ TEST_SEED = 1
 CONDITIONS = 256
 """Default number of test queries, with one answer each."""
 
+_TAKEN = frozenset(
+    {option.name for option in fields(TrainingConfig)}
+    | {"engine", "model", "training", "config", "folder", "json", "quiet"}
+)
+"""Names of options of training and of commands."""
+
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
 
@@ -92,10 +98,14 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         defaults: measured defaults by engine; the first engine is the default. Other engines run with their
             own defaults, with the training of the first and its options of the same name.
         noun: plural of what a sample is, for texts.
+        monitor: metric that selects the best weights with ``--patience``, or "loss".
+        larger_is_better: whether larger values of ``monitor`` are better.
     """
 
     defaults: ClassVar[Mapping[str, Defaults]]
     noun: ClassVar[str] = "samples"
+    monitor: ClassVar[str] = "loss"
+    larger_is_better: ClassVar[bool] = False
 
     # -- what a problem defines ------------------------------------------------------------------------------
 
@@ -254,6 +264,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
                 verdicts[name] = self.verdict_of(self.config_for(name)(), load_engine(name))
             except UnnError as error:
                 verdicts[name] = Verdict(str(error).rstrip("."))
+            except Exception as error:  # a broken engine must not disable the others
+                verdicts[name] = Verdict(f"engine {name!r} failed: {type(error).__name__}: {error}")
         return verdicts
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -324,7 +336,7 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
                 if getattr(config, option.name) != getattr(usual, option.name)
             }
             return bool(self.verdict_of(self.config_for(name)(**changed), load_engine(name)))
-        except UnnError:
+        except Exception:  # a broken engine must not disable the others
             return False
 
     def network(self, config: Any, facts: Mapping[str, Any]) -> nn.Module:
@@ -365,16 +377,26 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         terms: bool,
     ) -> Solution:
         """The answer of the model, with its energies if it has any."""
+        import torch
+
         from ..descent.model import DescentModel
         from ..descent.solution import Solution, Status
         from ..graph.partial import Partial
+        from .measures import check_answers
 
         network = run.network
         assert isinstance(network, CanInfer)
+        for name in want:
+            if name in given and not isinstance(given[name], Partial):
+                raise UnnError(f"--want {name}: variable {name!r} is given, so there is nothing to infer.")
         count = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
-        if isinstance(network, DescentModel):
-            return network.minimise(given, count, sizes, iterations, want=want, terms=terms)
-        values = dict(network.infer_values(given, count, sizes, iterations))
+        with torch.random.fork_rng(devices=[]):
+            # initial values may be random
+            torch.manual_seed(0)
+            if isinstance(network, DescentModel):
+                return network.minimise(given, count, sizes, iterations, want=want, terms=terms)
+            values = dict(network.infer_values(given, count, sizes, iterations))
+        check_answers(f"engine {run.config.engine!r}", given, count, values)
         for name in want:
             if name not in values:
                 raise UnnError(
@@ -412,12 +434,17 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         """Metrics with other sampling options; with several attempts, also their average number."""
         from .measures import calibrations, measure
 
-        self._check_tries(run, request.sampling.tries)
         options = request.sampling
-        if not isinstance(run.network, CanSample) and options != SamplingOptions():
+        changed = options != SamplingOptions() or request.draw is not None
+        if not isinstance(run.network, CanSample) and changed:
             raise UnnError(
-                self._refusal(run, "draws no samples; leave out the options of sampling", CanSample)
+                self._refusal(
+                    run, "draws no samples; leave out the options of sampling and --draw", CanSample
+                )
             )
+        self._check_tries(run, options.tries)
+        if request.iterations and options.steps is not None:
+            raise UnnError("--iterations and --steps are the same number here; give one of them.")
         if isinstance(run.network, CanSample) and not run.network.has_steps and request.iterations:
             raise UnnError(f"--iterations: engine {run.config.engine!r} of this run samples in one step.")
         seed = TEST_SEED if options.seed is None else options.seed
@@ -543,7 +570,7 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         able = []
         for name in engine_names():
             # a broken engine must not disable the others
-            with contextlib.suppress(UnnError):
+            with contextlib.suppress(Exception):
                 if query in load_engine(name).answers and self._can_serve(run.config, name):
                     able.append(name)
         others = f" Engines of this problem that do: {', '.join(able)}." if able else ""
@@ -561,6 +588,11 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
     defaults = problem.defaults.get(engine) or _borrowed_defaults(problem, options)
     own = {option.name for option in fields(problem.config)}
     for option in fields(options):
+        if option.name in _TAKEN:
+            raise UnnError(
+                f"engine {engine!r}: the option {option.name!r} is one of training or of a command; give it "
+                "another name."
+            )
         if option.name in own:
             raise UnnError(
                 f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename "

@@ -76,6 +76,7 @@ class ExamplesTask(Task):
 
     def __init__(self, problem: DeclaredProblem, config: Any) -> None:
         self.problem, self.config = problem, config
+        self.monitor, self.larger_is_better = problem.monitor, problem.larger_is_better
 
     def examples(self) -> ProblemExamples:
         """Examples of the problem."""
@@ -124,10 +125,39 @@ def answer(
         return samples.values, float(samples.tries.float().mean())
     if not isinstance(network, CanInfer):
         raise UnnError(f"{type(network).__name__} derives neither from unn.CanSample nor from unn.CanInfer.")
-    values = network.infer_values(given, count, sizes, options.steps)
+    with torch.random.fork_rng(devices=[]):
+        # initial values may be random
+        torch.manual_seed(options.seed or 0)
+        values = network.infer_values(given, count, sizes, options.steps)
     graph: Declaration = network.graph  # type: ignore[assignment]
+    check_answers(type(network).__name__, given, count, values)
     kind = kinds(graph)
     return {name: _rounded(x, kind[name]) for name, x in values.items()}, 1.0
+
+
+def check_answers(model: str, given: Given, count: int, values: Mapping[str, Tensor]) -> None:
+    """Check that inferred values are finite, one for each query, and contain the evidence.
+
+    Raises:
+        UnnError: names the model and the first variable whose values are not.
+    """
+    for name, x in values.items():
+        if not isinstance(x, Tensor) or len(x) != count or not bool(x.isfinite().all()):
+            shape = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise UnnError(
+                f"{model}: the values of {name!r} must be finite, one for each of {count} queries, got "
+                f"{shape}."
+            )
+        evidence = given.get(name)
+        if evidence is None:
+            continue
+        known = evidence.value if isinstance(evidence, Partial) else evidence
+        off = (x - known.to(x)).abs()
+        if isinstance(evidence, Partial):
+            mask = evidence.mask.reshape(*evidence.mask.shape, *(1,) * (off.ndim - evidence.mask.ndim))
+            off = torch.where(mask, off, 0)
+        if bool((off > 1e-4 * (1 + known.abs().max())).any()):
+            raise UnnError(f"{model}: the answer changes the given values of {name!r}.")
 
 
 def _rounded(value: Tensor, kind: str) -> Tensor:

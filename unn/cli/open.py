@@ -28,7 +28,10 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     problem = load_problem(run.problem)
     content = problem.earlier_config(run.config)
     try:
-        config_type = problem.config_for(content.get("engine"))
+        engine = content.get("engine")
+        if engine is not None and not isinstance(engine, str):
+            raise UnnError(f"engine must be the name of one, got {engine!r}.")
+        config_type = problem.config_for(engine)
     except UnnError as error:
         raise DataError(
             f"{folder / CONFIG}: {error} Install the package of the engine, or train again."
@@ -79,7 +82,9 @@ def _load_checkpoint(run: Run, network: nn.Module, training: TrainingConfig) -> 
     signature, *others = signatures(
         network, (training, *earlier_trainings(run, training)), problem_signature(run.config)
     )
-    checkpoint, _ = newest_checkpoint(folder, signature, others)
+    checkpoint, notes = newest_checkpoint(folder, signature, others)
+    for note in notes:
+        print(f"unn: {note}", file=sys.stderr)
     if checkpoint is None:
         raise DataError(
             f"{folder} has neither final weights nor a checkpoint; continue with unn resume {folder}."

@@ -394,7 +394,7 @@ def load_problem(name: str) -> Problem:
         if entry.name == name:
             try:
                 problem = entry.load()()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UnnError(
                     f"problem {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}."
                 ) from error
@@ -411,7 +411,17 @@ def load_problem(name: str) -> Problem:
                     "summary of one line."
                 )
             _check_config_type(name, getattr(problem, "config", None))
-            _check_run_options(problem)
+            try:
+                _check_run_options(problem)
+            except UnnError:
+                raise
+            except Exception as error:
+                raise UnnError(
+                    f"problem {name!r} ({entry.value}): its options cannot be read: {type(error).__name__}: "
+                    f"{error}. They are a frozen dataclass with defaults; defaults holds a "
+                    f"Defaults(...) for each "
+                    "engine."
+                ) from error
             return problem
     raise UnnError(f"unknown problem {name!r}.{suggest(name, problem_names())}")
 

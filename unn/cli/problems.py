@@ -38,6 +38,9 @@ def problems() -> Answer:
             defaults[name] = problem.default_engine
         except UnnError as error:
             summaries[name] = f"({error})"
+        except Exception as error:  # a broken problem must not disable the others
+            summaries[name] = f"(problem {name!r} failed: {type(error).__name__}: {error})"
+            verdicts.pop(name, None)
     engines: dict[str, str] = {}
     for name in engine_names():
         try:

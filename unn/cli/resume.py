@@ -55,6 +55,8 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
     length.check()
     quiet_workers()
     _require_same_options(run, config.training)
+    from ..runs.checkpoint import checkpoint_steps
+    from ..runs.weights import WEIGHTS
     from ..training import fit, several_processes
     from ..training.loop import total_steps
 
@@ -74,6 +76,13 @@ def resume(folder: Path, progress: bool, epochs: int | None = None, steps: int |
 
             def begin() -> Run:
                 stack.enter_context(lock_run(folder))
+                learns = next(network.parameters(), None) is not None
+                if learns and (folder / WEIGHTS).exists() and not checkpoint_steps(folder):
+                    raise DataError(
+                        f"{folder} has final weights and no checkpoint to continue from, so training "
+                        f"would start "
+                        "again and replace them; train in another folder."
+                    )
                 if length == config.training:
                     return run
                 examples = task.examples()

@@ -66,8 +66,17 @@ def read_value(graph: FactorGraph, name: str, text: str) -> Tensor | Partial:
         value, mask = _with_batch(numbers, name, text, shape), _with_batch(known, name, text, shape)
     if bool(known.all()):
         return value
-    nodes = mask.ndim - 1 - len(variable.node_axes)
-    return Partial(value, mask.flatten(mask.ndim - nodes).all(-1) if nodes else mask)
+    features = mask.ndim - 1 - len(variable.node_axes)
+    if features:
+        entries = mask.flatten(mask.ndim - features)
+        mask = entries.all(-1)
+        if bool((entries.any(-1) != mask).any()):
+            raise ObservationError(
+                f"--given {name}={text}: the entries along {', '.join(variable.feature_axes)} are one "
+                f"value; give "
+                "all of them or none."
+            )
+    return Partial(value, mask)
 
 
 def assignments(texts: Sequence[str]) -> Mapping[str, str]:

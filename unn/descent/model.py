@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn
-from ..errors import ObservationError, suggest
+from ..errors import ObservationError, suggest, whole_number
+from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
@@ -23,6 +24,11 @@ from .reach import default_order
 from .relaxation import relax
 from .solution import Solution
 from .unrolled import Unrolled
+
+Pattern = dict[str, int]
+"""Whether a variable is observed, by name: not at all, in part, or completely."""
+
+_NONE, _SOME, _ALL = range(3)
 
 _SMALLEST = 1e-7
 """Smallest probability in the loss of a variable whose update has no closed form."""
@@ -61,34 +67,85 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         Raises:
             ObservationError: for an unknown variable.
         """
+        masks = self._checked(values, observed)
+        sums: dict[str, Tensor] = {}
+        counts: dict[str, int] = {}
+        for rows, pattern in _patterns(masks):
+            some = values if rows is None else {name: x[rows] for name, x in values.items()}
+            parts = masks if rows is None else {name: x[rows] for name, x in masks.items()}
+            for name, loss, count in self._losses(some, parts, pattern):
+                sums[name] = sums[name] + loss if name in sums else loss
+                counts[name] = counts.get(name, 0) + count
+        if not sums:
+            return sum((p.sum() * 0 for p in self.parameters()), torch.zeros(()))
+        return torch.stack([sums[name] / max(1, counts[name]) for name in sums]).sum()
+
+    def _checked(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Masks of observed nodes of all variables with values, shape ``(batch, *node axes)``.
+
+        Raises:
+            ObservationError: for an unknown variable, or values or masks that do not fit it.
+        """
         for name in (*values, *observed):
             if name not in self.graph.variables:
                 raise ObservationError(
                     f"graph {self.graph.name!r} has no variable "
                     f"{name!r}.{suggest(name, self.graph.variables)}"
                 )
-        fixed, partial, want = [], [], []
-        for name in values:
+        batch: int | None = None
+        masks: dict[str, Tensor] = {}
+        for name, x in values.items():
+            variable = self.graph.variables[name]
+            if not isinstance(x, Tensor):
+                raise ObservationError(f"variable {name!r}: expected a torch.Tensor, got {type(x).__name__}.")
+            batch = check_batch(repr(name), variable, x, batch)
+            if not bool(variable.regularizer.contains(x).all()):
+                raise ObservationError(
+                    f"variable {name!r}: the examples are NaN or lie outside the domain of "
+                    f"{variable.regularizer!r}."
+                )
+            nodes = x.shape[: 1 + len(variable.node_axes)]
             mask = observed.get(name)
-            if mask is None or not bool(mask.any()):
-                want.append(name)
-            elif bool(mask.all()):
-                fixed.append(name)
-            else:
-                partial.append(name)
+            if mask is None:
+                mask = torch.zeros([1] * len(nodes), dtype=torch.bool, device=x.device)
+            if (
+                not isinstance(mask, Tensor)
+                or mask.dtype != torch.bool
+                or mask.ndim != len(nodes)
+                or any(size not in (1, n) for size, n in zip(mask.shape, nodes, strict=True))
+            ):
+                shown = f"{mask.dtype}, shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+                raise ObservationError(
+                    f"variable {name!r}: the mask of observed nodes is boolean with shape "
+                    f"{tuple(nodes)}, axes "
+                    f"of size 1 repeated; got {shown:.200}."
+                )
+            masks[name] = mask.expand(nodes)
+        return masks
+
+    def _losses(
+        self, values: Mapping[str, Tensor], nodes: Mapping[str, Tensor], pattern: Pattern
+    ) -> list[tuple[str, Tensor, int]]:
+        """Sum of the losses and number of unobserved nodes of each variable, for rows with one pattern."""
+        fixed, partial, want = (
+            [name for name, state in pattern.items() if state == kind] for kind in (_ALL, _SOME, _NONE)
+        )
         if not want and not partial:
-            return sum((p.sum() * 0 for p in self.parameters()), torch.zeros(()))
-        inputs: list[Tensor | Partial] = [values[name] for name in fixed]
-        masks = {name: _entries(observed[name], values[name]) for name in partial}
-        inputs += [Partial(values[name], masks[name]) for name in partial]
-        batch = len(next(iter(values.values())))
-        for name in self._without_sizes(want) or (want[:1] if not inputs else []):
+            return []
+        masks = {name: _entries(nodes[name], values[name]) for name in partial}
+        known = tuple([*fixed, *partial] or [next(iter(self.graph.variables))])
+        if not fixed and not partial and known[0] not in want:
+            raise ObservationError(
+                f"graph {self.graph.name!r}: nothing is given, and variable {known[0]!r} has no examples."
+            )
+        for name in self._without_sizes(want) or ([known[0]] if not fixed and not partial else []):
             # evidence without an observed entry gives sizes, and the batch size
             want.remove(name)
             partial.append(name)
             masks[name] = torch.zeros_like(values[name], dtype=torch.bool)
-            inputs.append(Partial(values[name], masks[name]))
-        network = self.unrolled(tuple(fixed), tuple(partial), tuple(want))
+        inputs: list[Tensor | Partial] = [values[name] for name in fixed]
+        inputs += [Partial(values[name], masks[name]) for name in partial]
+        network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known)
         wanted = network.want
         if self._closed_form(fixed, wanted):
             scores = network.preactivations(*inputs)
@@ -105,38 +162,49 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 _loss_of_value(self._divergence(name, fixed), x, values[name].to(x), masks.get(name))
                 for name, x in zip(wanted, results, strict=True)
             ]
-        total = torch.zeros((), device=losses[0].device, dtype=losses[0].dtype)
-        for name, loss in zip(wanted, losses, strict=True):
-            total = total + loss.sum() / self._count(name, values[name], masks.get(name), batch)
-        return total
+        return [
+            (name, loss.sum(), self._count(name, values[name], masks.get(name)))
+            for name, loss in zip(wanted, losses, strict=True)
+        ]
 
-    def unrolled(self, fixed: Sequence[str], partial: Sequence[str], want: Sequence[str]) -> Unrolled:
+    def unrolled(
+        self,
+        fixed: Sequence[str],
+        partial: Sequence[str],
+        want: Sequence[str],
+        known: Sequence[str] | None = None,
+    ) -> Unrolled:
         """Unrolled rounds for one choice of what is given; all choices share the weights of the graph.
 
         Args:
             fixed: names of the variables given completely, the first arguments of the network.
             partial: names of those given in part, its further arguments, which are also wanted.
             want: names of the other wanted variables.
+            known: names of the variables by whose distance the others are updated; by default all that are
+                given. Evidence without an observed entry, which gives sizes alone, is left out.
         """
-        key = (tuple(fixed), tuple(partial), tuple(want))
+        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)))
         if key not in self._networks:
             given = [*fixed, *partial]
             latent = [name for name in self.graph.variables if name not in (*given, *want)]
-            initial = None
-            if self.options.initial != "zero":
-                initial = dict.fromkeys((*partial, *want), self.options.initial)
             network = Unrolled(
                 self.graph,
                 given,
                 [*partial, *want],
-                order=self.order(given, fixed),
+                order=self.order(key[3], fixed),
                 iterations=self.options.iterations,
-                initial=initial,
+                initial=self._initial(fixed),
                 dropout=dict.fromkeys(latent, self.options.dropout) if self.options.dropout else None,
                 check_values=False,
             )
             self._networks[key] = network
         return self._networks[key].train(self.training)
+
+    def _initial(self, fixed: Sequence[str]) -> dict[str, str] | None:
+        """Initial values of all variables that are not given completely."""
+        if self.options.initial == "zero":
+            return None
+        return {name: self.options.initial for name in self.graph.variables if name not in fixed}
 
     def order(self, given: Sequence[str], fixed: Sequence[str]) -> Order | list[str]:
         """Order of updates by distance from the evidence; with the sweep ``forward-backward`` also back."""
@@ -148,11 +216,54 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
     def infer_values(
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
-        """Values of all variables after the rounds, with the means of discrete ones."""
-        solution = self.minimise(given, count, sizes, iterations, trace=False)
-        return {
-            name: solution[name].expand(count, *solution[name].shape[1:]) for name in self.graph.variables
+        """Values of all variables after the rounds, with the means of discrete ones.
+
+        Rows of the batch are grouped by the variables that are given in them completely, in part or not at
+        all, so that the answer to a query does not depend on the others.
+        """
+        whole_number("inference: count", count, 1)
+        evidence = {name: _expanded(name, x, count) for name, x in given.items()}
+        masks = {
+            name: x.mask if isinstance(x, Partial) else torch.ones(count, 1, dtype=torch.bool)
+            for name, x in evidence.items()
         }
+        values: dict[str, Tensor] = {}
+        for rows, pattern in _patterns(masks):
+            some = {
+                name: x
+                if rows is None
+                else x[rows]
+                if isinstance(x, Tensor)
+                else Partial(x.value[rows], x.mask[rows])
+                for name, x in evidence.items()
+                if pattern[name] != _NONE
+            }
+            # a partial observation without an observed entry still gives sizes
+            known = {**sizes, **self._sizes_of(evidence)}
+            number = count if rows is None else len(rows)
+            solution = self.minimise(some, number, known, iterations, trace=False)
+            for name in self.graph.variables:
+                x = solution[name].expand(number, *solution[name].shape[1:])
+                if rows is None:
+                    values[name] = x
+                    continue
+                if name not in values:
+                    values[name] = x.new_zeros(count, *x.shape[1:])
+                values[name][rows] = x
+        return values
+
+    def _sizes_of(self, evidence: Mapping[str, Tensor | Partial]) -> dict[str, int]:
+        """Sizes of the axes without a static size, from evidence."""
+        static = self.graph.size_table.static
+        sizes: dict[str, int] = {}
+        for name, x in evidence.items():
+            shape = (x.value if isinstance(x, Partial) else x).shape[1:]
+            sizes |= {
+                axis: size
+                for axis, size in zip(self.graph.variables[name].axes, shape, strict=False)
+                if axis not in static
+            }
+        return sizes
 
     @torch.no_grad()
     def minimise(
@@ -181,7 +292,16 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             ObservationError: for values that do not fit the graph.
             InferenceError: for variables that cannot be reached.
         """
-        evidence: dict[str, Tensor | Partial] = {name: _expanded(x, count) for name, x in given.items()}
+        evidence = {name: _expanded(name, x, count) for name, x in given.items()}
+        evidence = {name: _completed(x) for name, x in evidence.items()}
+        static = self.graph.size_table.static
+        for axis, size in sizes.items():
+            if static.get(axis, size) != size:
+                raise ObservationError(
+                    f"graph {self.graph.name!r}: axis {axis!r} has size {static[axis]}, not {size}; "
+                    f"leave it out."
+                )
+        known = [name for name, x in evidence.items() if not isinstance(x, Partial) or bool(x.mask.any())]
         fixed = [name for name, x in evidence.items() if not isinstance(x, Partial)]
         free = [name for name in self.graph.variables if name not in fixed]
         if not evidence:
@@ -191,22 +311,19 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             shape = [int(size or 0) for size in table.shape(self.graph.variables[free[0]], solved)]
             nothing = torch.zeros(count, *shape)
             evidence[free[0]] = Partial(nothing, torch.zeros_like(nothing, dtype=torch.bool))
-        initial = None if self.options.initial == "zero" else dict.fromkeys(free, self.options.initial)
         training = self.training
         self.eval()
         try:
             return infer(
                 self.graph,
                 evidence,
-                order=self.order(list(evidence), fixed),
-                iterations=iterations or self.options.iterations,
-                initial=initial,
+                order=self.order(known or [next(iter(self.graph.variables))], fixed),
+                iterations=self.options.iterations if iterations is None else iterations,
+                initial=self._initial(fixed),
                 want=want,
                 trace=trace,
                 terms=terms,
-                sizes={
-                    axis: size for axis, size in sizes.items() if axis not in self.graph.size_table.static
-                },
+                sizes={axis: size for axis, size in sizes.items() if axis not in static},
             )
         finally:
             self.train(training)
@@ -231,7 +348,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         how = Plan.of(self.graph, list(fixed)).update_kinds
         return None if how[name] == "inner solver" else self.graph.variables[name].regularizer
 
-    def _count(self, name: str, value: Tensor, mask: Tensor | None, batch: int) -> float:
+    def _count(self, name: str, value: Tensor, mask: Tensor | None) -> int:
         """Number of unobserved nodes of a variable in a batch."""
         variable = self.graph.variables[name]
         over = variable.regularizer.over_axes(variable.axes)
@@ -239,7 +356,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         for axis, size in zip(variable.axes, value.shape[1:], strict=True):
             features *= size if axis in over else 1
         entries = value.numel() if mask is None else int((~mask).sum())
-        return max(1, entries // features)
+        return entries // features
 
 
 def with_energies(graph: Declaration, penalty: float) -> Declaration:
@@ -263,12 +380,45 @@ def _unobserved(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else ~mask
 
 
-def _expanded(value: Tensor | Partial, count: int) -> Tensor | Partial:
-    """Repeat evidence with a batch axis of 1."""
+def _patterns(masks: Mapping[str, Tensor]) -> list[tuple[Tensor | None, Pattern]]:
+    """Groups of rows by the variables that are observed in them completely, in part or not at all.
+
+    Returns:
+        Indices of rows, None for all of them, with the pattern of the group.
+    """
+    if not masks:
+        return [(None, {})]
+    flat = [mask.reshape(len(mask), -1) for mask in masks.values()]
+    codes = torch.stack([x.any(1).long() + x.all(1).long() for x in flat], 1)
+    distinct, group = codes.unique(dim=0, return_inverse=True)
+    patterns = [dict(zip(masks, code, strict=True)) for code in distinct.tolist()]
+    if len(patterns) == 1:
+        return [(None, patterns[0])]
+    return [((group == k).nonzero()[:, 0], pattern) for k, pattern in enumerate(patterns)]
+
+
+def _expanded(name: str, value: Tensor | Partial, count: int) -> Tensor | Partial:
+    """Repeat evidence with a batch axis of 1.
+
+    Raises:
+        ObservationError: for evidence of another batch size, or that is not a tensor.
+    """
+    for x in (value.value, value.mask) if isinstance(value, Partial) else (value,):
+        if not isinstance(x, Tensor) or not x.ndim or x.shape[0] not in (1, count):
+            shown = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise ObservationError(
+                f"variable {name!r}: evidence for {count} queries has a batch axis of size {count} or 1, got "
+                f"{shown}."
+            )
     if isinstance(value, Partial):
         full = value.value.expand(count, *value.value.shape[1:])
         return Partial(full, value.mask.expand(count, *value.mask.shape[1:]))
     return value.expand(count, *value.shape[1:])
+
+
+def _completed(value: Tensor | Partial) -> Tensor | Partial:
+    """The value itself of evidence that is observed completely."""
+    return value.value if isinstance(value, Partial) and bool(value.mask.all()) else value
 
 
 def _loss_of_value(

@@ -43,5 +43,6 @@ def straight_through(x: Tensor, domain: Regularizer) -> Tensor:
             f"straight_through: {domain!r} has no discrete values; use a variable on the simplex, in an "
             "interval, or over structures, and leave real numbers as they are."
         )
-    # exact in the forward pass: x - x is 0
-    return hard.detach() + (x - x.detach())
+    # exact in the forward pass: x - x is 0, but NaN for infinite scores
+    finite = torch.where(x.isfinite(), x, 0)
+    return hard.detach() + (finite - finite.detach())

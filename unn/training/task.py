@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -26,8 +26,8 @@ class Task(ABC):
     """
 
     facts: Mapping[str, Any] = {}
-    monitor: ClassVar[str] = "loss"
-    larger_is_better: ClassVar[bool] = False
+    monitor: str = "loss"
+    larger_is_better: bool = False
 
     @abstractmethod
     def examples(self) -> Examples:

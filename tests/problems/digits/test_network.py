@@ -173,7 +173,7 @@ def test_the_command_line_trains_evaluates_and_infers(tmp_path, capsys, monkeypa
     assert main(["infer", str(run), "--given", "label=11", "--want", "image"]) == 2
     assert "digit from 0 to 9" in capsys.readouterr().err
     for option, words in (
-        (["--tries", "2"], "'digits' has no constraint"),
+        (["--tries", "2"], "draws no samples"),
         (["--data", "x"], "leave out --data"),
     ):
         assert main(["evaluate", str(run), *option]) == 2

@@ -1258,7 +1258,7 @@ def test_pictures_and_samplers_that_a_model_does_not_offer_are_refused(
 @pytest.mark.parametrize("engine", ["regressor", "vaeac"])
 def test_numbers_of_steps_of_models_without_steps_are_refused(runs, capsys, undrawn, engine):
     run = runs("sudoku", "--engine", engine)
-    assert "steps=3" in refused(capsys, "sample", run, "--steps", 3)
+    assert "leave out steps" in refused(capsys, "sample", run, "--steps", 3)
     assert "--iterations" in refused(capsys, "evaluate", run, "--iterations", 3)
     assert "steps" not in done(capsys, "evaluate", run)
 

@@ -315,7 +315,7 @@ def test_groups_are_indexed_by_letters_of_the_factor(kind):
         kind(g["X"]["i"], each=5)
 
 
-@pytest.mark.parametrize("equals", [-1, 1.0, True, "1", None])
+@pytest.mark.parametrize("equals", [-1, 1.0, True, "1"])
 def test_a_cardinality_is_a_whole_number(equals):
     with pytest.raises(unn.DeclarationError, match=says("'Cardinality(X)'", "equals", repr(equals))):
         Cardinality(mlp()["X"]["i"], each="i", equals=equals)
