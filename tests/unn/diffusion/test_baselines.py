@@ -4,12 +4,10 @@ leave what is given as it is."""
 import pytest
 import torch
 from support.helpers import says
+from support.problem_graphs import all_grids, circuit, one_hot_grids, sudoku
 
 import unn
 from factors import Clique
-from problems.boolean.graph import declare as circuit
-from problems.sudoku.grids import all_grids, one_hot
-from problems.sudoku.grids import declare as sudoku
 from unn.diffusion import VAEAC, Regressor
 
 CORRELATION = 0.95
@@ -89,7 +87,7 @@ def test_a_regressor_estimates_the_posterior_mean():
 def test_a_regressor_has_no_noise_and_counts_each_node_once():
     g = sudoku(2, 2)
     model = Regressor(unn.Denoiser(g, width=8, depth=1, heads=2, dropout=0.5))
-    x = {"X": one_hot(all_grids(2, 2)[:3], 4)}
+    x = {"X": one_hot_grids(all_grids(2, 2)[:3], 4)}
     observed = any_nodes(3, 16)
     model.eval()
     loss = model.loss(x, observed)
@@ -156,7 +154,7 @@ def test_samples_of_the_auto_encoder_depend_on_their_seeds_alone(trained):
 def test_the_auto_encoder_samples_categories():
     """Grids of which there are only two: what is seen says which it is."""
     model = VAEAC(sudoku(2, 2), width=48, depth=2, latent=4)
-    two = one_hot(all_grids(2, 2)[[0, 200]], 4)
+    two = one_hot_grids(all_grids(2, 2)[[0, 200]], 4)
     train(model, lambda: ({"X": two[torch.randint(2, (64,))]}, any_nodes(64, 16)), 150)
     differ = (two[0] != two[1]).any(2)
     cell = torch.zeros(4, 4, dtype=torch.bool)
