@@ -1,6 +1,8 @@
 """The command line in the process of the tests: what it prints, for people and for machines, and refuses."""
 
+import inspect
 import json
+import re
 
 from unn.cli.main import main
 
@@ -44,3 +46,10 @@ def refused(capsys, *arguments):
     assert code == 2 and not out, out
     assert err.startswith("unn: ") and err.count("\n") == 1 and "Traceback" not in err, err
     return err
+
+
+def attribute_texts(config):
+    """What ``--help`` says of each option of a configuration, by option."""
+    attributes = inspect.getdoc(config).split("Attributes:")[1]
+    for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.M):
+        yield f"{config.__name__}.{name}", " ".join(text.split())

@@ -280,3 +280,11 @@ def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
     found = measure(problem, run.config, run.network, 12, SamplingOptions(steps=20, seed=0), most=0)
     assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5
+
+
+@pytest.mark.parametrize("text", ["12", "1" * 80, "1" * 82, ".", "1" * 300])
+def test_a_puzzle_in_a_line_needs_as_many_symbols_as_cells(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    message = refused(capsys, "sample", "sudoku", "--given", text)
+    assert f"{len(text)} symbols" in message and "has 81" in message
+    assert "nowhere.txt" in refused(capsys, "sample", "sudoku", "--given", "nowhere.txt")
