@@ -3,10 +3,10 @@
 import pytest
 import torch
 from support.helpers import says
+from support.problem_graphs import all_grids, one_hot_grids, sudoku
 
 import unn
 from factors import Clique, EnergyBody
-from problems.sudoku import grids as sudoku
 
 
 def chain(n):
@@ -50,10 +50,10 @@ def test_no_round_raises_the_energy():
 
 def test_a_denoiser_with_this_body_learns_and_is_equivariant():
     torch.manual_seed(0)
-    g = sudoku.declare(2, 2)
+    g = sudoku(2, 2)
     diffusion = unn.Diffusion(unn.Denoiser(g, width=16, body=EnergyBody(g.adjacency(), 16, 2, 3)))
     assert not len(diffusion.denoiser.blocks)
-    grids = sudoku.one_hot(sudoku.all_grids(2, 2), 4)
+    grids = one_hot_grids(all_grids(2, 2), 4)
     optimizer = torch.optim.Adam(diffusion.parameters(), lr=5e-3)
     losses = []
     for _ in range(60):

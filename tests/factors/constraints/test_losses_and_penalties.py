@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.problem_graphs import draw_grids, draw_products, factorisation, one_hot_grids, sudoku
 from torch.nn.functional import one_hot
 
 import unn
@@ -23,8 +24,6 @@ from factors import (
     SumOfProducts,
     WeightedProduct,
 )
-from problems.factorisation import graph as factorisation
-from problems.sudoku import grids as sudoku
 from unn.descent.plan import Plan
 from unn.extending import node_axis_count
 from unn.testing import ConstraintContract, FactorContract, domain_point
@@ -40,11 +39,11 @@ def whole_numbers(shape, generator, low=-2, high=3):
 
 
 def sudoku_graph():
-    return sudoku.declare(2, 2)
+    return sudoku(2, 2)
 
 
 def sudoku_values(generator):
-    return {"X": sudoku.one_hot(sudoku.draw_grids(BATCH, 2, 2, generator), 4)}
+    return {"X": one_hot_grids(draw_grids(BATCH, 2, 2, generator), 4)}
 
 
 def first_columns_graph():
@@ -318,10 +317,10 @@ def test_relations_of_the_energy_are_those_of_the_constraint():
 
 def solved_puzzles(weight, rows=2, columns=2, given_cells=8, count=200):
     """How many random puzzles coordinate descent from nothing solves."""
-    g = sudoku.declare(rows, columns)
+    g = sudoku(rows, columns)
     generator = torch.Generator().manual_seed(0)
     n = rows * columns
-    x = sudoku.one_hot(sudoku.draw_grids(count, rows, columns, generator), n)
+    x = one_hot_grids(draw_grids(count, rows, columns, generator), n)
     given_mask = torch.rand(count, n * n, generator=generator).argsort(1).argsort(1) < given_cells
     mask = given_mask.view(count, n, n, 1).expand(-1, -1, -1, n)
     out = unn.infer(unn.relax(g, weight), {"X": unn.Partial(x, mask)}, until=1e-5, iterations=100)
@@ -339,9 +338,9 @@ def test_coordinate_descent_solves_most_small_sudokus():
 
 
 def test_the_factorisation_graph_runs_with_falling_energy():
-    g = factorisation.declare("binary", False)
+    g = factorisation("binary", False)
     generator = torch.Generator().manual_seed(0)
-    values = factorisation.generate("binary", False, 20, 4, 4, 2, generator)
+    values = draw_products(20, 4, 4, 2, generator)
     start = {"A": torch.randn(20, 4, 2, generator=generator), "R": torch.rand(20, 2, 4, generator=generator)}
     out = unn.infer(unn.relax(g, 4.0), {"E": values["E"]}, initial=start, iterations=20)
     assert (out.energy.diff(dim=0) <= 1e-5).all()
@@ -351,7 +350,7 @@ def test_the_factorisation_graph_runs_with_falling_energy():
 
 
 def test_relax_leaves_the_declaration_as_it_is_and_shares_nothing():
-    g = sudoku.declare(2, 2)
+    g = sudoku(2, 2)
     W = g.parameter("W", "digit")
     g.factor(Multilinear(g["X"]["r c v"], W["v"], name="bias"))
     g.factor(Clique(g["X"]["r c v"], each="r"))
@@ -381,8 +380,8 @@ def test_sizes_that_only_dropped_factors_tied_stay_tied():
 
 
 def test_gradients_reach_a_learned_weight():
-    relaxed = unn.relax(sudoku.declare(2, 2), 2.0, learned=True)
-    x = sudoku.one_hot(sudoku.draw_grids(3, 2, 2, torch.Generator().manual_seed(0)), 4)
+    relaxed = unn.relax(sudoku(2, 2), 2.0, learned=True)
+    x = one_hot_grids(draw_grids(3, 2, 2, torch.Generator().manual_seed(0)), 4)
     mask = (torch.rand(3, 4, 4, 1) < 0.5).expand(-1, -1, -1, 4)
     out = unn.infer(relaxed, {"X": unn.Partial(x, mask)}, iterations=4, trace=False)
     (out["X"].clamp(min=1e-9).log() * x).sum().neg().backward()
@@ -406,9 +405,9 @@ def test_a_relaxed_declaration_unrolls_into_a_network():
 
 def test_factorisations_are_mostly_recovered_from_rounded_values():
     # 44 of 50 with weight 16 are within the tolerance of the constraint once A is fitted to the rounded R
-    g = factorisation.declare("binary", False)
+    g = factorisation("binary", False)
     generator = torch.Generator().manual_seed(0)
-    E = factorisation.generate("binary", False, 50, 4, 4, 2, generator)["E"]
+    E = draw_products(50, 4, 4, 2, generator)["E"]
     start = {"A": torch.randn(50, 4, 2, generator=generator), "R": torch.rand(50, 2, 4, generator=generator)}
     out = unn.infer(unn.relax(g, 16.0), {"E": E}, initial=start, iterations=20)
     R = unn.straight_through(out["R"], g["R"].regularizer)
@@ -432,13 +431,13 @@ def test_what_cannot_be_relaxed_is_refused():
     with pytest.raises(unn.InferenceError, match="'ascending' .Ascending. has no penalties"):
         unn.relax(g)
     with pytest.raises(unn.InferenceError, match="no energy remains for variable 'C'.*unn.Denoiser"):
-        unn.relax(factorisation.declare("binary", True))
+        unn.relax(factorisation("binary", True))
     with pytest.raises(unn.InferenceError, match="relax takes a unn.FactorGraph first, got str"):
         unn.relax("sudoku")
     with pytest.raises(unn.InferenceError, match="unknown constraint 'row'. Did you mean 'rows'"):
-        unn.relax(sudoku.declare(2, 2), {"row": 1.0})
+        unn.relax(sudoku(2, 2), {"row": 1.0})
     with pytest.raises(unn.InferenceError, match="constraint 'columns' has no weight"):
-        unn.relax(sudoku.declare(2, 2), {"rows": 1.0})
+        unn.relax(sudoku(2, 2), {"rows": 1.0})
     with pytest.raises(unn.DeclarationError, match="unknown factor 'descending'"):
         g.remove_factors(["descending"])
 
@@ -446,7 +445,7 @@ def test_what_cannot_be_relaxed_is_refused():
 @pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), True, "1"])
 def test_weights_must_be_positive_numbers(weight):
     with pytest.raises(unn.DeclarationError, match="weight must be a finite number > 0"):
-        unn.relax(sudoku.declare(2, 2), weight)
+        unn.relax(sudoku(2, 2), weight)
 
 
 def test_arguments_of_energies_are_checked():
@@ -502,7 +501,7 @@ def test_straight_through_refuses_real_numbers():
 
 
 def test_a_loss_of_hard_values_trains_soft_ones():
-    g = sudoku.declare(2, 2)
+    g = sudoku(2, 2)
     torch.manual_seed(0)
     scores = torch.randn(8, 4, 4, 4, requires_grad=True)
     optimiser = torch.optim.Adam([scores], 0.1)

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from support.problem_graphs import convolutional
 
 import unn
 from factors import Directed, Implicit, Multilinear
@@ -421,12 +422,14 @@ def test_fixed_schedules_compile_without_graph_breaks(order):
 
 
 def test_convolutional_and_attention_networks_compile_without_graph_breaks():
-    from problems.digits.network import declare
-
     torch._dynamo.reset()
     torch.manual_seed(0)
     net = unn.Unrolled(
-        declare(8, 8, 4), "image", "label", order=unn.ForwardBackward(["H1", "H2", "label"]), iterations=2
+        convolutional(8, 8, 4),
+        "image",
+        "label",
+        order=unn.ForwardBackward(["H1", "H2", "label"]),
+        iterations=2,
     )
     images = torch.rand(2, 1, 8, 8)
     torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(images), net(images))
@@ -507,9 +510,7 @@ def test_an_unrolled_network_refuses_to_return_what_is_not_finite():
 
 
 def test_boundedness_is_told_before_running():
-    from problems.digits.network import declare
-
-    assert declare().boundedness().bounded
+    assert convolutional().boundedness().bounded
     assert mlp().boundedness().bound is unn.Bound.BOUNDED
     g = unn.FactorGraph("attention", d=2)
     Q, K = (g.variable(name, "n d", unn.SquaredNorm()) for name in "QK")
@@ -529,7 +530,6 @@ def test_boundedness_is_told_before_running():
 def test_a_message_whose_operands_have_not_changed_is_not_computed_again(monkeypatch):
     """H1, H2, label, H2 in each round: H2's message from H1 is computed once a round, not twice."""
     from factors import Conv2d
-    from problems.digits.network import declare
 
     sent = []
     original = Conv2d.message
@@ -540,10 +540,10 @@ def test_a_message_whose_operands_have_not_changed_is_not_computed_again(monkeyp
     )
     images = torch.rand(2, 1, 8, 8)
     order = unn.ForwardBackward(["H1", "H2", "label"])
-    unn.infer(declare(8, 8, 4), {"image": images}, order=order, iterations=3, trace=False)
+    unn.infer(convolutional(8, 8, 4), {"image": images}, order=order, iterations=3, trace=False)
     assert sent.count(("W1", "H1")) == 1 and sent.count(("W2", "H2")) == 3 and sent.count(("W2", "H1")) == 2
     sent.clear()
-    unn.Unrolled(declare(8, 8, 4), "image", "label", order=order, iterations=3)(images)
+    unn.Unrolled(convolutional(8, 8, 4), "image", "label", order=order, iterations=3)(images)
     assert sent.count(("W1", "H1")) == 1 and sent.count(("W2", "H2")) == 3 and sent.count(("W2", "H1")) == 2
 
 
@@ -558,10 +558,8 @@ def test_unrolled_keeps_the_earlier_updates_of_a_variable_that_is_updated_by_blo
 
 
 def test_graphs_and_networks_survive_pickling_and_copying():
-    from problems.digits.network import declare
-
     for g, given in (
-        (declare(8, 8, 4), {"image": torch.rand(2, 1, 8, 8)}),
+        (convolutional(8, 8, 4), {"image": torch.rand(2, 1, 8, 8)}),
         (grid(unn.SignedEntropy(), 0.5).float(), {}),
     ):
         initial = {} if given else {"s": torch.rand(2, 3, 3)}

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.text import Text
 from PIL import Image
+from support.problem_graphs import convolutional
 
 import unn
 from factors import Cardinality, Multilinear
-from problems.digits.network import declare
 from unn.draw import (
     DARK,
     LIGHT,
@@ -224,7 +224,7 @@ def test_nothing_in_a_graph_meets_what_it_does_not_belong_to(count, seed, dark):
     check_apart(draw_graph(g, [next(iter(g.variables))], DARK if dark else LIGHT), g)
 
 
-@pytest.mark.parametrize("make", [sudoku, lambda: declare(8, 8, 8), unn.FactorGraph])
+@pytest.mark.parametrize("make", [sudoku, lambda: convolutional(8, 8, 8), unn.FactorGraph])
 def test_nothing_in_a_known_graph_meets_what_it_does_not_belong_to(make):
     g = make()
     check_apart(g.draw(), g)
@@ -305,7 +305,9 @@ def test_plates_stand_around_variables_with_a_bar_and_name_their_node_axes():
     }
     assert labels == {"grid": ["row 9 × col 7", "grid"], "text": ["n", "text"]}
     assert "repeated" in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "repeated" not in [text.get_text() for text in declare(8, 8, 8).draw().legends[0].get_texts()]
+    assert "repeated" not in [
+        text.get_text() for text in convolutional(8, 8, 8).draw().legends[0].get_texts()
+    ]
 
 
 def test_variables_without_neighbours_share_rows():

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helpers import says
+from support.problem_graphs import convolutional
 from support.structures import circuit, declarations, enumerated, factorisation, hierarchical, sorting, sudoku
 
 import unn
 from factors import Cardinality, Clique, Conv2d, Depends, Directed, Implicit, Multilinear
-from problems.digits.network import declare
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -180,7 +180,7 @@ def test_factors_that_know_no_better_let_all_of_their_nodes_interact():
 
 
 def test_the_matrix_is_symmetric_sorted_and_sees_itself():
-    found = declare(8, 8, 3).adjacency()
+    found = convolutional(8, 8, 3).adjacency()
     dense = found.dense()
     assert torch.equal(dense, dense.T) and dense.diagonal().all()
     key = found.rows * found.count + found.columns

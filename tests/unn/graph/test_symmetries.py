@@ -10,15 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import problem_graphs
 from support.helpers import says
 from support.structures import circuit, declarations, factorisation, hierarchical, sorting, sudoku
 
 import unn
 from factors import Clique, Depends, Multilinear
-from problems.boolean import graph as boolean_problem
-from problems.factorisation import graph as factorisation_problem
-from problems.sorting import graph as sorting_problem
-from problems.sudoku import grids as sudoku_problem
 from unn.errors import ExchangeabilityWarning
 from unn.graph.adjacency import Adjacency
 from unn.graph.diameter import longest_shortest_path
@@ -333,22 +330,22 @@ def test_plates_sums_and_products_of_parents_assume_nothing(child, parents):
 
 FACTORS = {"i": 3, "j": 4}
 PACKAGED = {
-    "factorisation": (lambda: factorisation_problem.declare("binary", True), {**FACTORS, "k": 2}),
+    "factorisation": (lambda: problem_graphs.factorisation("binary", True), {**FACTORS, "k": 2}),
     "factorisation without products": (
-        lambda: factorisation_problem.declare("binary", False),
+        lambda: problem_graphs.factorisation("binary", False),
         {**FACTORS, "k": 2},
     ),
-    "unknown rank": (lambda: factorisation_problem.declare("hierarchical", True, 3), FACTORS),
+    "unknown rank": (lambda: problem_graphs.factorisation("hierarchical", True, 3), FACTORS),
     "unknown rank without products": (
-        lambda: factorisation_problem.declare("hierarchical", False, 3),
+        lambda: problem_graphs.factorisation("hierarchical", False, 3),
         FACTORS,
     ),
-    "inversion": (lambda: factorisation_problem.declare("inversion", True), {"i": 3, "j": 3, "k": 3}),
-    "sudoku": (lambda: sudoku_problem.declare(2, 3), {}),
-    "sorting": (lambda: sorting_problem.declare(4, True, "chain"), {}),
-    "sorting without products": (lambda: sorting_problem.declare(4, False, "chain"), {}),
-    "circuit": (lambda: boolean_problem.declare(3, True), {}),
-    "circuit without gates": (lambda: boolean_problem.declare(3, False), {}),
+    "inversion": (lambda: problem_graphs.factorisation("inversion", True), {"i": 3, "j": 3, "k": 3}),
+    "sudoku": (lambda: problem_graphs.sudoku(2, 3), {}),
+    "sorting": (lambda: problem_graphs.sorting(4, True, "chain"), {}),
+    "sorting without products": (lambda: problem_graphs.sorting(4, False, "chain"), {}),
+    "circuit": (lambda: problem_graphs.circuit(3, True), {}),
+    "circuit without gates": (lambda: problem_graphs.circuit(3, False), {}),
 }
 
 

@@ -12,14 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helpers import INF, NAN, says
+from support.problem_graphs import circuit, factorisation, sorting, sudoku
 from support.structures import declarations
 
 import unn
 from factors import Clique, Depends
-from problems.boolean import graph as boolean
-from problems.factorisation import graph as factorisation
-from problems.sorting import graph as sorting
-from problems.sudoku import grids as sudoku
 from unn.networks import Denoiser, Frame
 from unn.networks.denoiser import SELF_CONDITIONINGS
 from unn.networks.tokens import kinds
@@ -29,21 +26,21 @@ STRUCTURES = ["graph", "dense", "directed", "random"]
 EMBEDDINGS = ["exchangeable", "array", "independent"]
 
 GRAPHS = {
-    "factorisation": (lambda: factorisation.declare("binary", True), {"i": 3, "j": 4, "k": 2}),
+    "factorisation": (lambda: factorisation("binary", True), {"i": 3, "j": 4, "k": 2}),
     "factorisation without products": (
-        lambda: factorisation.declare("binary", False),
+        lambda: factorisation("binary", False),
         {"i": 2, "j": 4, "k": 3},
     ),
     "factorisation of unknown rank": (
-        lambda: factorisation.declare("hierarchical", True, 3),
+        lambda: factorisation("hierarchical", True, 3),
         {"i": 3, "j": 2},
     ),
-    "inversion": (lambda: factorisation.declare("inversion", True), {"i": 3, "j": 3, "k": 3}),
-    "sorting": (lambda: sorting.declare(4, True, "chain"), {}),
-    "sorting without products": (lambda: sorting.declare(4, False, "none"), {}),
-    "sorting of any length": (lambda: sorting.declare(None, True, "clique"), {"i": 4, "j": 4}),
-    "sudoku": (lambda: sudoku.declare(2, 3), {}),
-    "circuit": (lambda: boolean.declare(3, True), {}),
+    "inversion": (lambda: factorisation("inversion", True), {"i": 3, "j": 3, "k": 3}),
+    "sorting": (lambda: sorting(4, True, "chain"), {}),
+    "sorting without products": (lambda: sorting(4, False, "none"), {}),
+    "sorting of any length": (lambda: sorting(None, True, "clique"), {"i": 4, "j": 4}),
+    "sudoku": (lambda: sudoku(2, 3), {}),
+    "circuit": (lambda: circuit(3, True), {}),
 }
 EVERY_GRAPH = pytest.mark.parametrize("name", GRAPHS)
 
@@ -435,7 +432,7 @@ def test_the_output_for_any_declaration_is_permuted_as_the_symmetries_say(g, see
     "sizes", [{"i": 1, "j": 5, "k": 2}, {"i": 6, "j": 2, "k": 1}, {"i": 4, "j": 4, "k": 4}]
 )
 def test_one_network_is_equivariant_at_every_size(sizes):
-    net = network(factorisation.declare("binary", True))
+    net = network(factorisation("binary", True))
     frame = net.frame(**sizes)
     assert len(frame.symmetries) == sum(size > 1 for size in sizes.values())
     for s in frame.symmetries:
@@ -651,20 +648,20 @@ def test_all_kinds_of_variables_run_at_all_sizes():
 
 @pytest.mark.parametrize("embedding", ["exchangeable", "array"])
 def test_one_network_runs_at_several_sizes_and_keeps_no_state_of_them(embedding):
-    net = network(factorisation.declare("binary", True), embedding=embedding)
+    net = network(factorisation("binary", True), embedding=embedding)
     first = {"i": 3, "j": 4, "k": 2}
     before = net(*inputs(net.frame(**first)), net.frame(**first))
     for sizes in ({"i": 5, "j": 2, "k": 3}, {"i": 1, "j": 1, "k": 1}, {"i": 7, "j": 6, "k": 5}):
         frame = net.frame(**sizes)
         assert frame is net.frame(**dict(reversed(sizes.items())))
         assert net(*inputs(frame), frame).shape == (2, frame.numbers)
-    again = network(factorisation.declare("binary", True), embedding=embedding)
+    again = network(factorisation("binary", True), embedding=embedding)
     assert torch.equal(net(*inputs(net.frame(**first)), net.frame(**first)), before)
     assert torch.equal(again(*inputs(again.frame(**first)), again.frame(**first)), before)
 
 
 def test_embeddings_of_each_node_are_for_one_size():
-    g = factorisation.declare("binary", True)
+    g = factorisation("binary", True)
     net = network(g, embedding="independent", sizes={"i": 3, "j": 4, "k": 2})
     with pytest.raises(
         unn.DeclarationError, match=says("50 independent embeddings", "'i': 2", "array", "exchangeable")
@@ -677,7 +674,7 @@ def test_embeddings_of_each_node_are_for_one_size():
 
 
 def test_an_index_that_is_shared_may_have_one_value():
-    g = factorisation.declare("binary", True)
+    g = factorisation("binary", True)
     name = next(s.name for s in g.symmetries(i=3, j=4, k=2) if "A.i" in s.name)
     net = network(g, shared=[name])
     for i in (3, 1):
@@ -773,7 +770,7 @@ def test_the_level_and_the_observation_mask_matter_at_every_node():
 def test_weights_are_functions_of_the_seed():
     def made(seed):
         torch.manual_seed(seed)
-        return Denoiser(sorting.declare(3, True, "chain"), width=8, heads=2)
+        return Denoiser(sorting(3, True, "chain"), width=8, heads=2)
 
     a, b, c = made(1), made(1), made(2)
     given = inputs(a.frame())
@@ -792,8 +789,8 @@ def test_dropout_is_for_training_alone():
 
 
 def test_weights_are_loaded_whatever_sizes_were_seen():
-    a = network(factorisation.declare("binary", True), seed=1)
-    b = network(factorisation.declare("binary", True), seed=2)
+    a = network(factorisation("binary", True), seed=1)
+    b = network(factorisation("binary", True), seed=2)
     frame = a.frame(i=2, j=3, k=2)
     expected = a(*inputs(frame), frame)
     b(*inputs(b.frame(i=4, j=3, k=2)), b.frame(i=4, j=3, k=2))
@@ -830,7 +827,7 @@ def test_weights_are_loaded_whatever_sizes_were_seen():
 )
 def test_options_out_of_range_are_refused(options, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
-        Denoiser(sudoku.declare(2, 2), **{"width": 16, "heads": 2, **options})
+        Denoiser(sudoku(2, 2), **{"width": 16, "heads": 2, **options})
 
 
 def test_unknown_symmetries_are_refused():
@@ -884,7 +881,7 @@ def test_a_single_node_is_not_pointed_out():
 
 
 def test_a_graph_without_nodes_is_refused():
-    g = factorisation.declare("binary", True)
+    g = factorisation("binary", True)
     with pytest.raises(
         unn.DeclarationError, match=says("'binary_factorisation'", "no nodes", "'i': 0", "nothing to sample")
     ):
@@ -906,9 +903,9 @@ def test_a_graph_without_nodes_is_refused():
 )
 def test_sizes_that_are_missing_unknown_or_impossible_are_refused(sizes, words):
     with pytest.raises(unn.DeclarationError, match=says(*words)):
-        Denoiser(factorisation.declare("binary", True), depth=2).frame(**sizes)
+        Denoiser(factorisation("binary", True), depth=2).frame(**sizes)
     with pytest.raises(unn.DeclarationError, match=says("'i'", "4", "3")):
-        Denoiser(sorting.declare(4, True, "chain"), depth=2).frame(i=3)
+        Denoiser(sorting(4, True, "chain"), depth=2).frame(i=3)
 
 
 def test_positions_are_finite_for_long_axes():
@@ -923,7 +920,7 @@ def test_positions_are_finite_for_long_axes():
 
 def test_sizes_that_were_not_used_for_long_are_dropped_and_made_again_with_the_same_numbers():
     with patch("unn.networks.tokens.MOST_SIZES", 2), patch("unn.networks.denoiser.MOST_SIZES", 2):
-        net = network(factorisation.declare("binary", True))
+        net = network(factorisation("binary", True))
     every = [{"i": i, "j": 2, "k": 2} for i in (1, 2, 3)]
     first = [net(*inputs(net.frame(**sizes)), net.frame(**sizes)) for sizes in every]
     assert len(net.frames._made) == len(net._positions) == 2

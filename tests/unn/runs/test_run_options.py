@@ -8,10 +8,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 from support.toy import ToyTask, same_tensors, tensors_of, toy_network, without_times
+from support.toy_problems import PicturesProblem, SumsProblem
 
 import unn
-from problems.digits.problem import DigitsProblem
-from problems.sorting.problem import SortingProblem
 from unn import runs
 from unn.cli.compare import flattened
 from unn.cli.main import main
@@ -20,8 +19,8 @@ from unn.training.options import FREE, option_signature, problem_signature
 from unn.training.state import rate_factor
 
 SMALL = {
-    "digits": ["--epochs", "1", "--channels", "2", "--iterations", "1", "--gamma", "0", "--batch", "1440"],
-    "sorting": [
+    "pictures": ["--epochs", "1", "--channels", "2", "--iterations", "1", "--gamma", "0", "--batch", "1440"],
+    "sums": [
         "--length",
         "3",
         "--steps",
@@ -38,13 +37,13 @@ SMALL = {
         "1",
     ],
 }
-DIGITS, SORTING = DigitsProblem().config_for(None), SortingProblem().config_for(None)
-CONFIGS = {"digits": DIGITS, "sorting": SORTING}
+PICTURES, SUMS = PicturesProblem().config_for(None), SumsProblem().config_for(None)
+CONFIGS = {"pictures": PICTURES, "sums": SUMS}
 LEAVES = [(problem, name) for problem, config in CONFIGS.items() for name in flattened(asdict(config()))]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, toys_of_module):
     """A run of one step of each problem."""
     root = tmp_path_factory.mktemp("runs")
     for problem, options in SMALL.items():
@@ -96,17 +95,17 @@ def test_no_option_of_a_run_can_be_changed_by_hand(capsys, made, tmp_path, probl
 
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_options_that_change_no_number_can_be_changed_by_hand(made, tmp_path, name):
-    shutil.copytree(made / "digits", tmp_path / "run")
+    shutil.copytree(made / "pictures", tmp_path / "run")
     set_option(
         tmp_path / "run",
         f"training.{name}",
-        lambda value: another_value(DIGITS, f"training.{name}", value),
+        lambda value: another_value(PICTURES, f"training.{name}", value),
     )
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
 
 
 def test_checkpoints_from_before_options_of_the_problem_were_signed_still_open(capsys, made, tmp_path):
-    shutil.copytree(made / "digits", tmp_path / "run")
+    shutil.copytree(made / "pictures", tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").unlink()
     (step,) = runs.checkpoint_steps(tmp_path / "run")
     checkpoint = runs.read_checkpoint(tmp_path / "run" / "checkpoints" / f"step-{step:09d}")
@@ -221,10 +220,10 @@ def test_runs_are_extended_from_the_command_line_and_remember_it(capsys, tmp_pat
 
     run, begun = str(tmp_path / "run"), str(tmp_path / "begun")
     constant = ["--schedule", "constant", "--warmup", "0", "--batch", "500"]
-    answered("train", "digits", *SMALL["digits"], *constant, "--folder", run)
+    answered("train", "pictures", *SMALL["pictures"], *constant, "--folder", run)
     assert answered("resume", run)["already_finished"]
     assert answered("resume", run, "--epochs", "3")["step"] == 9
-    whole = answered("train", "digits", *SMALL["digits"], *constant, "--epochs", "3", "--folder", begun)
+    whole = answered("train", "pictures", *SMALL["pictures"], *constant, "--epochs", "3", "--folder", begun)
     assert whole["step"] == 9
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "begun")]
     assert files[0] == files[1]
@@ -246,7 +245,7 @@ def test_runs_are_extended_from_the_command_line_and_remember_it(capsys, tmp_pat
 
 
 def test_a_finished_run_says_that_nothing_was_trained(capsys, made, tmp_path):
-    shutil.copytree(made / "digits", tmp_path / "run")
+    shutil.copytree(made / "pictures", tmp_path / "run")
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("already finished: 1 steps") and "trained 1" not in first
@@ -255,7 +254,7 @@ def test_a_finished_run_says_that_nothing_was_trained(capsys, made, tmp_path):
 
 
 def test_the_signature_of_a_configuration_has_every_option():
-    for config in (DIGITS(), SORTING()):
+    for config in (PICTURES(), SUMS()):
         content = runs.folder.json_of("config", asdict(config))
         subjects = {
             line.split(":")[0].removeprefix("option ")

@@ -1,15 +1,13 @@
-"""What denoisers are compared with: the regressor finds functions, the auto-encoder conditionals, and both
-leave what is given as it is."""
+"""The auto-encoder: conditionals, the joint, its bound, and what it refuses."""
 
 import pytest
 import torch
+from support.diffusion import any_nodes, train
 from support.helpers import says
+from support.problem_graphs import all_grids, circuit, one_hot_grids, sudoku
 
 import unn
 from factors import Clique
-from problems.boolean.graph import declare as circuit
-from problems.sudoku.grids import all_grids, one_hot
-from problems.sudoku.grids import declare as sudoku
 from unn.diffusion import VAEAC, Regressor
 
 CORRELATION = 0.95
@@ -20,92 +18,6 @@ def seeded():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-def train(model, batch, steps, rate=1e-2):
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 - step / steps)
-        loss = model.loss(*batch())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
-
-
-def any_nodes(count, nodes):
-    return torch.rand(count, nodes) < torch.rand(count, 1)
-
-
-# -- the regressor -------------------------------------------------------------------------------------------
-
-
-def gate():
-    """The two inputs of an AND and its output."""
-    inputs = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])
-    return {"L0": inputs, "L1": inputs.prod(1, keepdim=True)}
-
-
-@pytest.mark.parametrize("structure", ["graph", "dense"])
-def test_a_regressor_learns_a_function(structure):
-    values = gate()
-    model = Regressor(unn.Denoiser(circuit(1, True), width=16, depth=2, heads=2, structure=structure))
-    seen = {"L0": torch.ones(4, 2, dtype=torch.bool)}
-    assert train(model, lambda: (values, seen), 50) < 1e-2
-    found = model.sample({"L0": values["L0"]}, 4)
-    assert torch.equal(found["L1"], values["L1"])
-    assert torch.equal(found["L0"], values["L0"])
-    assert found.valid is None and found.tries.tolist() == [1, 1, 1, 1]
-
-
-def test_a_regressor_finds_the_smaller_and_the_larger():
-    g = unn.FactorGraph("order", i=2)
-    u, s = g.variable("u", "i", unn.SquaredNorm()), g.variable("s", "i", unn.SquaredNorm())
-    g.factor(Clique(u["i"], s["j"], ordered="i j"))
-    model = Regressor(unn.Denoiser(g, width=32, depth=2, heads=2))
-
-    def batch():
-        drawn = torch.randn(64, 2)
-        return {"u": drawn, "s": drawn.sort(1).values}, {"u": torch.ones(1, 1, dtype=torch.bool)}
-
-    train(model, batch, 150)
-    u = torch.randn(200, 2)
-    found = model.sample({"u": u}, 200)
-    assert (found["s"] - u.sort(1).values).abs().mean() < 0.12
-    assert torch.equal(found["u"], u)
-
-
-def test_a_regressor_estimates_the_posterior_mean():
-    """One free coin that two nodes share: the least error is 1 / 2 for each, in units of variance 1."""
-    model = Regressor(unn.Denoiser(circuit(1, True), width=16, depth=2, heads=2))
-    coin = torch.tensor([0.0, 1.0] * 32)[:, None]
-    values = {"L0": coin.expand(64, 2), "L1": coin}
-    train(model, lambda: (values, {}), 50)
-    estimate = model._natural(model.estimate(model.condition({}, 1)), model.denoiser.frame())
-    torch.testing.assert_close(estimate, torch.full((1, 6), 0.5), atol=0.05, rtol=0)
-
-
-def test_a_regressor_has_no_noise_and_counts_each_node_once():
-    g = sudoku(2, 2)
-    model = Regressor(unn.Denoiser(g, width=8, depth=1, heads=2, dropout=0.5))
-    x = {"X": one_hot(all_grids(2, 2)[:3], 4)}
-    observed = any_nodes(3, 16)
-    model.eval()
-    loss = model.loss(x, observed)
-    assert torch.equal(loss, model.loss(x, observed))
-    clean, condition = model.example(x, observed)
-    error = ((model.estimate(condition) - clean) ** 2).view(3, 16, 4).mean(2)
-    torch.testing.assert_close(loss, error[~observed].mean())
-    assert model.loss(x, torch.ones(3, 16, dtype=torch.bool)) == 0
-    model.train()
-    first, second = model.sample({}, 2, verify=True), model.sample({}, 2, at_once=1)
-    assert torch.equal(first["X"], second["X"])
-    assert model.training
-    assert first.valid.dtype == torch.bool
-
-
-# -- the auto-encoder ----------------------------------------------------------------------------------------
 
 
 def plane():
@@ -156,7 +68,7 @@ def test_samples_of_the_auto_encoder_depend_on_their_seeds_alone(trained):
 def test_the_auto_encoder_samples_categories():
     """Grids of which there are only two: what is seen says which it is."""
     model = VAEAC(sudoku(2, 2), width=48, depth=2, latent=4)
-    two = one_hot(all_grids(2, 2)[[0, 200]], 4)
+    two = one_hot_grids(all_grids(2, 2)[[0, 200]], 4)
     train(model, lambda: ({"X": two[torch.randint(2, (64,))]}, any_nodes(64, 16)), 150)
     differ = (two[0] != two[1]).any(2)
     cell = torch.zeros(4, 4, dtype=torch.bool)

@@ -1,0 +1,117 @@
+"""Every problem with every engine trains and answers, or is refused with the reason and the engines that
+can."""
+
+import json
+
+import pytest
+import torch
+from support.commands import printed, refused
+
+from unn.cli.open import open_trained
+from unn.cli.problem import load_problem, problem_names
+from unn.extending import CanInfer, CanLearn, CanSample, engine_names, load_engine
+
+FAST = ("ising", "sorting")
+
+MATRIX = [
+    pytest.param(problem, engine, marks=() if problem in FAST else pytest.mark.slow)
+    for problem in problem_names()
+    for engine in engine_names()
+]
+
+SMALL = {
+    "denoiser": ["--width", "8", "--depth", "2", "--heads", "2", "--sampling-steps", "2"],
+    "regressor": ["--width", "8", "--depth", "2", "--heads", "2"],
+    "vaeac": ["--width", "8", "--depth", "1"],
+    "descent": ["--iterations", "2"],
+    "untied": ["--iterations", "2"],
+}
+
+OPTIONS = {"digits": ["--channels", "2"], "sudoku": ["--batch", "4"], "hopfield": ["--units", "6"]}
+
+GIVEN = {
+    "boolean": "L0=1,0,1,0,1,1,1,0",
+    "digits": "image=test:3",
+    "hopfield": "x=0,1,1,0,1,1",
+    "ising": None,
+    "program": "slope=0.5",
+    "sorting": "u=3,1,2,5,4",
+    "sudoku": "1..." + "." * 12,
+}
+
+
+@pytest.mark.parametrize(("name", "engine"), MATRIX)
+def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can(
+    name, engine, tmp_path, capsys
+):
+    problem = load_problem(name)
+    if problem.own_engine:
+        # a network of the problem's own is trained in its own tests
+        if engine != problem.own_engine:
+            assert "network of its own" in refused(capsys, "train", name, "--engine", engine)
+        return
+    verdict = problem.verdicts()[engine]
+    options = [*SMALL[engine], *OPTIONS.get(name, [])]
+    train = [
+        "train",
+        name,
+        "--engine",
+        engine,
+        "--steps",
+        2,
+        "--batch",
+        4,
+        "--evaluate-every",
+        2,
+        *options,
+        "--quiet",
+    ]
+    if not verdict:
+        message = refused(capsys, *train, "--folder", tmp_path / "run")
+        able = [other for other, each in problem.verdicts().items() if each]
+        assert verdict.reason in message and all(other in message for other in able)
+        assert not (tmp_path / "run").exists()
+        return
+    report = json.loads(printed(capsys, *train, "--folder", tmp_path / "run", "--json"))
+    assert report["step"] == 2 and torch.tensor(report["loss"]).isfinite()
+    figures = json.loads(printed(capsys, "evaluate", tmp_path / "run", "--json"))
+    assert figures
+    _, run = open_trained(tmp_path / "run")
+    assert isinstance(run.network, CanLearn) and isinstance(run.network, CanInfer | CanSample)
+    answers = load_engine(engine).answers
+    assert ("infer" in answers) == isinstance(run.network, CanInfer)
+    assert ("sample" in answers) == isinstance(run.network, CanSample)
+    given_text = GIVEN.get(name)
+    if "sample" in answers:
+        given_options = ["--given", given_text] if given_text else []
+        data = json.loads(
+            printed(capsys, "sample", tmp_path / "run", *given_options, "--count", 2, "--seed", 0, "--json")
+        )
+        assert all(len(value) == 2 for value in data["values"].values())
+    else:
+        assert engine in refused(capsys, "sample", tmp_path / "run")
+    if "infer" in answers and given_text:
+        want = {"digits": "label", "sudoku": "X"}.get(name)
+        if want:
+            data = json.loads(
+                printed(capsys, "infer", tmp_path / "run", "--given", given_text, "--want", want, "--json")
+            )
+            assert torch.tensor(data[want]).isfinite().all()
+    if "infer" not in answers:
+        message = refused(capsys, "infer", tmp_path / "run", "--given", "A=1", "--want", "B")
+        assert engine in message and "unn sample" in message
+
+
+def test_the_matrix_is_printed_with_the_reasons(capsys):
+    text = printed(capsys, "problems")
+    data = json.loads(printed(capsys, "problems", "--json"))
+    assert set(data["matrix"]) == set(problem_names()) and set(data["engines"]) == set(engine_names())
+    for name, row in data["matrix"].items():
+        assert set(row) == set(engine_names())
+        assert row[data["defaults"][name]] is None
+        assert all(reason is None or reason in text for reason in row.values())
+
+
+def test_digits_answer_in_both_directions_with_descent_and_with_the_denoiser():
+    matrix = load_problem("digits").verdicts()
+    assert matrix["descent"] and matrix["denoiser"]
