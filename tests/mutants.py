@@ -287,7 +287,7 @@ MUTANTS = (
         "unn/training/loop.py",
         "stack.enter_context(reproducible())",
         "stack.enter_context(reproducible(False))",
-        "tests/unn/ops/test_kernel_choice.py",
+        "tests/unn/ops/attention/test_measure.py",
     ),
     Mutant(
         "a deterministic step takes less noise away than it should",

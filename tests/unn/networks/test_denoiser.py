@@ -1,145 +1,39 @@
-"""A denoiser over a graph: what it reads and writes, what it is equivariant under, how far its information
-goes, what it refuses."""
+"""A denoiser over a graph: what it is equivariant under, how far its information goes, what it refuses."""
 
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.helpers import INF, NAN, says
-from support.problem_graphs import circuit, factorisation, sorting, sudoku
+from support.helpers import NAN, says
+from support.networks import (
+    EMBEDDINGS,
+    EVERY_GRAPH,
+    GRAPHS,
+    SIZES,
+    STRUCTURES,
+    change_under,
+    inputs,
+    mixed,
+    moved_numbers,
+    named,
+    network,
+    output,
+    randomise,
+    without_fixed_points,
+)
+from support.problem_graphs import factorisation, sorting, sudoku
 from support.structures import declarations
 
 import unn
 from factors import Clique, Depends
 from unn.networks import Denoiser, Frame
 from unn.networks.denoiser import SELF_CONDITIONINGS
-from unn.networks.tokens import kinds
 from unn.ops.attention import terms as terms_module
-
-STRUCTURES = ["graph", "dense", "directed", "random"]
-EMBEDDINGS = ["exchangeable", "array", "independent"]
-
-GRAPHS = {
-    "factorisation": (lambda: factorisation("binary", True), {"i": 3, "j": 4, "k": 2}),
-    "factorisation without products": (
-        lambda: factorisation("binary", False),
-        {"i": 2, "j": 4, "k": 3},
-    ),
-    "factorisation of unknown rank": (
-        lambda: factorisation("hierarchical", True, 3),
-        {"i": 3, "j": 2},
-    ),
-    "inversion": (lambda: factorisation("inversion", True), {"i": 3, "j": 3, "k": 3}),
-    "sorting": (lambda: sorting(4, True, "chain"), {}),
-    "sorting without products": (lambda: sorting(4, False, "none"), {}),
-    "sorting of any length": (lambda: sorting(None, True, "clique"), {"i": 4, "j": 4}),
-    "sudoku": (lambda: sudoku(2, 3), {}),
-    "circuit": (lambda: circuit(3, True), {}),
-}
-EVERY_GRAPH = pytest.mark.parametrize("name", GRAPHS)
-
-
-def mixed(n=3):
-    """One variable of every kind, with and without axes: real, real vectors, binary, categories, one
-    category, one number."""
-    g = unn.FactorGraph("mixed", **{} if n is None else {"n": n}, d=2, c=4, e=3)
-    A, V = g.variable("A", "n", unn.SquaredNorm()), g.variable("V", "n | d e", unn.SquaredNorm())
-    B, K = g.variable("B", "n m", unn.BinaryEntropy()), g.variable("K", "n | c", unn.Entropy())
-    Z, T = g.variable("Z", "c", unn.Entropy()), g.variable("T", "", unn.SquaredNorm())
-    g.factor(Depends(A["i"], V["i p q"], B["i j"], K["i v"], Z["w"], T[""]))
-    return g
-
-
-SIZES = {"m": 2}
-
-
-def values_of_mixed(batch, n=3, m=2, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-
-    def category(*shape):
-        return torch.nn.functional.one_hot(torch.randint(4, (batch, *shape), generator=generator), 4).to(
-            dtype
-        )
-
-    return {
-        "A": torch.randn(batch, n, generator=generator, dtype=dtype),
-        "V": torch.randn(batch, n, 2, 3, generator=generator, dtype=dtype),
-        "B": torch.randint(2, (batch, n, m), generator=generator).to(dtype),
-        "K": category(n),
-        "Z": category(),
-        "T": torch.randn(batch, generator=generator, dtype=dtype),
-    }
-
-
-def randomise(module, seed=0):
-    """Weights of a network in which nothing is small, so that a leak or a broken symmetry is seen."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            scale = p.shape[-1] ** -0.5 if p.ndim > 1 else 0.5
-            p.copy_(scale * torch.randn(p.shape, generator=generator, dtype=torch.float64))
-    return module
-
-
-def network(graph, seed=0, **options):
-    return randomise(
-        Denoiser(graph, **{"width": 16, "depth": 2, "heads": 2, **options}).double(), seed
-    ).eval()
-
-
-def named(name, **options):
-    """A network for one of the graphs above, its frame, and an input."""
-    make, sizes = GRAPHS[name]
-    net = network(make(), sizes=sizes, **options)
-    frame = net.frame(**sizes)
-    return net, frame, inputs(frame)
-
-
-def output(name, **options):
-    net, frame, given = named(name, **options)
-    return net(*given, frame)
-
-
-def inputs(frame, batch=2, seed=0):
-    """Rows, levels, and what is observed."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(batch, frame.numbers, generator=generator, dtype=torch.float64)
-    level = torch.randn(batch, generator=generator, dtype=torch.float64)
-    return rows, level, torch.rand(batch, frame.nodes, generator=generator) < 0.4
-
-
-def moved_numbers(frame, moved):
-    """Where each number goes when node k becomes ``moved[k]``."""
-    channels = torch.bincount(frame.node_of_number, minlength=frame.nodes)
-    start = channels.cumsum(0) - channels
-    within = torch.arange(frame.numbers) - start[frame.node_of_number]
-    return start[moved[frame.node_of_number]] + within
-
-
-def change_under(net, frame, given, moved):
-    """How far the output of moved inputs is from the moved output, at most."""
-    rows, level, observed = given
-    numbers = moved_numbers(frame, moved)
-    there, seen = torch.empty_like(rows), torch.empty_like(observed)
-    there[:, numbers], seen[:, moved] = rows, observed
-    with torch.no_grad():
-        return float(
-            (net(there, level, seen, frame)[:, numbers] - net(rows, level, observed, frame)).abs().max()
-        )
-
-
-def without_fixed_points(size, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(size, generator=generator)
-        if not (order == torch.arange(size)).any():
-            return order
 
 
 def symmetry(frame, name):
@@ -152,250 +46,6 @@ def lonely_nodes():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-
-# -- values and rows -----------------------------------------------------------------------------------------
-
-
-def test_kinds_are_those_of_the_regularizers():
-    assert kinds(mixed()) == {
-        "A": "real",
-        "V": "real",
-        "B": "binary",
-        "K": "category",
-        "Z": "category",
-        "T": "real",
-    }
-    frame = Frame(mixed(), SIZES)
-    assert [slot.channels for slot in frame.slots.values()] == [1, 6, 2, 4, 4, 1]
-    assert [slot.node_shape for slot in frame.slots.values()] == [(3,), (3,), (3, 2), (3,), (), ()]
-    assert frame.nodes == 3 + 3 + 6 + 3 + 1 + 1 and frame.numbers == 3 + 18 + 12 + 12 + 4 + 1
-    assert repr(frame) == "Frame of graph 'mixed': 17 nodes, 50 numbers, {'m': 2}"
-
-
-@given(
-    batch=st.integers(1, 4),
-    n=st.integers(1, 4),
-    m=st.integers(1, 3),
-    seed=st.integers(0, 10_000),
-    double=st.booleans(),
-)
-@settings(max_examples=40, deadline=None)
-def test_values_come_back_from_rows_unchanged(batch, n, m, seed, double):
-    frame = Frame(mixed(n), {"m": m})
-    values = values_of_mixed(batch, n, m, seed, torch.float64 if double else torch.float32)
-    rows = frame.flatten(values)
-    assert rows.shape == (batch, frame.numbers)
-    found = frame.unflatten(rows)
-    assert list(found) == list(values)
-    for name, value in values.items():
-        assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
-
-
-def test_whole_numbers_and_truth_values_are_values_too():
-    frame = Frame(mixed(), SIZES)
-    values = values_of_mixed(2)
-    mine = {**values, "B": values["B"].bool(), "K": values["K"].long(), "A": torch.arange(6).view(2, 3)}
-    assert torch.equal(frame.flatten(mine), frame.flatten({**values, "A": torch.arange(6.0).view(2, 3)}))
-
-
-def test_the_largest_of_the_numbers_of_a_choice_is_taken_for_it():
-    frame = Frame(mixed(), SIZES)
-    rows = torch.randn(5, frame.numbers, generator=torch.Generator().manual_seed(0))
-    found = frame.unflatten(rows)
-    K = rows[:, frame.slots["K"].numbers].view(5, 3, 4)
-    B = rows[:, frame.slots["B"].numbers].view(5, 3, 2, 2)
-    assert torch.equal(found["K"].argmax(2), K.argmax(2)) and torch.equal(found["K"].sum(2), torch.ones(5, 3))
-    assert torch.equal(found["B"], (B[..., 1] > B[..., 0]).float())
-
-
-@EVERY_GRAPH
-def test_nodes_lie_in_the_order_of_the_adjacency(name):
-    make, sizes = GRAPHS[name]
-    g = make()
-    frame = Frame(g, sizes)
-    names = [
-        f"{v}[{','.join(map(str, at))}]" if s.node_shape else v
-        for v, s in frame.slots.items()
-        for at in np.ndindex(*s.node_shape)
-    ]
-    adjacency = g.adjacency(**sizes)
-    assert names == adjacency.names() and frame.nodes == adjacency.count == len(names)
-    for variable, slot in frame.slots.items():
-        assert torch.equal(torch.arange(frame.nodes)[slot.nodes], adjacency.nodes(variable).flatten())
-    # a number belongs to the node whose value it is a part of
-    number = torch.arange(frame.numbers, dtype=torch.float64)[None]
-    for slot in frame.slots.values():
-        if slot.kind == "real":
-            index = frame.unflatten(number)[slot.name][0].long()
-            nodes = adjacency.nodes(slot.name)
-            assert torch.equal(
-                frame.node_of_number[index],
-                nodes.reshape(*nodes.shape, *(1,) * (index.ndim - nodes.ndim)).expand_as(index),
-            )
-
-
-# -- observations --------------------------------------------------------------------------------------------
-
-
-def test_whole_values_are_observed_at_all_nodes():
-    frame = Frame(mixed(), SIZES)
-    values = values_of_mixed(3)
-    rows, seen = frame.observation(values, 3)
-    assert seen.all() and torch.equal(rows, frame.flatten(values))
-    rows, seen = frame.observation({"V": values["V"], "Z": values["Z"]}, 3)
-    assert (
-        seen.sum() == 3 * (3 + 1)
-        and seen[:, frame.slots["V"].nodes].all()
-        and seen[:, frame.slots["Z"].nodes].all()
-    )
-    numbers = seen[:, frame.node_of_number]
-    assert torch.equal(rows, torch.where(numbers, frame.flatten(values), 0))
-
-
-def test_nothing_given_is_nothing_observed():
-    rows, seen = Frame(mixed(), SIZES).observation({}, 4)
-    assert rows.shape == (4, 50) and not rows.any() and seen.shape == (4, 17) and not seen.any()
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    entries=st.booleans(),
-    batch=st.integers(1, 3),
-    name=st.sampled_from("AVBKZT"),
-)
-@settings(max_examples=60, deadline=None)
-def test_partial_evidence_is_observed_at_its_nodes_and_other_entries_do_not_matter(
-    seed, entries, batch, name
-):
-    frame = Frame(mixed(), SIZES)
-    values = values_of_mixed(batch, seed=seed)
-    slot = frame.slots[name]
-    where = torch.rand(batch, *slot.node_shape, generator=torch.Generator().manual_seed(seed)) < 0.5
-    spread = where.reshape(*where.shape, *(1,) * (values[name].ndim - where.ndim)).expand_as(values[name])
-    mask = spread if entries else where
-    rows, seen = frame.observation({name: unn.Partial(values[name], mask)}, batch)
-    expected = torch.zeros(batch, frame.nodes, dtype=torch.bool)
-    expected[:, slot.nodes] = where.reshape(batch, -1)
-    assert torch.equal(seen, expected)
-    assert torch.equal(rows, torch.where(expected[:, frame.node_of_number], frame.flatten(values), 0))
-    for nonsense in (NAN, INF, 7.0, -1.0):
-        other = torch.where(spread, values[name], torch.tensor(nonsense))
-        again, same = frame.observation({name: unn.Partial(other, mask)}, batch)
-        assert torch.equal(again, rows) and torch.equal(same, seen)
-
-
-def test_a_mask_over_the_first_axes_observes_whole_rows_and_whole_batch_elements():
-    frame = Frame(mixed(), SIZES)
-    B = values_of_mixed(2)["B"]
-    _, seen = frame.observation(
-        {"B": unn.Partial(B, torch.tensor([[True, False, True], [False, False, True]]))}, 2
-    )
-    assert seen[:, frame.slots["B"].nodes].view(2, 3, 2).tolist() == [
-        [[True] * 2, [False] * 2, [True] * 2],
-        [[False] * 2, [False] * 2, [True] * 2],
-    ]
-    _, seen = frame.observation({"B": unn.Partial(B, torch.tensor([True, False]))}, 2)
-    assert seen[0, frame.slots["B"].nodes].all() and not seen[1].any()
-
-
-def test_one_batch_element_is_repeated():
-    frame = Frame(mixed(), SIZES)
-    one, many = values_of_mixed(1, seed=1), values_of_mixed(4, seed=2)
-    where = torch.tensor([[True, False, True]])
-    rows, seen = frame.observation({"K": unn.Partial(one["K"], where), "V": one["V"], "A": many["A"]}, 4)
-    for k in range(4):
-        alone, here = frame.observation(
-            {"K": unn.Partial(one["K"], where), "V": one["V"], "A": many["A"][k : k + 1]}, 1
-        )
-        assert torch.equal(rows[k], alone[0]) and torch.equal(seen[k], here[0])
-    with pytest.raises(unn.ObservationError, match=says("'A'", "4 batch elements", "3 are to be sampled")):
-        frame.observation({"A": many["A"]}, 3)
-
-
-def test_observed_values_keep_their_bits_in_any_precision():
-    frame = Frame(mixed(), SIZES)
-    A = torch.tensor([[1 / 3, -0.0, 1e-300]], dtype=torch.float64)
-    rows, _ = frame.observation({"A": A, "B": torch.ones(1, 3, 2)}, 2)
-    assert rows.dtype == torch.float64 and torch.equal(rows[:, frame.slots["A"].numbers], A.expand(2, 3))
-    assert str(rows[0, 1].item()) == "-0.0"
-
-
-def bad_values():
-    values = values_of_mixed(2)
-    K = values["K"]
-    yield "unknown", {"Va": values["V"]}, ["'mixed'", "no variable 'Va'", "Did you mean 'V'?"]
-    yield "unknown, nothing alike", {"whatever": values["V"]}, ["'whatever'", "A, B, K, T, V, Z"]
-    yield "axes", {"V": values["V"].flatten(2)}, ["'V'", "(batch, 3, 2, 3)", "(2, 3, 6)"]
-    yield "no batch", {"V": values["V"][0]}, ["'V'", "(batch, 3, 2, 3)", "(3, 2, 3)"]
-    yield "a number", {"V": torch.tensor(1.0)}, ["'V'", "(batch, 3, 2, 3)", "()"]
-    yield "size", {"B": torch.zeros(2, 3, 3)}, ["'B'", "(batch, 3, 2)", "(2, 3, 3)"]
-    yield "a list", {"A": [[0.0, 1.0, 2.0]]}, ["'A'", "list"]
-    yield "NaN", {"A": torch.tensor([[0.0, NAN, 1.0]] * 2)}, ["'A'", "NaN"]
-    yield "infinite", {"A": torch.tensor([[0.0, INF, 1.0]] * 2)}, ["'A'", "infinite"]
-    yield "not binary", {"B": torch.full((2, 3, 2), 0.5)}, ["'B'", "binary", "0 or 1"]
-    yield "binary, 2", {"B": torch.full((2, 3, 2), 2.0)}, ["'B'", "0 or 1"]
-    yield "no option", {"K": torch.zeros(2, 3, 4)}, ["'K'", "4 options", "one-hot"]
-    yield "two options", {"K": K + K.roll(1, 2)}, ["'K'", "one-hot"]
-    yield "shares", {"K": torch.full((2, 3, 4), 0.25)}, ["'K'", "one-hot"]
-    yield "another number beside the one", {"K": K - 1e-3 * K.roll(1, 2)}, ["'K'", "one-hot"]
-    yield "categories by number", {"K": K.argmax(2).float()}, ["'K'", "(batch, 3, 4)", "(2, 3)"]
-    yield "mask of numbers", {"A": unn.Partial(values["A"], torch.ones(2, 3))}, ["'A'", "mask", "boolean"]
-    yield (
-        "mask of another shape",
-        {"A": unn.Partial(values["A"], torch.ones(2, 2, dtype=torch.bool))},
-        ["'A'", "mask", "(2, 3)"],
-    )
-    yield (
-        "mask of another batch",
-        {"A": unn.Partial(values["A"], torch.ones(1, 3, dtype=torch.bool))},
-        ["'A'", "mask"],
-    )
-    yield "mask without axes", {"A": unn.Partial(values["A"], torch.tensor(True))}, ["'A'", "mask"]
-    yield "partial of a number", {"A": unn.Partial(torch.tensor(1.0), torch.tensor([True]))}, ["'A'"]
-    yield (
-        "partial NaN",
-        {"A": unn.Partial(torch.full((2, 3), NAN), torch.ones(2, 3, dtype=torch.bool))},
-        ["'A'", "NaN"],
-    )
-    half = torch.zeros(2, 3, 2, 3, dtype=torch.bool)
-    half[:, 1, 0] = True
-    yield "half a vector", {"V": unn.Partial(values["V"], half)}, ["'V'", "together"]
-    yield "half a choice", {"K": unn.Partial(K, K.bool())}, ["'K'", "together"]
-    yield (
-        "batches that differ",
-        {"A": values["A"], "T": torch.zeros(3)},
-        ["3 batch elements", "2 are to be sampled"],
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "words"), [pytest.param(given, words, id=name) for name, given, words in bad_values()]
-)
-def test_observations_that_do_not_fit_are_refused(given, words):
-    with pytest.raises(unn.ObservationError, match=says(*words)):
-        Frame(mixed(), SIZES).observation(given, 2)
-
-
-def bad_samples():
-    values = values_of_mixed(2)
-    yield "missing", {name: x for name, x in values.items() if name not in "BT"}, ["'mixed'", "missing: B, T"]
-    yield "unknown", {**values, "Bb": values["B"]}, ["'Bb'", "Did you mean 'B'?"]
-    yield "batches", {**values, "A": torch.zeros(3, 3)}, ["batch", "2, 3"]
-    yield "shape", {**values, "A": torch.zeros(2, 4)}, ["'A'", "(batch, 3)", "(2, 4)"]
-    yield "a number", {**values, "T": torch.tensor(1.0)}, ["'T'", "(batch"]
-    yield "a list", {**values, "A": [[0.0, 1.0, 2.0]] * 2}, ["'A'", "list"]
-    yield "a float", {**values, "T": 1.0}, ["'T'", "float"]
-    yield "NaN", {**values, "V": torch.full((2, 3, 2, 3), NAN)}, ["'V'", "NaN"]
-    yield "category", {**values, "Z": torch.zeros(2, 4)}, ["'Z'", "one-hot"]
-
-
-@pytest.mark.parametrize(
-    ("values", "words"), [pytest.param(values, words, id=name) for name, values, words in bad_samples()]
-)
-def test_samples_that_do_not_fit_are_refused(values, words):
-    with pytest.raises(unn.ObservationError, match=says(*words)):
-        Frame(mixed(), SIZES).flatten(values)
 
 
 # -- symmetries ----------------------------------------------------------------------------------------------
@@ -437,23 +87,6 @@ def test_one_network_is_equivariant_at_every_size(sizes):
     assert len(frame.symmetries) == sum(size > 1 for size in sizes.values())
     for s in frame.symmetries:
         assert change_under(net, frame, inputs(frame), s.permutation(without_fixed_points(s.size))) < 1e-9
-
-
-@pytest.mark.parametrize("shared", [["X.col[1]"], ["X.row[0]", "X.col[1]"], []])
-def test_sudoku_is_equivariant_exactly_under_the_symmetries_whose_embeddings_are_shared(shared):
-    net, frame, given = named("sudoku", shared=shared)
-    assert [s.name for s in frame.symmetries] == ["X.row[0]", "X.row[1]", "X.col[0]", "X.col[1]"]
-    for s in frame.symmetries:
-        change = change_under(net, frame, given, s.permutation(without_fixed_points(s.size)))
-        assert change < 1e-9 if s.name in shared else change > 1e-3, s
-
-
-@EVERY_GRAPH
-@pytest.mark.parametrize("embedding", ["array", "independent"])
-def test_embeddings_that_are_not_shared_break_the_symmetry(name, embedding):
-    net, frame, given = named(name, embedding=embedding)
-    for s in frame.symmetries:
-        assert change_under(net, frame, given, s.permutation(without_fixed_points(s.size))) > 1e-3, s
 
 
 @pytest.mark.parametrize(
@@ -660,33 +293,6 @@ def test_one_network_runs_at_several_sizes_and_keeps_no_state_of_them(embedding)
     assert torch.equal(again(*inputs(again.frame(**first)), again.frame(**first)), before)
 
 
-def test_embeddings_of_each_node_are_for_one_size():
-    g = factorisation("binary", True)
-    net = network(g, embedding="independent", sizes={"i": 3, "j": 4, "k": 2})
-    with pytest.raises(
-        unn.DeclarationError, match=says("50 independent embeddings", "'i': 2", "array", "exchangeable")
-    ):
-        net(*inputs(net.frame(i=2, j=4, k=2)), net.frame(i=2, j=4, k=2))
-    with pytest.raises(unn.DeclarationError, match=says("size", "axis")):
-        Denoiser(g, embedding="independent")
-    with pytest.raises(unn.DeclarationError, match=says("size", "axis")):
-        Denoiser(g, depth=None)
-
-
-def test_an_index_that_is_shared_may_have_one_value():
-    g = factorisation("binary", True)
-    name = next(s.name for s in g.symmetries(i=3, j=4, k=2) if "A.i" in s.name)
-    net = network(g, shared=[name])
-    for i in (3, 1):
-        frame = net.frame(i=i, j=4, k=2)
-        assert net(*inputs(frame), frame).shape == (2, frame.numbers)
-
-
-def test_naming_a_symmetry_twice_changes_nothing():
-    once, frame, given = named("sudoku", shared=["X.col[1]"])
-    assert torch.equal(output("sudoku", shared=["X.col[1]", "X.col[1]"]), once(*given, frame))
-
-
 @pytest.mark.parametrize("name", ["factorisation", "sorting", "sudoku", "circuit"])
 def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
     found = {}
@@ -830,13 +436,6 @@ def test_options_out_of_range_are_refused(options, words):
         Denoiser(sudoku(2, 2), **{"width": 16, "heads": 2, **options})
 
 
-def test_unknown_symmetries_are_refused():
-    with pytest.raises(unn.DeclarationError, match=says("'sudoku'", "'X.col[2]'", "Did you mean", "X.col[")):
-        output("sudoku", shared=["X.col[1]", "X.col[2]"])
-    with pytest.raises(unn.DeclarationError, match=says("'sorting'", "'s.i'", "u.j P.j C.j")):
-        output("sorting", shared=["s.i"])
-
-
 def test_unknown_kernels_are_refused():
     with pytest.raises(unn.UnnError, match=says("unknown kernel 'relationl'", "Did you mean 'relational'?")):
         output("sudoku", kernel="relationl")
@@ -906,16 +505,6 @@ def test_sizes_that_are_missing_unknown_or_impossible_are_refused(sizes, words):
         Denoiser(factorisation("binary", True), depth=2).frame(**sizes)
     with pytest.raises(unn.DeclarationError, match=says("'i'", "4", "3")):
         Denoiser(sorting(4, True, "chain"), depth=2).frame(i=3)
-
-
-def test_positions_are_finite_for_long_axes():
-    g = unn.FactorGraph("chain", n=500)
-    X = g.variable("X", "n", unn.SquaredNorm())
-    g.factor(Clique(X["t+1"], X["t"], each="t"))
-    net = network(g, depth=1)
-    place = net._embeddings(net.frame())
-    apart = torch.cdist(place, place).detach().fill_diagonal_(1)
-    assert place.isfinite().all() and apart.min() > 1e-6
 
 
 def test_sizes_that_were_not_used_for_long_are_dropped_and_made_again_with_the_same_numbers():

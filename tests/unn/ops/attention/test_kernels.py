@@ -1,10 +1,6 @@
 """Attention over a graph: every kernel gives the numbers of the definition, whatever the graph, precision,
 layout and size."""
 
-import copy
-import math
-import pickle
-import tracemalloc
 from unittest.mock import patch
 
 import numpy as np
@@ -12,95 +8,30 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graph_attention import (
+    CPU,
+    GRAPHS,
+    KERNELS,
+    all_kinds,
+    by_definition,
+    chain,
+    check,
+    check_every_kernel,
+    expected_of,
+    inputs,
+    regular,
+    slope_of,
+    with_gradients,
+    worthwhile,
+)
 from support.helpers import says
-from support.structures import circuit, declarations, factorisation, sorting, sudoku
+from support.structures import declarations, factorisation, sorting, sudoku
 
 import unn
-from factors import Clique, Depends
-from tests.benchmarks.measure import peak_memory
-from unn.ops.attention import AttentionMask, attention, choose_kernel, kernel_names, relational, sparse
-from unn.ops.attention import terms as terms_module
-from unn.ops.attention.terms import Grouped, NodeList, Term, Window, terms_of
+from factors import Depends
+from unn.ops.attention import AttentionMask, attention, choose_kernel, kernel_names
 
-CPU = torch.device("cpu")
-KERNELS = ["dense", "packed", "relational", "sparse", "estimated", "auto"]
 EVERY = pytest.mark.parametrize("kernel", KERNELS)
-
-
-def worthwhile(fewest):
-    """From how many pairs on a term is an operation of its own; 1 takes small graphs apart as large ones."""
-    return patch.object(terms_module, "_FEW", fewest)
-
-
-def regular(graph, **sizes):
-    """The mask of a graph, taken apart as a large one."""
-    mask = AttentionMask(graph.adjacency(**sizes))
-    with worthwhile(1):
-        mask.terms(CPU)
-    return mask
-
-
-def inputs(count, seed=0, batch=2, heads=2, width=3, values=None, dtype=torch.float64, scale=1.0):
-    """Queries, keys and values, normal with this standard deviation."""
-    generator = torch.Generator().manual_seed(seed)
-    widths = (width, width, width if values is None else values)
-    drawn = [
-        scale * torch.randn(batch, heads, count, w, generator=generator, dtype=torch.float64) for w in widths
-    ]
-    return [x.to(dtype).requires_grad_() for x in drawn]
-
-
-def by_definition(query, key, value, allowed):
-    """Softmax over the neighbours of each node, in float64; zero without neighbours."""
-    query, key, value = (x.double() for x in (query, key, value))
-    scores = (query @ key.mT / math.sqrt(query.shape[3])).masked_fill(~allowed, -torch.inf)
-    most = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_zeros(*scores.shape[:-1], 1)
-    weights = (scores - most.clamp(min=torch.finfo(torch.float64).min)).exp()
-    return weights @ value / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def with_gradients(run, given, slope):
-    out = run(*given)
-    return out.detach(), *torch.autograd.grad(out, given, slope.to(out.dtype))
-
-
-def expected_of(given, allowed, slope):
-    wide = [x.detach().double().requires_grad_() for x in given]
-    return with_gradients(lambda q, k, v: by_definition(q, k, v, allowed), wide, slope.double())
-
-
-def slope_of(given, seed=1):
-    query, _, value = given
-    return torch.randn(
-        *query.shape[:3], value.shape[3], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-
-
-def check(found, expected, tolerance):
-    """Output and gradients, to a share of the largest entry where that is more than one."""
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape and a.isfinite().all()
-        scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
-        torch.testing.assert_close(a.double(), b, atol=tolerance * scale, rtol=0)
-
-
-# large scores are rounded to more than 1e-6 in float32
-PRECISIONS = ((torch.float64, 1.0, 1e-12), (torch.float32, 0.5, 1e-6))
-
-
-def check_every_kernel(mask, seed, **shape):
-    allowed = mask.adjacency.dense()
-    for dtype, scale, tolerance in PRECISIONS:
-        given = inputs(mask.count, seed, dtype=dtype, scale=scale, **shape)
-        slope = slope_of(given)
-        expected = expected_of(given, allowed, slope)
-        for kernel in KERNELS:
-            check(
-                with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope),
-                expected,
-                tolerance,
-            )
-
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -129,17 +60,6 @@ def test_kernels_agree_on_any_declaration_in_value_and_gradient(g, shape, fewest
 def test_kernels_agree_on_any_matrix_in_value_and_gradient(n, density, shape):
     allowed = torch.rand(n, n, generator=torch.Generator().manual_seed(shape["seed"])) < density
     check_every_kernel(AttentionMask.of(allowed), **shape)
-
-
-GRAPHS = {
-    "factorisation": lambda: factorisation(5, 4, 6).adjacency(),
-    "sorting": lambda: sorting(7).adjacency(i=7),
-    "sorting, children see parents": lambda: sorting(7).adjacency(i=7).directed(),
-    "sudoku": lambda: sudoku(3, 3).adjacency(),
-    "sudoku of oblong blocks": lambda: sudoku(2, 4).adjacency(),
-    "circuit": lambda: circuit(7).adjacency(),
-    "random": lambda: factorisation(5, 4, 6).adjacency().random(torch.Generator().manual_seed(0)),
-}
 
 
 @pytest.mark.parametrize("fewest", [1, 200])
@@ -207,71 +127,6 @@ def test_blocks_give_the_same_values(name):
     )
 
 
-# -- the pieces into which a graph is taken ------------------------------------------------------------------
-
-
-def pairs_of(term, count):
-    """Numbers of the queries and of the keys of all pairs of a term."""
-    numbers = torch.arange(count)[None]
-    queries, keys = term.queries.of(numbers)[0], term.keys.of(numbers)[0]
-    if isinstance(term, Grouped):
-        groups = math.prod(term.queries.sizes[: term.groups])
-        queries, keys = queries.reshape(groups, -1, 1), keys.reshape(groups, 1, -1)
-    queries, keys = torch.broadcast_tensors(queries, keys)
-    shown = torch.ones_like(queries, dtype=torch.bool) if term.hidden is None else ~term.hidden
-    return queries[shown], keys[shown]
-
-
-def check_cover(adjacency):
-    """Every pair is in one term, once."""
-    found = [pairs_of(term, adjacency.count) for term in terms_of(adjacency)]
-    flat = (
-        torch.cat([queries * adjacency.count + keys for queries, keys in found])
-        if found
-        else torch.zeros(0, dtype=torch.int64)
-    )
-    expected = torch.from_numpy(adjacency.rows * adjacency.count + adjacency.columns)
-    assert torch.equal(flat.sort().values, expected)
-
-
-@given(g=declarations(most=4), fewest=st.sampled_from([1, 6, 200]))
-@settings(max_examples=100, deadline=None)
-def test_terms_have_every_pair_once(g, fewest):
-    with worthwhile(fewest):
-        check_cover(g.adjacency())
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_terms_of_the_graphs_of_the_paper_have_every_pair_once(name):
-    for fewest in (1, 200):
-        with worthwhile(fewest):
-            check_cover(GRAPHS[name]())
-
-
-def test_regular_graphs_have_few_regular_terms():
-    for adjacency, kind in (
-        (sudoku(5, 5).adjacency(), Grouped),
-        (factorisation(16, 10, 8).adjacency(), Term),
-    ):
-        found = AttentionMask(adjacency).terms(CPU)
-        assert all(type(term) is kind and isinstance(term.queries, Window) for term in found)
-        assert len(found) <= 8
-        # little is hidden
-        assert sum(term.pairs for term in found) < 1.2 * len(adjacency.rows)
-
-
-def test_a_relation_with_a_pair_twice_counts_it_once():
-    class Twice(Clique):
-        def interactions(self, shapes):
-            (relation,) = super().interactions(shapes)
-            return [relation, relation]
-
-    g = unn.FactorGraph("twice", n=20)
-    g.factor(Twice(g.variable("X", "n", unn.SquaredNorm())["i"]))
-    check_cover(g.adjacency())
-    check_every_kernel(AttentionMask(g.adjacency()), seed=0)
-
-
 # -- rows without neighbours ---------------------------------------------------------------------------------
 
 
@@ -301,17 +156,6 @@ def test_the_output_is_zero_if_no_node_has_neighbours(kernel):
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
-
-
-def all_kinds():
-    """A small mask that is taken apart into terms of every kind."""
-    mask = regular(sorting(3), i=3)
-    assert {type(term) for term in mask.terms(CPU)} == {Term, Grouped}
-    with worthwhile(5):
-        mixed = AttentionMask(sorting(3).adjacency(i=3))
-        assert {type(term) for term in mixed.terms(CPU)} == {Term, Grouped}
-        assert {type(term.queries) for term in mixed.terms(CPU)} == {Window, NodeList}
-    return mask, mixed
 
 
 @pytest.mark.parametrize("kernel", ["relational", "sparse"])
@@ -532,13 +376,6 @@ def saved_bytes(run):
     return sum(kept.values())
 
 
-def chain(n):
-    g = unn.FactorGraph("chain", n=n)
-    X = g.variable("X", "n", unn.SquaredNorm())
-    g.factor(Depends(X["t+1"], X["t"]))
-    return g
-
-
 @pytest.mark.parametrize("kernel", ["relational", "sparse"])
 @pytest.mark.parametrize(
     "make",
@@ -558,20 +395,6 @@ def test_memory_kept_for_the_backward_pass_is_one_number_a_pair(make, kernel):
         )
 
 
-def test_pairs_of_several_copies_are_made_once_and_the_first_of_them_are_those_of_fewer():
-    mask = AttentionMask.of(torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.4)
-    with patch.object(sparse, "_AT_ONCE", 4 * mask.entries):
-        whole, rest = mask.pairs(7, CPU)
-        assert (
-            (whole.copies, rest.copies) == (4, 3)
-            and mask.pairs(4, CPU)[0] is whole
-            and len(mask.pairs(8, CPU)) == 2
-        )
-    fewer = sparse.pairs_of(mask.adjacency, 3, CPU)
-    for name, x in vars(fewer).items():
-        assert x == rest.copies if name == "copies" else torch.equal(x, getattr(rest, name))
-
-
 @pytest.mark.parametrize("kernel", ["relational", "sparse", "packed"])
 @pytest.mark.parametrize("width", [3, 24, 32])
 def test_queries_in_half_precision_are_not_rounded_before_their_products(kernel, width):
@@ -580,54 +403,6 @@ def test_queries_in_half_precision_are_not_rounded_before_their_products(kernel,
     given = [x.bfloat16() for x in wide]
     expected = attention(*(x.double() for x in given), mask, "packed")
     assert (attention(*given, mask, kernel) - expected).abs().max() < 0.01 * expected.abs().max()
-
-
-@pytest.mark.parametrize("graph", ["chain", "tree"])
-def test_no_matrix_of_nodes_by_nodes_is_made_for_twenty_thousand_nodes(graph):
-    tracemalloc.start()
-    try:
-        mask = AttentionMask((chain(20_000) if graph == "chain" else circuit(14)).adjacency())
-        mask.terms(CPU), mask.pairs(1, CPU), mask.neighbours(CPU)
-        assert tracemalloc.get_traced_memory()[1] < 60e6
-    finally:
-        tracemalloc.stop()
-    given = inputs(mask.count, batch=1, heads=1, width=4, dtype=torch.float32)
-    assert mask.count**2 > 400e6 / 4
-    for kernel in ("relational", "sparse", "packed", "auto"):
-        assert (
-            peak_memory(
-                lambda kernel=kernel: torch.autograd.grad(attention(*given, mask, kernel).sum(), given)
-            )
-            < 60e6
-        )
-    slope = slope_of(given)
-    expected = [
-        x.double() for x in with_gradients(lambda q, k, v: attention(q, k, v, mask, "packed"), given, slope)
-    ]
-    for kernel in ("relational", "sparse", "auto"):
-        check(
-            with_gradients(lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope),
-            expected,
-            2e-6,
-        )
-
-
-def test_batches_that_are_too_large_to_gather_at_once_are_taken_in_parts():
-    mask = all_kinds()[1]
-    given = inputs(mask.count, batch=3, heads=2)
-    slope = slope_of(given)
-    expected = expected_of(given, mask.adjacency.dense(), slope)
-    for most in (0, 1, 200, 500):
-        with patch.object(relational, "_AT_ONCE", most), patch.object(sparse, "_AT_ONCE", most):
-            for kernel in ("relational", "sparse"):
-                mask = AttentionMask(mask.adjacency)
-                check(
-                    with_gradients(
-                        lambda q, k, v, kernel=kernel: attention(q, k, v, mask, kernel), given, slope
-                    ),
-                    expected,
-                    1e-12,
-                )
 
 
 @EVERY
@@ -646,6 +421,7 @@ def test_without_gradients_nothing_is_kept(kernel):
 
 
 # -- odd sizes -----------------------------------------------------------------------------------------------
+
 
 EMPTY = {
     "no batch element": {"batch": 0},
@@ -685,74 +461,6 @@ def test_declared_graphs_of_no_node_and_of_one(n):
     query, key, value = inputs(n)
     for kernel in KERNELS:
         torch.testing.assert_close(attention(query, key, value, mask, kernel), value)
-
-
-# -- the mask ------------------------------------------------------------------------------------------------
-
-
-def test_forms_of_a_mask_are_made_once():
-    mask = AttentionMask(sorting(4).adjacency(i=4))
-    for form in (mask.dense, mask.neighbours, mask.terms, mask.order):
-        assert form(CPU) is form(CPU)
-    made = []
-    for _ in range(2):
-        assert mask.cached("own", CPU, lambda: made.append(1) or "form") == "form"
-    assert made == [1]
-    # a kernel's own forms do not hide the mask's
-    assert mask.cached("dense", CPU, lambda: "other") == "other" and mask.dense(CPU).dtype == torch.bool
-
-
-@given(n=st.integers(0, 9), density=st.sampled_from([0.0, 0.2, 0.6, 1.0]), seed=st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
-def test_forms_of_a_mask_have_its_entries(n, density, seed):
-    allowed = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < density
-    mask = AttentionMask.of(allowed)
-    assert torch.equal(mask.dense(CPU), allowed)
-    counts = allowed.sum(1)
-    assert (mask.count, mask.entries) == (n, int(allowed.sum()))
-    assert mask.widest == (int(counts.max()) if n else 0) and mask.has_empty_rows == bool((counts == 0).any())
-    neighbours, padding = mask.neighbours(CPU)
-    assert neighbours.shape == padding.shape == (n, mask.widest)
-    rebuilt = torch.zeros(n, n, dtype=torch.bool)
-    for node in range(n):
-        rebuilt[node, neighbours[node][~padding[node]]] = True
-    assert torch.equal(rebuilt, allowed) and torch.equal((~padding).sum(1), counts)
-    order, back = mask.order(CPU)
-    assert torch.equal(order.sort().values, torch.arange(n)) and torch.equal(order[back], torch.arange(n))
-
-
-def test_masks_are_copied_and_pickled_with_what_they_made():
-    mask = all_kinds()[1]
-    given = [x.detach() for x in inputs(mask.count)]
-    for kernel in KERNELS:
-        expected = attention(*given, mask, kernel)
-        for copied in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
-            assert torch.equal(attention(*given, copied, kernel), expected)
-
-
-def test_masks_say_what_they_are():
-    assert (
-        repr(AttentionMask(sudoku(2, 2).adjacency()))
-        == "AttentionMask(16 nodes, 128 entries, at most 8 in a row)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("matrix", "words"),
-    [
-        (torch.ones(3, 3), ("(3, 3)", "torch.float32")),
-        (torch.ones(3, 3, dtype=torch.uint8), ("torch.uint8",)),
-        (torch.ones(3, 4, dtype=torch.bool), ("(3, 4)",)),
-        (torch.ones(3, dtype=torch.bool), ("(3,)",)),
-        (torch.ones(1, 3, 3, dtype=torch.bool), ("(1, 3, 3)",)),
-        (np.ones((3, 3), dtype=bool), ("ndarray",)),
-        (None, ("NoneType",)),
-    ],
-    ids=str,
-)
-def test_matrices_that_are_no_mask_are_refused(matrix, words):
-    with pytest.raises(unn.ObservationError, match=says("mask", "bool", *words)):
-        AttentionMask.of(matrix)
 
 
 # -- what is refused, and what is chosen ---------------------------------------------------------------------
