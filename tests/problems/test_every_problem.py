@@ -70,6 +70,9 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+# -- what all problems generate ------------------------------------------------------------------------------
+
+
 @EVERY_CONFIG
 def test_examples_have_the_variables_shapes_and_kinds_of_the_graph(name, options):
     problem = PROBLEMS[name]
@@ -140,6 +143,9 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
     assert found and all(value == pytest.approx(best[metric], abs=1e-5) for metric, value in found.items())
 
 
+# -- the graphs of the paper ---------------------------------------------------------------------------------
+
+
 def renamed(name, transposed):
     """What the reference calls a node: it lays out some arrays with their axes the other way round."""
     array, _, index = name.partition("[")
@@ -189,10 +195,7 @@ def test_the_graphs_have_the_masks_of_the_paper(file):
         )
 
 
-@pytest.fixture(scope="module")
-def grids(runs):
-    """A run of sudoku with blocks of 2 x 2 cells."""
-    return runs("sudoku")
+# -- the command line ----------------------------------------------------------------------------------------
 
 
 def test_samples_that_break_a_constraint_are_drawn_again_in_evaluation(runs, capsys, undrawn):
@@ -376,6 +379,9 @@ def test_problems_are_shown(capsys, tmp_path, name):
         } == {"graph.svg", "adjacency.png"}
 
 
+# -- baselines -----------------------------------------------------------------------------------------------
+
+
 FEW = ["--count", 3, "--chain-steps", 20]
 
 UNTRAINED = {
@@ -417,6 +423,9 @@ def test_problems_without_such_methods_say_so(capsys, name):
 @pytest.mark.parametrize("option", ["--count", "--chain-steps"])
 def test_numbers_of_baselines_out_of_range_are_refused(capsys, option):
     assert option in refused(capsys, "baselines", "sorting", option, 0)
+
+
+# -- names ---------------------------------------------------------------------------------------------------
 
 
 def test_all_problems_are_listed(capsys):

@@ -1,7 +1,6 @@
-"""Two problems of nobody's, small and without files, for the tests of the command line; importing them does
-not load torch.
+"""Two small problems without files, for the tests of the command line; importing them does not load torch.
 
-The folder of ``write_distribution`` on the path installs them, in this process and in others.
+They are installed wherever a folder that ``write_distribution`` filled is on the path.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ def toys(toy_distribution, monkeypatch):
 
 @pytest.fixture(scope="module")
 def toys_of_module(toy_distribution):
-    """The same while a fixture of a module is made."""
+    """The toy problems are installed for fixtures of the scope of a module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(toy_distribution)
         yield

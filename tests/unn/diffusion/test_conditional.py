@@ -14,6 +14,9 @@ from unn.diffusion import SAMPLERS, LogUniform
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", list(SAMPLERS))
 
 
+# -- standardising -------------------------------------------------------------------------------------------
+
+
 def test_real_variables_get_their_mean_and_deviation_and_choices_keep_theirs():
     values, model = values_of(50), made()
     values["A"] = 3 + 5 * values["A"]
@@ -141,6 +144,9 @@ def test_all_that_is_given_comes_back_without_a_question():
     assert same_tensors(found.values, values)
 
 
+# -- seeds and batches ---------------------------------------------------------------------------------------
+
+
 @EVERY_SAMPLER
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_sample_depends_on_its_own_seed_alone(sampler, dtype):
@@ -212,6 +218,9 @@ def test_sampling_keeps_no_graph_and_goes_back_to_training():
     assert model.training
 
 
+# -- watching ------------------------------------------------------------------------------------------------
+
+
 @EVERY_SAMPLER
 def test_every_step_is_shown_with_values_of_the_shapes_of_the_variables(sampler):
     model = made()
@@ -245,6 +254,9 @@ def test_every_step_is_shown_with_values_of_the_shapes_of_the_variables(sampler)
     spread = [float(values["A"].std()) for _, values in seen]
     assert spread[0] > spread[-1]
     assert same_tensors(model.sample(given, 3, steps=5, sampler=sampler, seed=0).values, found.values)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
 
 
 def bad_calls():

@@ -26,6 +26,9 @@ def silent(*_):
     pass
 
 
+# -- what the network predicts -------------------------------------------------------------------------------
+
+
 def test_the_network_receives_values_of_unit_scale_and_a_level_of_the_order_of_one():
     seen = []
     model = with_network(
@@ -76,6 +79,9 @@ def test_both_predictions_give_the_clean_sample_where_the_network_is_right(seed,
 
 
 MODELS = {name: made(prediction=name) for name in ("x0", "velocity")}
+
+
+# -- the loss ------------------------------------------------------------------------------------------------
 
 
 def perfect(model, clean, error=0.0):
@@ -229,6 +235,9 @@ def test_bad_numbers_of_passes_are_refused(passes):
         made(passes=passes)
 
 
+# -- what samplers are given ---------------------------------------------------------------------------------
+
+
 @EVERY_SAMPLER
 @EVERY_SELF_CONDITIONING
 def test_the_selected_part_of_the_last_estimate_is_fed_back_also_between_restarts(sampler, self_conditioning):
@@ -272,6 +281,9 @@ def test_a_schedule_of_one_step_can_be_sampled_in_any_number(sampler):
     for steps in (1, 3):
         found = model.sample(count=2, steps=steps, sampler=sampler, seed=0)
         assert all(x.isfinite().all() for x in found.values.values()), steps
+
+
+# -- samplers of other libraries -----------------------------------------------------------------------------
 
 
 def starts(model, seeds, levels):
@@ -398,6 +410,9 @@ def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
             z = scheduler.step(denoiser(z / share.sqrt(), sigma), t, z).prev_sample
     unknown = ~condition.numbers
     torch.testing.assert_close(z[unknown], expected[unknown], rtol=1e-4, atol=1e-4)
+
+
+# -- sizes, spacing, training --------------------------------------------------------------------------------
 
 
 def test_one_model_samples_at_all_sizes():
