@@ -120,13 +120,13 @@ def forward_backward(
 def cases(quick: bool) -> list[Case]:
     """Every graph with one example, and with a batch unless in a hurry; the choice of "auto" with every
     batch."""
-    found = []
+    result: list[Case] = []
     for setting in settings():
         mask = AttentionMask(setting.graph().adjacency(**setting.sizes))
         for batch in (1,) if quick else (1, setting.batch):
-            found += cases_of(setting, mask, batch)
-        found += choice_cases(setting, mask)
-    return found
+            result += cases_of(setting, mask, batch)
+        result += choice_cases(setting, mask)
+    return result
 
 
 def cases_of(setting: Setting, mask: AttentionMask, batch: int) -> list[Case]:
@@ -171,13 +171,13 @@ def choice_cases(setting: Setting, mask: AttentionMask) -> list[Case]:
 
 
 def fastest(runs: Sequence[Run]) -> Run:
-    """The fastest of some calls, found out when it is called first."""
+    """The fastest of some calls, measured at the first call."""
 
     @cache
-    def found() -> Run:
+    def measured() -> Run:
         return min(runs, key=lambda run: bench.median_seconds(run, samples=3, warmup=1))
 
-    return lambda: found()()
+    return lambda: measured()()
 
 
 # -- a large graph -------------------------------------------------------------------------------------------
