@@ -214,3 +214,16 @@ def test_finished_runs_without_checkpoints_are_not_trained_again(capsys, tmp_pat
     code, _, err = run(capsys, "resume", folder, "--quiet")
     assert code == 2 and "no checkpoint" in err
     assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_measured_defaults_of_unknown_options_are_refused():
+    import unn
+    from problems.hopfield.problem import HopfieldProblem
+    from unn.cli.declared import run_config
+    from unn.extending import Defaults, DenoiserOptions
+
+    class Misspelt(HopfieldProblem):
+        defaults = {"denoiser": Defaults(DenoiserOptions(), problem={"unit": 3})}
+
+    with pytest.raises(unn.UnnError, match="'unit'.*Did you mean 'units'"):
+        run_config(Misspelt, "denoiser")

@@ -20,7 +20,7 @@ from ..engine import (
     engine_names,
     load_engine,
 )
-from ..errors import DeclarationError, UnnError
+from ..errors import DeclarationError, UnnError, unknown
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
 from .problem import HasBaselines, Problem, Sampleable, Trained
@@ -597,6 +597,12 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
             raise UnnError(
                 f"problem {problem.name!r} and engine {engine!r} both have an option {option.name!r}; rename "
                 "one."
+            )
+    for option_name in defaults.problem:
+        if option_name not in own:
+            raise UnnError(
+                f"problem {problem.name!r}: its defaults for engine {engine!r} have an "
+                f"{unknown('option', option_name, own)}"
             )
     changed = [
         (option.name, option.type, field(default=defaults.problem[option.name]))

@@ -259,6 +259,11 @@ class Frame:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             expected = ", ".join(map(str, ("batch", *slot.shape)))
             raise ObservationError(f"variable {slot.name!r} needs a tensor of shape ({expected}), got {got}.")
+        if not len(value):
+            raise ObservationError(
+                f"variable {slot.name!r}: shape {tuple(value.shape)} is an empty batch; pass at least "
+                f"one example."
+            )
 
     def _node_mask(self, slot: Slot, mask: Tensor, value: Tensor) -> Tensor:
         """Mask of the observed nodes, shape ``(batch or 1, *node axes)``."""

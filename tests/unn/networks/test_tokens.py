@@ -9,6 +9,7 @@ from support.helpers import INF, NAN, says
 from support.networks import EVERY_GRAPH, GRAPHS, SIZES, mixed, values_of_mixed
 
 import unn
+from factors import Clique
 from unn.networks import Frame
 from unn.networks.tokens import kinds
 
@@ -254,3 +255,12 @@ def bad_samples():
 def test_samples_that_do_not_fit_are_refused(values, words):
     with pytest.raises(unn.ObservationError, match=says(*words)):
         Frame(mixed(), SIZES).flatten(values)
+
+
+def test_an_empty_batch_is_refused_by_the_name_of_the_variable():
+    g = unn.FactorGraph("line", n=3)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Clique(x["i"]))
+    model = unn.Diffusion(unn.Denoiser(g, width=8, heads=2, depth=1))
+    with pytest.raises(unn.ObservationError, match="'x'.*empty batch"):
+        model.sample({"x": torch.zeros(0, 3)}, 1)
