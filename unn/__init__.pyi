@@ -31,11 +31,14 @@ from .descent.updates import Damped as Damped
 from .descent.updates import Mirror as Mirror
 from .descent.updates import Update as Update
 from .diffusion.diffusion import Diffusion as Diffusion
+from .engine import Attempt as Attempt
 from .engine import CanInfer as CanInfer
 from .engine import CanLearn as CanLearn
 from .engine import CanSample as CanSample
+from .engine import CanSolve as CanSolve
 from .engine import Engine as Engine
 from .engine import SamplingOptions as SamplingOptions
+from .engine import SolvingOptions as SolvingOptions
 from .engine import Verdict as Verdict
 from .errors import ConvergenceWarning as ConvergenceWarning
 from .errors import DataError as DataError
@@ -74,6 +77,10 @@ from .regularizers import SignedEntropy as SignedEntropy
 from .regularizers import SimplexNorm as SimplexNorm
 from .regularizers import SquaredNorm as SquaredNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
+from .solver.model import Solver as Solver
+from .solver.options import SolverOptions as SolverOptions
+from .solver.solve import Solutions as Solutions
+from .solver.solve import solve as solve
 from .training.fitting import Fitted as Fitted
 from .training.fitting import fit as fit
 

@@ -17,6 +17,7 @@ from .errors import UnnError, is_whole, suggest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch import Tensor, nn
 
     from .diffusion.conditional import Samples
@@ -28,8 +29,9 @@ GROUP = "unn.engines"
 _OWN = ("unn.", "problems.")
 """Beginnings of the modules of the package's own engines, which others of the same name do not replace."""
 
-QUERIES = ("infer", "sample")
-"""Kinds of queries: the best values of some variables given others, and samples of all that are not given."""
+QUERIES = ("infer", "sample", "solve")
+"""Kinds of queries: the best values of some variables given others, samples of all that are not given, and
+values that meet all constraints."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Engine(ABC):
         """Make a model of a graph with initial weights from torch's global generator.
 
         The model has the attribute ``graph`` and derives from the classes of what it can do: ``CanLearn``,
-        ``CanInfer``, ``CanSample``.
+        ``CanInfer``, ``CanSample``, ``CanSolve``.
 
         Args:
             graph: declaration, of which ``refusal`` is empty.
@@ -146,6 +148,43 @@ class SamplingOptions:
             raise UnnError(f"--seed must be a whole number from 0 to 2**63 - 1, got {self.seed}.")
 
 
+@dataclass(frozen=True)
+class SolvingOptions:
+    """Options of solving."""
+
+    steps: int | None = None
+    """Maximum number of steps of a try; that of the engine by default."""
+    tries: int = 8
+    """Maximum number of tries per instance, each from another random state."""
+    count: int = 1
+    """Number of different answers to each instance."""
+    seconds: float | None = None
+    """Time limit for all instances together; none by default."""
+    seed: int = 0
+    """Seed of all random states."""
+    at_once: int = 256
+    """Instances in memory at a time."""
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UnnError: names the first option that is out of range.
+        """
+        numbers = {"tries": self.tries, "count": self.count, "at-once": self.at_once, "steps": self.steps}
+        for option, value in numbers.items():
+            if value is None and option == "steps":
+                continue
+            if not is_whole(value, 1) or value > 10**6:
+                raise UnnError(f"--{option} must lie between 1 and {10**6}, got {value}.")
+        if self.seconds is not None and not (
+            isinstance(self.seconds, (int, float)) and 0 < self.seconds < float("inf")
+        ):
+            raise UnnError(f"--seconds must be a number > 0, got {self.seconds}.")
+        if not is_whole(self.seed, 0) or self.seed >= 2**63:
+            raise UnnError(f"--seed must be a whole number from 0 to 2**63 - 1, got {self.seed}.")
+
+
 class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither method)
     """Capability of a model: it learns from examples.
 
@@ -184,6 +223,14 @@ class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither met
                 shape ``(examples, *axes)``.
             sizes: sizes of the axes without a static size.
         """
+
+    def training_state(self) -> dict[str, Tensor]:
+        """Tensors beside the weights that training continues from, such as states that persist between
+        steps; they are saved in checkpoints. None by default."""
+        return {}
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the result of ``training_state``; nothing by default."""
 
 
 class CanInfer(ABC):
@@ -246,6 +293,53 @@ class CanSample(ABC):
         """
 
 
+class Attempt(ABC):
+    """One try at a batch of instances, from one random state each."""
+
+    @abstractmethod
+    def advance(self) -> Mapping[str, Tensor] | None:
+        """Take some steps.
+
+        Returns:
+            The present answer, discrete values by variable, shape ``(rows, *axes)``; None after the last
+            step.
+        """
+
+    @abstractmethod
+    def keep(self, rows: Tensor) -> None:
+        """Continue with some of the rows only.
+
+        Args:
+            rows: indices among the present rows, shape ``(kept,)``.
+        """
+
+
+class CanSolve(ABC):
+    """Capability of a model: it proposes values that meet all constraints of its graph.
+
+    ``unn.solve`` verifies the proposals and starts new tries.
+    """
+
+    @abstractmethod
+    def attempt(
+        self,
+        given: Mapping[str, Tensor | Partial],
+        count: int,
+        sizes: Mapping[str, int],
+        steps: int | None,
+        generator: torch.Generator,
+    ) -> Attempt:
+        """Start a try.
+
+        Args:
+            given: evidence by variable, complete or partial, with a row for each instance.
+            count: number of instances.
+            sizes: sizes of the axes without a static size.
+            steps: maximum number of steps; None for the default of the model.
+            generator: random number generator.
+        """
+
+
 def build_model(engine: Engine, graph: Declaration, options: Any, sizes: Mapping[str, int]) -> nn.Module:
     """Make a model of an engine and check what it can do.
 
@@ -266,7 +360,7 @@ def build_model(engine: Engine, graph: Declaration, options: Any, sizes: Mapping
             f"engine {engine.name!r}: build must return an nn.Module with the attribute graph, got "
             f"{type(model).__name__}."
         )
-    needed = {"infer": CanInfer, "sample": CanSample}
+    needed = {"infer": CanInfer, "sample": CanSample, "solve": CanSolve}
     for capability in (CanLearn, *(needed[query] for query in engine.answers)):
         if not isinstance(model, capability):
             raise UnnError(

@@ -16,10 +16,12 @@ from .cli.problem import HasBaselines as HasBaselines
 from .cli.problem import HasDemo as HasDemo
 from .cli.problem import Problem as Problem
 from .cli.problem import Sampleable as Sampleable
+from .cli.problem import Solvable as Solvable
 from .cli.problem import TakesData as TakesData
 from .cli.problem import Trained as Trained
 from .cli.problem import require as require
 from .cli.sample import Sample as Sample
+from .cli.solve import Solve as Solve
 from .cli.verb import Answer as Answer
 from .cli.verb import ProblemVerb as ProblemVerb
 from .cli.verb import Verb as Verb
@@ -30,11 +32,14 @@ from .diffusion.options import RegressorOptions as RegressorOptions
 from .diffusion.options import VAEACOptions as VAEACOptions
 from .diffusion.samples import Condition as Condition
 from .diffusion.samples import Samples as Samples
+from .engine import Attempt as Attempt
 from .engine import CanInfer as CanInfer
 from .engine import CanLearn as CanLearn
 from .engine import CanSample as CanSample
+from .engine import CanSolve as CanSolve
 from .engine import Engine as Engine
 from .engine import SamplingOptions as SamplingOptions
+from .engine import SolvingOptions as SolvingOptions
 from .engine import Verdict as Verdict
 from .engine import build_model as build_model
 from .engine import engine_names as engine_names
@@ -77,5 +82,7 @@ from .regularizers import Elementwise as Elementwise
 from .regularizers import LogPartition as LogPartition
 from .regularizers import Regularizer as Regularizer
 from .regularizers import Simplex as Simplex
+from .solver.options import SolverOptions as SolverOptions
+from .solver.solve import Solutions as Solutions
 from .training.options import TrainingConfig as TrainingConfig
 from .training.options import check_ranges as check_ranges

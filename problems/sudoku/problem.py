@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from unn.extending import (
     DenoiserOptions,
     DescentOptions,
     Query,
+    SolverOptions,
     TakesData,
     TrainingConfig,
     check_ranges,
@@ -40,15 +40,19 @@ class SudokuConfig:
         block_rows: Rows of a block.
         block_columns: Columns of a block; the grid has as many rows, columns and digits as a block has cells.
         examples: Number of training grids; 0 for an infinite stream.
-        puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Half of the training
-            examples are these under random symmetries, and evaluation uses the held-out fifth of each file.
-            The others have random cells given.
+        puzzles: File of puzzles, one per line, or a folder of such files (.gz too). Training examples are
+            these under random symmetries, and evaluation uses the held-out fifth of each file.
+        puzzle_share: Share of the training examples that are puzzles; the others are grids with random cells
+            given.
+        most_puzzles: Maximum number of training puzzles of each file; 0 for all.
     """
 
     block_rows: int = 2
     block_columns: int = 2
     examples: int = 0
     puzzles: str = ""
+    puzzle_share: float = 0.5
+    most_puzzles: int = 0
 
 
 class SudokuProblem(DeclaredProblem, TakesData):
@@ -67,6 +71,12 @@ class SudokuProblem(DeclaredProblem, TakesData):
             DescentOptions(iterations=10, initial="random"),
             TrainingConfig(steps=50, evaluate_every=50, batch=64, rate=2e-2, clip=1.0),
         ),
+        "solver": Defaults(
+            SolverOptions(),
+            TrainingConfig(
+                steps=3000, evaluate_every=3000, batch=128, rate=6e-3, warmup=0.03, clip=1.0, ema=0.998
+            ),
+        ),
     }
 
     def check(self, config: SudokuConfig) -> None:
@@ -77,6 +87,8 @@ class SudokuProblem(DeclaredProblem, TakesData):
                 "block_rows": (config.block_rows, 1, 16),
                 "block_columns": (config.block_columns, 1, 16),
                 "examples": (config.examples, 0, 10**9),
+                "puzzle_share": (config.puzzle_share, 0, 1),
+                "most_puzzles": (config.most_puzzles, 0, 10**9),
             },
         )
         super().check(config)
@@ -124,7 +136,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
     def examples(
         self, config: SudokuConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Grids and their given cells; half of them puzzles, if configured."""
+        """Grids and their given cells; a share of them puzzles, if configured."""
         import torch
 
         from .grids import move_grids, one_hot
@@ -133,13 +145,14 @@ class SudokuProblem(DeclaredProblem, TakesData):
         if not config.puzzles:
             return values, observed
         puzzles = self.puzzles(config)
-        chosen = torch.randint(len(puzzles.grids), (count // 2,), generator=generator)
+        share = round(config.puzzle_share * count)
+        chosen = torch.randint(len(puzzles.grids), (share,), generator=generator)
         grids, given = move_grids(
             puzzles.grids[chosen], puzzles.given[chosen], config.block_rows, config.block_columns, generator
         )
         assert given is not None
-        values["X"][: count // 2] = one_hot(grids, config.block_rows * config.block_columns)
-        observed["X"][: count // 2] = given
+        values["X"][:share] = one_hot(grids, config.block_rows * config.block_columns)
+        observed["X"][:share] = given
         return values, observed
 
     def puzzles(self, config: SudokuConfig, held_out: bool = False) -> Puzzles:
@@ -151,7 +164,10 @@ class SudokuProblem(DeclaredProblem, TakesData):
         from .puzzles import load_puzzles, merge_puzzles
 
         files = load_puzzles(config.puzzles, config.block_rows, config.block_columns)
-        return merge_puzzles([split.held_out if held_out else split.training for split in files.values()])
+        if held_out:
+            return merge_puzzles([split.held_out for split in files.values()])
+        most = config.most_puzzles or None
+        return merge_puzzles([split.training.first(most) for split in files.values()])
 
     def test_queries(self, config: SudokuConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
         """No cells given; half of the cells of held-out grids; and held-out puzzles by file, if the files
@@ -219,7 +235,6 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
         from unn import Partial
 
-        from .files import read_puzzles
         from .grids import one_hot
 
         if not texts:
@@ -228,32 +243,33 @@ class SudokuProblem(DeclaredProblem, TakesData):
             raise DataError(f"--given takes one puzzle, got {len(texts)}.")
         config = run.config
         n = config.block_rows * config.block_columns
-        text, source = texts[0], "--given"
-        if len(text) != n * n or not all(sign in "0123456789._?xX*" for sign in text):
-            path = Path(text)
-            source = str(path)
-            if "=" in text and not os.path.isfile(text):
-                raise DataError(
-                    f"--given {text}: give the puzzle alone, as a file or as {n * n} cells in a line, "
-                    f"without a "
-                    "name."
-                )
-            if all(sign in "0123456789._?xX*" for sign in text) and not os.path.isfile(text):
-                raise DataError(
-                    f"--given {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 "
-                    f"to {n} and . or 0 for an empty cell. There is no file of that name either."
-                )
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise DataError(
-                    f"--given {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
-                ) from None
-        puzzles = read_puzzles(text, config.block_rows, config.block_columns, source)
+        puzzles = _read(texts[0], "--given", config)
         if len(puzzles) > 1:
-            raise DataError(f"{source}: {len(puzzles)} puzzles; give one at a time.")
+            raise DataError(f"{texts[0]}: {len(puzzles)} puzzles; give one at a time.")
         cells = torch.tensor(puzzles[0]).view(1, n, n)
         return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}
+
+    def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
+        """Read the puzzles of some files, or one from its cells in a line."""
+        import torch
+
+        from unn import Partial
+
+        from .grids import one_hot
+
+        config = run.config
+        n = config.block_rows * config.block_columns
+        if not texts:
+            raise DataError(
+                "give a file of puzzles, or the cells of one in a line: unn solve sudoku puzzle.txt."
+            )
+        grids = torch.tensor([grid for text in texts for grid in _read(text, "unn solve", config)])
+        cells = grids.view(-1, n, n)
+        return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}, len(cells)
+
+    def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
+        """A grid as rows of digits from 1."""
+        return (values["X"].argmax(-1) + 1).tolist()
 
     def show_value(self, run: Trained, name: str, value: Tensor) -> str:
         """The most probable digits of the first grid."""
@@ -265,3 +281,41 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
         digits: Any = (values["X"][k].argmax(2) + 1).flatten().tolist()
         return grid_lines(digits, run.config.block_rows, run.config.block_columns)
+
+
+_SIGNS = "0123456789._?xX*"
+"""Digits and signs of empty cells of a puzzle in a line."""
+
+
+def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
+    """Read the puzzles of a file, or one from its cells in a line.
+
+    Raises:
+        DataError: if there is no such file, or for malformed puzzles, with line, column and reason.
+    """
+    import gzip
+
+    from .files import read_puzzles
+
+    n = config.block_rows * config.block_columns
+    if len(text) == n * n and all(sign in _SIGNS for sign in text):
+        return read_puzzles(text, config.block_rows, config.block_columns, option)
+    path = Path(text)
+    if "=" in text and not path.is_file():
+        raise DataError(
+            f"{option} {text}: give the puzzle alone, as a file or as {n * n} cells in a line, without a "
+            "name."
+        )
+    if all(sign in _SIGNS for sign in text) and not path.is_file():
+        raise DataError(
+            f"{option} {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} "
+            f"and . or 0 for an empty cell. There is no file of that name either."
+        )
+    try:
+        content = path.read_bytes()
+        decoded = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{option} {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
+    return read_puzzles(decoded, config.block_rows, config.block_columns, str(path))

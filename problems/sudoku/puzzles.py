@@ -34,6 +34,10 @@ class Puzzles:
     grids: Tensor
     given: Tensor
 
+    def first(self, count: int | None) -> Puzzles:
+        """The first puzzles; None for all."""
+        return Puzzles(self.grids[:count], self.given[:count])
+
 
 @dataclass(frozen=True, eq=False)
 class Split:

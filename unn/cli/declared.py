@@ -13,6 +13,7 @@ from ..engine import (
     CanInfer,
     CanLearn,
     CanSample,
+    CanSolve,
     Engine,
     SamplingOptions,
     Verdict,
@@ -23,8 +24,9 @@ from ..engine import (
 from ..errors import DeclarationError, UnnError, unknown
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
-from .problem import HasBaselines, Problem, Sampleable, Trained
+from .problem import HasBaselines, Problem, Sampleable, Solvable, Trained
 from .sample import Sample
+from .solve import Solve
 from .verb import Answer
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from ..diffusion.samples import Samples
     from ..factor_graph import FactorGraph
     from ..networks.tokens import Given
+    from ..solver.solve import Solutions
     from ..training import Task
 
 Masks = Mapping[str, "Tensor"]
@@ -52,6 +55,9 @@ _TAKEN = frozenset(
     | {"engine", "model", "training", "config", "folder", "json", "quiet"}
 )
 """Names of options of training and of commands."""
+
+_SHOWN_INSTANCES = 20
+"""Largest number of solved instances that are printed one by one."""
 
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
@@ -87,7 +93,7 @@ class Query:
     truth: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class DeclaredProblem(Problem, Sampleable, HasBaselines):
+class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
     """A problem that any engine can serve.
 
     It declares its graph, draws or loads examples, and says what is observed in training and in tests, and
@@ -227,6 +233,29 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         from .values import describe_value
 
         return [f"{name}: {describe_value(value[k : k + 1])}" for name, value in values.items()]
+
+    def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
+        """Read instances to solve: evidence, sizes of the graph and number of instances; by default the
+        evidence as ``NAME=VALUE``.
+
+        Raises:
+            UnnError: for malformed evidence, with the item and the place in it.
+        """
+        from ..graph.partial import Partial
+
+        given, sizes = self.read_given(run, texts)
+        lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
+        return given, sizes, max(lengths, default=1)
+
+    def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
+        """One answer, values by variable of shape ``(*axes)``, as JSON; by default categories as their
+        numbers."""
+        from ..networks.tokens import kinds
+
+        kind = kinds(self.graph(run.network))
+        return {
+            name: (x.argmax(-1) if kind[name] == "category" else x).tolist() for name, x in values.items()
+        }
 
     def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
         """Rows and columns of the blocks that pictures separate by lines, by variable; none by default."""
@@ -435,7 +464,10 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         from .measures import calibrations, measure
 
         options = request.sampling
-        changed = options != SamplingOptions() or request.draw is not None
+        unavailable = replace(options, steps=None, tries=1, seed=None, at_once=256)
+        if not isinstance(run.network, CanSolve):
+            unavailable = options
+        changed = unavailable != SamplingOptions() or request.draw is not None
         if not isinstance(run.network, CanSample) and changed:
             raise UnnError(
                 self._refusal(
@@ -478,6 +510,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         return Answer(tuple(lines), data)
 
     def _unit(self, run: Trained) -> str:
+        if isinstance(run.network, CanSolve):
+            return "steps"
         return "sampling steps" if isinstance(run.network, CanSample) else "iterations"
 
     def _default_number(self, run: Trained) -> int | None:
@@ -485,6 +519,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         if isinstance(run.network, CanSample):
             sampling = getattr(run.network, "sampling", SamplingOptions())
             return sampling.steps if isinstance(sampling, SamplingOptions) else None
+        if isinstance(run.network, CanSolve):
+            return int(getattr(run.config.model, "steps", 0)) or None
         return self.iterations(run)
 
     def sample(self, run: Trained, request: Sample) -> Answer:
@@ -540,6 +576,68 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
         valid = None if samples.valid is None else samples.valid.tolist()
         return Answer(tuple(lines), {"values": data, "valid": valid, "tries": samples.tries.tolist()})
 
+    def solve(self, run: Trained, request: Solve) -> Answer:
+        """Verified answers to instances, or the best partial ones and what they violate."""
+        from ..draw import save_figure
+        from ..solver.solve import solve
+
+        network = run.network
+        if not isinstance(network, CanSolve):
+            raise UnnError(self._refusal(run, "does not solve", CanSolve))
+        given, sizes, count = self.read_instances(run, request.instances)
+        solutions = solve(network, given, count=count, options=request.solving, sizes=sizes)
+        instances = [self._instance(run, solutions, k) for k in range(count)]
+        lines: list[str] = []
+        if count <= _SHOWN_INSTANCES:
+            for k in range(count):
+                lines += self._instance_lines(run, solutions, k, count)
+        number = {name: solutions.outcomes.count(name) for name in ("solved", "unsolved", "impossible")}
+        shown = ", ".join(f"{value} {name}" for name, value in number.items() if value or name == "solved")
+        lines.append(f"{shown} of {count}, {solutions.seconds:.3g} s")
+        if request.draw is not None:
+            save_figure(self.picture(run, solutions.values, given), request.draw)
+            lines.append(f"answers drawn in {request.draw}")
+        data = {"instances": instances, **number, "seconds": solutions.seconds}
+        return Answer(tuple(lines), data)
+
+    def _instance(self, run: Trained, solutions: Solutions, k: int) -> dict[str, Any]:
+        """Result of one instance as JSON."""
+        answers = solutions.answers[k]
+        numbers = range(_count(answers) if answers else 0)
+        result: dict[str, Any] = {
+            "outcome": solutions.outcomes[k],
+            "answers": [self.encode(run, {name: x[j] for name, x in answers.items()}) for j in numbers],
+            "tries": int(solutions.tries[k]),
+        }
+        if solutions.outcomes[k] == "unsolved":
+            result["best"] = self.encode(run, {name: x[k] for name, x in solutions.values.items()})
+            result["violations"] = self._violations(run, solutions, k)
+        if solutions.reasons[k]:
+            result["reason"] = solutions.reasons[k]
+        return result
+
+    def _instance_lines(self, run: Trained, solutions: Solutions, k: int, count: int) -> list[str]:
+        """Result of one instance as text."""
+        title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
+        if solutions.outcomes[k] == "impossible":
+            return [*title, f"impossible: {solutions.reasons[k]} cannot hold", ""]
+        if solutions.outcomes[k] == "unsolved":
+            violated = self._violations(run, solutions, k)
+            text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())
+            lines = self.describe(run, solutions.values, k)
+            return [*title, "unsolved; the best answer violates " + text, *lines, ""]
+        answers = solutions.answers[k]
+        lines = title
+        for j in range(_count(answers)):
+            lines = [*lines, *self.describe(run, answers, j), ""]
+        return lines
+
+    def _violations(self, run: Trained, solutions: Solutions, k: int) -> dict[str, int]:
+        """Number of violated parts of each violated constraint in the best answer to an instance."""
+        values = {name: x[k : k + 1] for name, x in solutions.values.items()}
+        counts = {c.name: int(c.violations_of(values)) for c in self.graph(run.network).constraints}
+        return {name: number for name, number in counts.items() if number}
+
     def verdict(self, run: Trained, samples: Samples) -> str:
         """Describe in one line how many samples satisfy the constraints."""
         count = len(samples.tries)
@@ -566,7 +664,8 @@ class DeclaredProblem(Problem, Sampleable, HasBaselines):
 
     def _refusal(self, run: Trained, what: str, capability: type) -> str:
         """Why a run does not answer a kind of query, and the engines that do."""
-        query = "sample" if capability is CanSample else "infer"
+        queries: dict[type, str] = {CanSample: "sample", CanSolve: "solve"}
+        query = queries.get(capability, "infer")
         able = []
         for name in engine_names():
             # a broken engine must not disable the others

@@ -29,6 +29,7 @@ from .problems import Problems
 from .resume import Resume
 from .sample import Sample
 from .show import Show
+from .solve import Solve
 from .train import Train
 from .verb import Answer, ProblemVerb, Verb
 
@@ -37,7 +38,7 @@ SUMMARY = (
 )
 GROUP = "unn.verbs"
 
-EVERYDAY = (Show, Train, Evaluate, Infer, Sample)
+EVERYDAY = (Show, Train, Evaluate, Infer, Sample, Solve)
 """The commands that ``--help`` lists first, followed by those of other packages."""
 OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
 

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from ..calibration import Calibration, calibrate_discrete, calibrate_real, summary
 from ..draw import Marking, draw_samples
-from ..engine import CanInfer, CanLearn, CanSample, SamplingOptions
+from ..engine import CanInfer, CanLearn, CanSample, CanSolve, SamplingOptions, SolvingOptions
 from ..errors import UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..networks.tokens import Frames, Given, Slot, kinds
 from ..ops.seeds import seed_of
+from ..solver.solve import solve
 from ..training import Examples, Task
 
 if TYPE_CHECKING:
@@ -123,8 +124,14 @@ def answer(
     if isinstance(network, CanSample):
         samples = network.sample_with(given, count, options, sizes, verify=verify)
         return samples.values, float(samples.tries.float().mean())
+    if isinstance(network, CanSolve):
+        limits = SolvingOptions(options.steps, options.tries, seed=options.seed or 0, at_once=options.at_once)
+        solutions = solve(network, given, count=count, options=limits, sizes=sizes)
+        return solutions.values, float(solutions.tries.float().mean())
     if not isinstance(network, CanInfer):
-        raise UnnError(f"{type(network).__name__} derives neither from unn.CanSample nor from unn.CanInfer.")
+        raise UnnError(
+            f"{type(network).__name__} derives from none of unn.CanSample, unn.CanSolve and unn.CanInfer."
+        )
     with torch.random.fork_rng(devices=[]):
         # initial values may be random
         torch.manual_seed(options.seed or 0)

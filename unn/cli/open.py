@@ -42,18 +42,22 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     return problem, config, run
 
 
-def open_trained(folder: Path | str) -> tuple[Problem, Trained]:
+def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained]:
     """Open a run with its network: the final weights, or those of the newest checkpoint if it has
     not finished.
 
     The name of a problem selects its pretrained run, unless there is a folder with that name.
+
+    Args:
+        folder: folder of a run, or the name of a problem.
+        engine: engine of the pretrained run; empty for the usual one.
 
     Raises:
         DataError: if the run has no weights, or they belong to another graph.
     """
     folder = Path(folder)
     if not folder.exists() and str(folder) in problem_names():
-        folder = load_problem(str(folder)).pretrained() or folder
+        folder = load_problem(str(folder)).pretrained(engine) or folder
     problem, config, run = open_problem(folder)
     import torch
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..training import Task
     from .evaluate import Evaluate
     from .sample import Sample
+    from .solve import Solve
 
 GROUP = "unn.problems"
 
@@ -284,10 +285,14 @@ class Problem(ABC):
         lines = tuple(f"{name} {value:.6g}" for name, value in metrics.items())
         return Answer(lines or ("this problem measures nothing",), metrics)
 
-    def pretrained(self) -> Path | None:
-        """Folder of the pretrained run, which commands open by the name of the problem; None if
-        there is none."""
-        folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / self.name
+    def pretrained(self, engine: str = "") -> Path | None:
+        """Folder of a pretrained run, which commands open by the name of the problem; None if there is none.
+
+        Args:
+            engine: name of its engine, for the folder ``NAME-ENGINE``; empty for the folder ``NAME``.
+        """
+        name = f"{self.name}-{engine}" if engine else self.name
+        folder = Path(sys.modules[type(self).__module__].__file__ or "").parent / "pretrained" / name
         return folder if folder.is_dir() else None
 
     def arguments_for(self, text: str) -> list[str] | None:
@@ -313,6 +318,18 @@ class Sampleable(ABC):
 
         Raises:
             UnnError: if the run does not support an option.
+        """
+
+
+class Solvable(ABC):
+    """Capability: runs of the problem solve instances, with answers that are verified."""
+
+    @abstractmethod
+    def solve(self, run: Trained, request: Solve) -> Answer:
+        """Solve the instances of some files.
+
+        Raises:
+            UnnError: if the run does not solve, or a file cannot be read.
         """
 
 

@@ -80,13 +80,6 @@ class Frame:
                 f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing "
                 "to sample."
             )
-        isolated = [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
-        if isolated and self.nodes > 1:
-            warnings.warn(
-                f"graph {graph.name!r}: nodes of {', '.join(isolated)} interact with no other node; "
-                "their samples will be independent of the rest.",
-                stacklevel=3,
-            )
 
     @property
     def nodes(self) -> int:
@@ -106,6 +99,11 @@ class Frame:
             changed = self.adjacency.directed() if directed else self.adjacency.random(generator)
             self._masks[structure] = AttentionMask(changed)
         return self._masks[structure]
+
+    @property
+    def isolated(self) -> list[str]:
+        """Names of the variables with a node that interacts with no other."""
+        return [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
 
     @cached_property
     def symmetries(self) -> list[Symmetry]:
@@ -320,7 +318,18 @@ class Frames:
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: Frame(self.graph, sizes))
+        return self._made.get_or_make(tuple(sorted(sizes.items())), lambda: self._make(sizes))
+
+    def _make(self, sizes: Mapping[str, int]) -> Frame:
+        frame = Frame(self.graph, sizes)
+        isolated = frame.isolated
+        if isolated and frame.nodes > 1:
+            warnings.warn(
+                f"graph {self.graph.name!r}: nodes of {', '.join(isolated)} interact with no other node; "
+                "their samples will be independent of the rest.",
+                stacklevel=5,
+            )
+        return frame
 
 
 def kinds(graph: Declaration) -> dict[str, Kind]:

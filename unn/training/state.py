@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..engine import CanLearn
 from ..errors import DataError
 from ..runs.weights import copy_weights, named_tensors
 from .options import TrainingConfig
@@ -100,6 +101,8 @@ class TrainingState:
             "progress": asdict(self.progress),
             "best": self._best,
         }
+        if isinstance(self.network, CanLearn):
+            state["model"] = self.network.training_state()
         if self.average is not None:
             state["average"] = {**named_tensors(self.average.module), "n_averaged": self.average.n_averaged}
         return state
@@ -133,6 +136,8 @@ class TrainingState:
             # written by a version in which NaN could be the best value
             self.progress.best = None
         self._best = dict(state["best"])
+        if isinstance(self.network, CanLearn) and state.get("model"):
+            self.network.load_training_state(state["model"])
         if self.average is not None:
             average: dict[str, Tensor] = dict(state["average"])
             self.average.n_averaged.copy_(average.pop("n_averaged"))

@@ -10,6 +10,8 @@ import pytest
 from unn.cli import packages
 from unn.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 KINDS = {
     "a file": lambda folder, name: (folder / f"{name}.py").write_text("raise RuntimeError('not mine')\n"),

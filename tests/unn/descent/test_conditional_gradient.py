@@ -91,7 +91,7 @@ REGULARIZERS = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kind=st.sampled_from(REGULARIZERS),
     n=st.integers(1, 6),

@@ -137,6 +137,7 @@ def test_all_schedules_lead_to_the_right_variance(sampler, schedule):
         assert abs(variance_of(sampler, 1.0, levels) - 1) < most / (1 if sampler in FIRST_ORDER else 2)
 
 
+@pytest.mark.slow
 @EVERY_SAMPLER
 @pytest.mark.parametrize("name", DATA)
 def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, name):

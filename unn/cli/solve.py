@@ -1,0 +1,38 @@
+"""unn solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional, arg
+
+from ..engine import SolvingOptions
+from .open import open_trained
+from .options import Json
+from .problem import Solvable, require
+from .verb import Answer, Verb
+
+
+@dataclass(frozen=True)
+class Solve(Verb):
+    """Solve instances of a constraint problem; every answer is verified."""
+
+    name: ClassVar[str] = "solve"
+
+    run: Annotated[Positional[Path], arg(metavar="PROBLEM|RUN")]
+    """A problem that comes with trained weights, or the folder of a run."""
+    instances: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE|VALUE [...]")] = ()
+    """What the problem reads, such as files of puzzles."""
+    engine: str = "solver"
+    """Engine of the pretrained run, where a problem is named."""
+    solving: SolvingOptions = SolvingOptions()
+    draw: Path | None = None
+    """File for a picture of the first answers."""
+    json: Json = False
+
+    def __call__(self) -> Answer:
+        self.solving.check()
+        problem, run = open_trained(self.run, self.engine)
+        return require(problem, Solvable, "has no constraints to solve").solve(run, self)

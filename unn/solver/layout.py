@@ -1,0 +1,185 @@
+"""Candidates of a graph and the groups that count them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import DeclarationError
+from ..graph.declaration import Declaration
+from ..graph.factor import Constraint
+from ..networks.tokens import Frame, Frames, Slot
+from ..networks.tokens import kinds as kinds_of_values
+
+_SHOWN = 9
+"""Members of a group that are named in messages."""
+
+Bounds = tuple[int, int | None]
+"""Least and greatest number of true candidates in a group; None without a bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Groups of equally many candidates with the same bounds.
+
+    Attributes:
+        name: name of the variable, for the groups of its nodes, or of the constraint.
+        entries: candidates of each group, shape ``(groups, members)``.
+        bounds: number of true candidates in each group.
+    """
+
+    name: str
+    entries: Tensor
+    bounds: Bounds
+
+
+class Layout:
+    """Candidates (node, value) of a graph at given sizes, and groups of them.
+
+    A candidate is true if the node has the value. Each node is a group of exactly one true candidate, and
+    each counting constraint has groups with its bounds. A binary variable has the values 0 and 1.
+
+    Args:
+        graph: declaration whose variables are categorical or binary.
+        sizes: sizes of the axes without a static size.
+
+    Attributes:
+        frame: layout of the values; the numbers of its rows are the candidates.
+        families: groups by node, then by constraint.
+        kinds: distinct bounds of the groups, sorted.
+        candidate, group: the members of all groups as pairs, sorted by candidate, shape ``(pairs,)``; groups
+            are numbered by kind, then by family.
+        lower, upper: bounds of each group, shape ``(groups,)``; ``upper`` is the number of members where
+            there is no bound.
+        kind: kind of each group, shape ``(groups,)``.
+        families_of: family of each group, shape ``(groups,)``.
+
+    Raises:
+        DeclarationError: for sizes that are missing or contradict the declaration.
+    """
+
+    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
+        self.graph = graph
+        self.frame = Frame(graph, sizes)
+        self.families = [*(_node_family(slot) for slot in self.frame.slots.values()), *self._constraints()]
+        self.kinds = kinds_of(self.families)
+        order = sorted(range(len(self.families)), key=lambda k: self.kinds.index(self.families[k].bounds))
+        groups, pairs, first = [], [], 0
+        for k in order:
+            family = self.families[k]
+            count, members = family.entries.shape
+            upper = members if family.bounds[1] is None else min(members, family.bounds[1])
+            kind = self.kinds.index(family.bounds)
+            groups.append(torch.tensor([[family.bounds[0], upper, kind, k]]).expand(count, 4))
+            numbers = torch.arange(first, first + count)[:, None].expand(count, members)
+            pairs.append(torch.stack([family.entries.flatten(), numbers.flatten()]))
+            first += count
+        self.lower, self.upper, self.kind, self.families_of = torch.cat(groups).T.contiguous()
+        candidate, group = torch.cat(pairs, 1)
+        by_candidate = (candidate * first + group).argsort()
+        self.candidate, self.group = candidate[by_candidate], group[by_candidate]
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates."""
+        return self.frame.numbers
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return len(self.lower)
+
+    @cached_property
+    def node(self) -> Tensor:
+        """Group of the node of each candidate, shape ``(candidates,)``."""
+        of_node: Tensor = self.families_of[self.group] < len(self.frame.slots)
+        nodes: Tensor = self.group[of_node]
+        return nodes
+
+    def describe(self, group: int) -> str:
+        """A group as text: the constraint or variable, and the values of its members.
+
+        Args:
+            group: number of the group in the order of ``families``.
+        """
+        for family in self.families:
+            if group < len(family.entries):
+                members = ", ".join(self._candidate(int(k)) for k in family.entries[group][:_SHOWN])
+                more = ", ..." if family.entries.shape[1] > _SHOWN else ""
+                return f"{_count(family.bounds)} of {family.name!r}: {members}{more}"
+            group -= len(family.entries)
+        raise IndexError(group)
+
+    def _candidate(self, number: int) -> str:
+        """A candidate as text, such as ``X[0, 3] = 5``."""
+        for slot in self.frame.slots.values():
+            if slot.numbers.start <= number < slot.numbers.stop:
+                node, value = divmod(number - slot.numbers.start, slot.channels)
+                index = np.unravel_index(node, slot.node_shape) if slot.node_shape else ()
+                place = f"[{', '.join(map(str, index))}]" if slot.node_shape else ""
+                return f"{slot.name}{place} = {value}"
+        raise IndexError(number)
+
+    def _constraints(self) -> list[Family]:
+        shapes = {name: slot.shape for name, slot in self.frame.slots.items()}
+        families = []
+        for constraint in self.graph.constraints:
+            for groups in constraint.groups(shapes):
+                entries = _candidates_of(self.frame.slots[groups.variable], groups.entries)
+                if entries.numel():
+                    families.append(Family(constraint.name, entries, (groups.lower, groups.upper)))
+        return families
+
+
+def _count(bounds: Bounds) -> str:
+    lower, upper = bounds
+    if lower == upper:
+        return f"exactly {lower}"
+    return f"at least {lower}" if upper is None else f"{lower} to {upper}"
+
+
+def kinds_of(families: list[Family]) -> list[Bounds]:
+    """Distinct bounds, sorted; no upper bound comes last."""
+    return sorted({family.bounds for family in families}, key=_by_bounds)
+
+
+def _by_bounds(bounds: Bounds) -> tuple[int, float]:
+    lower, upper = bounds
+    return lower, float("inf") if upper is None else upper
+
+
+def refusal(graph: Declaration) -> str:
+    """Why a graph has no candidates or no groups, in one sentence that names the variable or constraint;
+    empty if it has."""
+    for name, kind in kinds_of_values(graph).items():
+        if kind == "real":
+            return f"variable {name!r} is neither categorical nor binary, so it has no candidate values"
+    if not graph.constraints:
+        return "the graph has no constraints"
+    uncounted = [c.name for c in graph.constraints if type(c).groups is Constraint.groups]
+    if len(uncounted) == len(graph.constraints):
+        return f"no constraint counts entries: {', '.join(map(repr, uncounted))} have no groups"
+    try:
+        Frames(graph)
+    except DeclarationError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def _node_family(slot: Slot) -> Family:
+    first = slot.numbers.start
+    entries = torch.arange(first, slot.numbers.stop).view(-1, slot.channels)
+    return Family(slot.name, entries, (1, 1))
+
+
+def _candidates_of(slot: Slot, entries: NDArray[np.int64]) -> Tensor:
+    """Candidates of entries of a variable: of the entry itself, or of the value 1 of a binary node."""
+    numbers = torch.from_numpy(np.ascontiguousarray(entries))
+    candidates: Tensor = slot.numbers.start + (2 * numbers + 1 if slot.kind == "binary" else numbers)
+    return candidates

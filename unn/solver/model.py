@@ -1,0 +1,229 @@
+"""The solver: a recurrent network over the candidates of a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..cache import BoundedCache
+from ..engine import Attempt, CanLearn, CanSolve
+from ..errors import ObservationError
+from ..graph.declaration import Declaration
+from ..networks.tokens import Given
+from .layout import Layout
+from .losses import constraint_surprise, label_loss
+from .network import GroupNetwork
+from .options import SolverOptions
+from .packing import Packed, group_sums, pack
+from .pool import Pool
+from .propagation import Known, evidence, exclude, propagate
+
+CHECKED_EVERY = 4
+"""Steps between two answers of a try."""
+
+_OLD = 40
+"""Steps after which a solved example leaves the pool in any case."""
+
+
+class Solver(nn.Module, CanLearn, CanSolve):
+    """A network of constraint groups, which is equivariant under every symmetry of these.
+
+    Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
+    the groups of the candidate: its node and the counting constraints. States begin at random, so that tries
+    differ. Weights fit every size of the graph, and every graph with the same kinds of groups.
+
+    Args:
+        graph: declaration with categorical or binary variables and counting constraints.
+        options: width, steps and training.
+        sizes: sizes of the axes without a static size.
+
+    Attributes:
+        graph: the declaration.
+        network: the shared update.
+    """
+
+    def __init__(self, graph: Declaration, options: SolverOptions, sizes: Mapping[str, int]) -> None:
+        super().__init__()
+        self.graph = graph
+        self.options = options
+        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(64)
+        self.network = GroupNetwork(self.layout(sizes).kinds, options.width)
+        self._pool: Pool | None = None
+
+    def layout(self, sizes: Mapping[str, int]) -> Layout:
+        """Candidates and groups at given sizes.
+
+        Raises:
+            DeclarationError: for sizes that are missing or contradict the declaration.
+        """
+        return self._layouts.get_or_make(tuple(sorted(sizes.items())), lambda: Layout(self.graph, sizes))
+
+    def known(self, layout: Layout, rows: Tensor, nodes: Tensor) -> Known:
+        """What evidence implies for the candidates.
+
+        Args:
+            layout: candidates and groups.
+            rows: values of the nodes, shape ``(batch, candidates)``.
+            nodes: mask of observed nodes, boolean, shape ``(batch, nodes)``.
+        """
+        given = evidence(layout, rows, nodes)
+        return exclude(layout, given) if self.options.propagation == "once" else propagate(layout, given)[0]
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
+
+        In training, examples enter the pool when others leave: those that are solved, and those that are not
+        after ``steps`` steps. Examples that the evidence alone solves do not enter. In evaluation mode the
+        states of the examples themselves begin at random.
+
+        Args:
+            values: examples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
+            sizes: sizes of the axes without a static size.
+
+        Raises:
+            ObservationError: for values or masks that do not fit the graph.
+        """
+        layout = self.layout(sizes)
+        rows = layout.frame.flatten(values)
+        known = self.known(layout, rows, _node_mask(layout, observed, len(rows)))
+        truth = rows == 1
+        entering = known.open.any(1).nonzero()[:, 0]
+        truth, known = truth[entering], known.select(entering)
+        if not self.training:
+            pool = Pool.of(truth, known, self.options.width)
+            return self._steps(layout, pool)[0]
+        if self._pool is None or self._pool.truth.shape[1] != layout.candidates:
+            self._pool = None
+            if not len(truth):
+                return _zero(self.network)
+            size = self.options.pool
+            places = torch.arange(size) % len(truth)
+            self._pool = Pool.of(truth[places], known.select(places), self.options.width)
+            known = known.select(torch.arange(min(size, len(truth)), len(truth)))
+            truth = truth[size:]
+        pool = self._pool
+        loss, state, packed, scores = self._steps(layout, pool)
+        with torch.no_grad():
+            pool.state[packed.row, packed.candidate] = state.detach().to(pool.state)
+            pool.age += self.options.truncation
+            solved = self._solved(layout, pool, packed, scores)
+            leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
+            leaves = (pool.age >= self.options.steps) | (solved & leaves)
+            leaves |= ~pool.state.flatten(1).isfinite().all(1)
+            pool.replace(leaves.nonzero()[:, 0], truth, known)
+        return loss
+
+    def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
+        packed = pack(layout, pool.known, self.network.score.weight.dtype)
+        state = pool.state[packed.row, packed.candidate].to(self.network.score.weight)
+        truth = pool.truth[packed.row, packed.candidate].to(state)
+        losses = []
+        for _ in range(self.options.truncation):
+            state = self.network(state, packed)
+            scores = self.network.scores(state)
+            losses.append(
+                label_loss(scores, truth, packed)
+                if self.options.labels
+                else constraint_surprise(scores, packed)
+            )
+        return torch.stack(losses).mean(), state, packed, scores
+
+    def _solved(self, layout: Layout, pool: Pool, packed: Packed, scores: Tensor) -> Tensor:
+        """Mask of the examples whose present answers meet all counts, shape ``(pool,)``."""
+        counts = group_sums(chosen(packed, scores)[:, None].to(scores), packed)[:, 0]
+        wrong = (counts < packed.lower) | (counts > packed.upper)
+        bad = torch.zeros(packed.batch).index_add(0, packed.group_row, wrong.float())
+        bad.index_add_(0, packed.row, (~scores.isfinite()).float())
+        return bad == 0
+
+    def attempt(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        steps: int | None,
+        generator: torch.Generator,
+    ) -> Attempt:
+        """Start from random states.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph.
+        """
+        layout = self.layout(sizes)
+        rows, nodes = layout.frame.observation(given, count)
+        return _Attempt(self, layout, self.known(layout, rows, nodes), steps or self.options.steps, generator)
+
+    def training_state(self) -> dict[str, Tensor]:
+        """The examples in the pool and their states."""
+        return {} if self._pool is None else self._pool.tensors()
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the pool."""
+        self._pool = Pool.from_tensors(state)
+
+    def __getstate__(self) -> dict[str, object]:
+        # copies, such as averages of weights, have no examples of their own
+        return {**self.__dict__, "_pool": None}
+
+
+class _Attempt(Attempt):
+    def __init__(
+        self, solver: Solver, layout: Layout, known: Known, steps: int, generator: torch.Generator
+    ) -> None:
+        self.network, self.layout, self.steps = solver.network, layout, steps
+        self.known = known
+        self.packed = pack(layout, known, self.network.score.weight.dtype)
+        self.state = self.network.initial(self.packed, generator)
+
+    @torch.no_grad()
+    def advance(self) -> dict[str, Tensor] | None:
+        if not self.steps:
+            return None
+        for _ in range(min(CHECKED_EVERY, self.steps)):
+            self.state = self.network(self.state, self.packed)
+        self.steps -= min(CHECKED_EVERY, self.steps)
+        rows = self.known.true.to(self.state)
+        here = chosen(self.packed, self.network.scores(self.state))
+        rows[self.packed.row, self.packed.candidate] = here.to(rows)
+        return self.layout.frame.unflatten(rows)
+
+    def keep(self, rows: Tensor) -> None:
+        kept = torch.zeros(self.packed.batch, dtype=torch.bool)
+        kept[rows] = True
+        self.state = self.state[kept[self.packed.row]]
+        self.known = self.known.select(kept)
+        self.packed = pack(self.layout, self.known, self.state.dtype)
+
+
+def chosen(packed: Packed, scores: Tensor) -> Tensor:
+    """Mask of the best open candidate of each node, boolean, shape ``(candidates,)``; the first of equals."""
+    best = scores.new_full((len(packed.group),), -torch.inf)
+    best = best.scatter_reduce(0, packed.node, scores.nan_to_num(nan=-torch.inf), "amax")
+    largest = scores >= best[packed.node]
+    place = torch.where(largest, torch.arange(len(scores)), len(scores))
+    first = torch.full((len(packed.group),), len(scores)).scatter_reduce(0, packed.node, place, "amin")
+    return place == first[packed.node]
+
+
+def _node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:
+    """Mask of observed nodes, shape ``(batch, nodes)``."""
+    nodes = torch.zeros(batch, layout.frame.nodes, dtype=torch.bool)
+    for name, mask in observed.items():
+        if name not in layout.frame.slots:
+            raise ObservationError(f"graph {layout.graph.name!r} has no variable {name!r}.")
+        slot = layout.frame.slots[name]
+        expected = (batch, *slot.node_shape)
+        if mask.dtype != torch.bool or mask.ndim != len(expected):
+            raise ObservationError(
+                f"variable {name!r}: the mask of observed nodes is boolean with shape {expected}, got "
+                f"{mask.dtype} of shape {tuple(mask.shape)}."
+            )
+        nodes[:, slot.nodes] = mask.expand(expected).flatten(1)
+    return nodes
+
+
+def _zero(network: nn.Module) -> Tensor:
+    return torch.stack([p.sum() * 0 for p in network.parameters()]).sum()

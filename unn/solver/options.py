@@ -1,0 +1,52 @@
+"""Options of the engine ``solver``; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import DeclarationError
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """Options of the engine ``solver``.
+
+    Attributes:
+        width: Numbers in the state of each candidate.
+        steps: Steps of a try; in training, the age at which an unsolved example leaves.
+        truncation: Steps between updates of the weights, through which gradients are propagated.
+        pool: Number of examples whose states persist between updates.
+        leave: Probability that an example leaves the pool at an update after it is solved. Below 1, the
+            network also learns to stay at solutions.
+        labels: Train with the values of the examples, or from the constraints alone.
+        propagation: What the evidence implies before the first step: by one exclusion of what true values
+            exclude, or by all bounds until nothing changes.
+    """
+
+    width: int = 32
+    steps: int = 64
+    truncation: int = 8
+    pool: int = 32
+    leave: float = 0.5
+    labels: bool = True
+    propagation: Literal["once", "full"] = "full"
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "width": (self.width, 2, 4096),
+            "steps": (self.steps, 1, 10**6),
+            "truncation": (self.truncation, 1, 10_000),
+            "pool": (self.pool, 1, 10**6),
+        }
+        check_ranges(where, ranges)
+        if self.width % 2:
+            raise DeclarationError(f"{where}: the width must be even, got {self.width}.")
+        if not 0 < self.leave <= 1:
+            raise DeclarationError(f"{where}: leave is a probability > 0, got {self.leave}.")
