@@ -520,7 +520,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             sampling = getattr(run.network, "sampling", SamplingOptions())
             return sampling.steps if isinstance(sampling, SamplingOptions) else None
         if isinstance(run.network, CanSolve):
-            return int(getattr(run.config.model, "steps", 0)) or None
+            return int(getattr(run.config.model, "depth", 0)) or None
         return self.iterations(run)
 
     def sample(self, run: Trained, request: Sample) -> Answer:

@@ -75,7 +75,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
 
         In training, examples enter the pool when others leave: those that are solved, and those that are not
-        after ``steps`` steps. Examples that the evidence alone solves do not enter. In evaluation mode the
+        after ``depth`` steps. Examples that the evidence alone solves do not enter. In evaluation mode the
         states of the examples themselves begin at random.
 
         Args:
@@ -111,7 +111,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
             pool.age += self.options.truncation
             solved = self._solved(layout, pool, packed, scores)
             leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
-            leaves = (pool.age >= self.options.steps) | (solved & leaves)
+            leaves = (pool.age >= self.options.depth) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
             pool.replace(leaves.nonzero()[:, 0], truth, known)
         return loss
@@ -154,7 +154,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """
         layout = self.layout(sizes)
         rows, nodes = layout.frame.observation(given, count)
-        return _Attempt(self, layout, self.known(layout, rows, nodes), steps or self.options.steps, generator)
+        return _Attempt(self, layout, self.known(layout, rows, nodes), steps or self.options.depth, generator)
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pool and their states."""
