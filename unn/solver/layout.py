@@ -157,14 +157,22 @@ def _by_bounds(bounds: Bounds) -> tuple[int, float]:
 def refusal(graph: Declaration) -> str:
     """Why a graph has no candidates or no groups, in one sentence that names the variable or constraint;
     empty if it has."""
-    for name, kind in kinds_of_values(graph).items():
-        if kind == "real":
-            return f"variable {name!r} is neither categorical nor binary, so it has no candidate values"
+    without = without_candidates(graph)
+    if without:
+        return without
     if not graph.constraints:
         return "the graph has no constraints"
     uncounted = [c.name for c in graph.constraints if type(c).groups is Constraint.groups]
     if len(uncounted) == len(graph.constraints):
         return f"no constraint counts entries: {', '.join(map(repr, uncounted))} have no groups"
+    return ""
+
+
+def without_candidates(graph: Declaration) -> str:
+    """Why a graph has no candidates, in one sentence that names the variable; empty if it has."""
+    for name, kind in kinds_of_values(graph).items():
+        if kind == "real":
+            return f"variable {name!r} is neither categorical nor binary, so it has no candidate values"
     try:
         Frames(graph)
     except DeclarationError as error:

@@ -88,22 +88,17 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """
         layout = self.layout(sizes)
         rows = layout.frame.flatten(values)
-        known = self.known(layout, rows, _node_mask(layout, observed, len(rows)))
-        truth = rows == 1
-        entering = known.open.any(1).nonzero()[:, 0]
-        truth, known = truth[entering], known.select(entering)
+        source = _Source(self, layout, rows == 1, node_mask(layout, observed, len(rows)))
         if not self.training:
-            pool = Pool.of(truth, known, self.options.width)
+            pool = Pool.of(*source.take(len(rows)), self.options.width)
             return self._steps(layout, pool)[0]
         if self._pool is None or self._pool.truth.shape[1] != layout.candidates:
-            self._pool = None
+            truth, known = source.take(self.options.pool)
+            places = torch.arange(self.options.pool) % max(1, len(truth))
             if not len(truth):
-                return _zero(self.network)
-            size = self.options.pool
-            places = torch.arange(size) % len(truth)
+                self._pool = None
+                return torch.stack([p.sum() * 0 for p in self.network.parameters()]).sum()
             self._pool = Pool.of(truth[places], known.select(places), self.options.width)
-            known = known.select(torch.arange(min(size, len(truth)), len(truth)))
-            truth = truth[size:]
         pool = self._pool
         loss, state, packed, scores = self._steps(layout, pool)
         with torch.no_grad():
@@ -113,7 +108,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
             leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
             leaves = (pool.age >= self.options.depth) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
-            pool.replace(leaves.nonzero()[:, 0], truth, known)
+            places = leaves.nonzero()[:, 0]
+            pool.replace(places, *source.take(len(places)))
         return loss
 
     def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
@@ -208,8 +204,17 @@ def chosen(packed: Packed, scores: Tensor) -> Tensor:
     return place == first[packed.node]
 
 
-def _node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:
-    """Mask of observed nodes, shape ``(batch, nodes)``."""
+def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:
+    """Mask of observed nodes, shape ``(batch, nodes)``.
+
+    Args:
+        layout: candidates of a graph.
+        observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
+        batch: batch size.
+
+    Raises:
+        ObservationError: for an unknown variable, or a mask that does not fit it.
+    """
     nodes = torch.zeros(batch, layout.frame.nodes, dtype=torch.bool)
     for name, mask in observed.items():
         if name not in layout.frame.slots:
@@ -225,5 +230,29 @@ def _node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Te
     return nodes
 
 
-def _zero(network: nn.Module) -> Tensor:
-    return torch.stack([p.sum() * 0 for p in network.parameters()]).sum()
+class _Source:
+    """Examples that can enter the pool, in order; those that the evidence alone solves are left out."""
+
+    def __init__(self, solver: Solver, layout: Layout, truth: Tensor, nodes: Tensor) -> None:
+        self.solver, self.layout, self.truth, self.nodes = solver, layout, truth, nodes
+        self.taken = 0
+
+    def take(self, count: int) -> tuple[Tensor, Known]:
+        """True candidates of the next examples, and what is known of them; at most ``count``."""
+        truths: list[Tensor] = []
+        knowns: list[Known] = []
+        missing = count
+        while missing and self.taken < len(self.truth):
+            # what evidence implies is computed for about as many examples as are needed
+            part = slice(self.taken, self.taken + 2 * missing)
+            self.taken = min(part.stop, len(self.truth))
+            truth = self.truth[part]
+            known = self.solver.known(self.layout, truth, self.nodes[part])
+            entering = known.open.any(1).nonzero()[:missing, 0]
+            truths.append(truth[entering])
+            knowns.append(known.select(entering))
+            missing -= len(entering)
+        if not truths:
+            truths, knowns = [self.truth[:0]], [Known(self.truth[:0], self.truth[:0])]
+        true, false = torch.cat([k.true for k in knowns]), torch.cat([k.false for k in knowns])
+        return torch.cat(truths), Known(true, false)

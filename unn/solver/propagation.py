@@ -41,7 +41,8 @@ def evidence(layout: Layout, rows: Tensor, nodes: Tensor) -> Known:
         nodes: mask of the observed nodes, boolean, shape ``(batch, nodes)``.
     """
     given = nodes[:, layout.frame.node_of_number]
-    return Known(given & (rows == 1), given & (rows != 1))
+    true = rows == 1
+    return Known(given & true, given & ~true)
 
 
 def exclude(layout: Layout, known: Known) -> Known:

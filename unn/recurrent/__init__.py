@@ -1,0 +1,1 @@
+"""The engine ``recurrent``: the recurrent transformer of constraint problems."""

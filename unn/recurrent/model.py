@@ -1,0 +1,214 @@
+"""The recurrent transformer of a declaration: a token for each node, losses of labels and constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..engine import Attempt, CanLearn, CanSolve
+from ..errors import DeclarationError
+from ..graph.declaration import Declaration
+from ..networks.tokens import Given
+from ..ops.attention import AttentionMask
+from ..ops.constraint_loss import attention_loss, constraint_loss
+from ..solver.layout import Layout
+from ..solver.model import CHECKED_EVERY, node_mask
+from .network import Output, RecurrentTransformer
+from .options import RecurrentOptions
+from .permutations import Renaming, renamings
+
+
+class RecurrentModel(nn.Module, CanLearn, CanSolve):
+    """A recurrent transformer over the nodes of a graph (recurrent-transformer paper).
+
+    The token of a node is its value, or one for unknown values; every output estimates the values of all
+    nodes. It is trained by the cross-entropy of the unknown nodes at every output, and by the constraint
+    losses of the graph, which need no labels.
+
+    Args:
+        graph: declaration with categorical or binary variables.
+        options: sizes, recurrences and weights of the losses.
+        sizes: sizes of the axes without a static size; the weights serve these alone.
+
+    Attributes:
+        graph: the declaration.
+        network: the recurrent transformer.
+    """
+
+    def __init__(self, graph: Declaration, options: RecurrentOptions, sizes: Mapping[str, int]) -> None:
+        super().__init__()
+        self.graph, self.options = graph, options
+        self.layout = Layout(graph, sizes)
+        slots = self.layout.frame.slots.values()
+        self.network = RecurrentTransformer(
+            sum(slot.channels + 1 for slot in slots),
+            self.layout.frame.nodes,
+            max(slot.channels for slot in slots),
+            options.width,
+            options.blocks,
+            options.heads,
+            options.dropout,
+            options.inject,
+        )
+        neighbours = torch.from_numpy(self.layout.frame.adjacency.matrix.toarray()).float()
+        self.register_buffer("neighbours", neighbours, persistent=False)
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Sum over all outputs of cross-entropy and weighted constraint and attention losses; a scalar.
+
+        Args:
+            values: examples by variable, shape ``(batch, *axes)``.
+            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
+            sizes: sizes of the axes without a static size.
+
+        Raises:
+            ObservationError: for values or masks that do not fit the graph.
+        """
+        self._check_sizes(sizes)
+        rows = self.layout.frame.flatten(values)
+        nodes = node_mask(self.layout, observed, len(rows))
+        return self._losses(rows, nodes, labelled=True)
+
+    def unlabelled_loss(self, given: Given, count: int) -> Tensor:
+        """Sum over all outputs of the weighted constraint and attention losses, of inputs without labels.
+
+        Added to ``loss`` of labelled examples, it makes training semi-supervised (Section 5.3).
+
+        Args:
+            given: evidence by variable, complete or partial.
+            count: number of inputs.
+
+        Raises:
+            DeclarationError: if both weights are 0.
+            ObservationError: for evidence that does not fit the graph.
+        """
+        if not self.options.constraint_weight and not self.options.attention_weight:
+            raise DeclarationError(
+                "unlabelled inputs have constraint losses alone; set constraint_weight or attention_weight."
+            )
+        rows, nodes = self.layout.frame.observation(given, count)
+        return self._losses(rows, nodes, labelled=False)
+
+    def _losses(self, rows: Tensor, nodes: Tensor, labelled: bool) -> Tensor:
+        options = self.options
+        embedded = state = self.network.embed(self._tokens(rows, nodes))
+        total = state.new_zeros(())
+        for recurrence in range(options.recurrences):
+            if options.detach and recurrence and recurrence % options.detach == 0:
+                state = state.detach()
+            for new, output in self.network.recur(
+                embedded, state, self._mask(), options.attention_weight > 0
+            ):
+                state = new
+                if labelled:
+                    total = total + self._cross_entropy(output.logits, rows, nodes)
+                total = total + self._constraint_losses(output)
+        return total
+
+    def _cross_entropy(self, logits: Tensor, rows: Tensor, nodes: Tensor) -> Tensor:
+        """Mean over the unknown nodes; 0 without any."""
+        losses = []
+        for slot in self.layout.frame.slots.values():
+            scores = logits[:, slot.nodes, : slot.channels]
+            truth = rows[:, slot.numbers].unflatten(1, (-1, slot.channels)).argmax(-1)
+            truth = truth.masked_fill(nodes[:, slot.nodes], -100)
+            losses.append(F.cross_entropy(scores.flatten(0, 1), truth.flatten(), reduction="sum"))
+        return torch.stack(losses).sum() / (~nodes).sum().clamp(min=1)
+
+    def _constraint_losses(self, output: Output) -> Tensor:
+        options = self.options
+        total = output.logits.new_zeros(())
+        if options.constraint_weight:
+            loss = constraint_loss(self.graph, self._probabilities(output.logits), reduction="mean")
+            total = total + options.constraint_weight * loss.mean()
+        if output.attention is not None:
+            neighbours = self.neighbours
+            assert isinstance(neighbours, Tensor)
+            loss = attention_loss(output.attention.softmax(-1), neighbours, reduction="mean")
+            total = total + options.attention_weight * loss.mean()
+        return total
+
+    def _probabilities(self, logits: Tensor) -> dict[str, Tensor]:
+        """Probabilities of all nodes by variable, shape ``(batch, *axes)``."""
+        values = {}
+        for name, slot in self.layout.frame.slots.items():
+            p = logits[:, slot.nodes, : slot.channels].softmax(-1)
+            p = p[..., 1] if slot.kind == "binary" else p
+            values[name] = p.reshape(len(logits), *slot.shape)
+        return values
+
+    def _tokens(self, rows: Tensor, nodes: Tensor) -> Tensor:
+        """Input tokens, shape ``(batch, nodes)``: for each variable one for unknown values, then the
+        values."""
+        tokens, first = [], 0
+        for slot in self.layout.frame.slots.values():
+            value = rows[:, slot.numbers].unflatten(1, (-1, slot.channels)).argmax(-1)
+            tokens.append(first + torch.where(nodes[:, slot.nodes], value + 1, 0))
+            first += slot.channels + 1
+        return torch.cat(tokens, 1)
+
+    def _mask(self) -> AttentionMask | None:
+        return self.layout.frame.masks(self.options.structure)
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        own = self.layout.frame.sizes
+        for axis, size in sizes.items():
+            if own.get(axis, size) != size:
+                raise DeclarationError(
+                    f"graph {self.graph.name!r}: these weights serve {axis}={own[axis]} alone, got {size}."
+                )
+
+    def attempt(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        steps: int | None,
+        generator: torch.Generator,
+    ) -> Attempt:
+        """Start from the evidence, with the values renamed at random where the constraints allow it.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph.
+        """
+        self._check_sizes(sizes)
+        rows, nodes = self.layout.frame.observation(given, count)
+        return _Attempt(self, rows, nodes, steps or self.options.depth, generator)
+
+
+class _Attempt(Attempt):
+    def __init__(
+        self, model: RecurrentModel, rows: Tensor, nodes: Tensor, steps: int, generator: torch.Generator
+    ) -> None:
+        self.model, self.steps = model, steps
+        self.renaming: Renaming = renamings(model.layout, len(rows), generator)
+        self.rows, self.nodes = rows, nodes
+        with torch.no_grad():
+            tokens = model._tokens(self.renaming.apply(rows), nodes)
+            self.embedded = self.state = model.network.embed(tokens)
+
+    @torch.no_grad()
+    def advance(self) -> dict[str, Tensor] | None:
+        if not self.steps:
+            return None
+        steps = min(CHECKED_EVERY, self.steps)
+        for _ in range(steps):
+            outputs = self.model.network.recur(self.embedded, self.state, self.model._mask())
+            for self.state, output in outputs:
+        self.steps -= steps
+        frame = self.model.layout.frame
+        rows = []
+        for slot in frame.slots.values():
+            rows.append(output.logits[:, slot.nodes, : slot.channels].flatten(1))
+        scores = self.renaming.undo(torch.cat(rows, 1))
+        known = self.nodes[:, frame.node_of_number]
+        return frame.unflatten(torch.where(known, self.rows.to(scores), scores))
+
+    def keep(self, rows: Tensor) -> None:
+        self.rows, self.nodes = self.rows[rows], self.nodes[rows]
+        self.embedded, self.state = self.embedded[rows], self.state[rows]
+        self.renaming = replace(self.renaming, order=self.renaming.order[rows])

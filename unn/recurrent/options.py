@@ -1,0 +1,68 @@
+"""Options of the engine ``recurrent``; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import DeclarationError
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class RecurrentOptions:
+    """Options of the engine ``recurrent``; the defaults are those of the paper.
+
+    Attributes:
+        width: Numbers per token.
+        blocks: Number of different attention blocks.
+        heads: Number of attention heads.
+        recurrences: Number of times that the blocks are applied in training.
+        depth: Number of times that they are applied in a try.
+        dropout: Dropout probability.
+        inject: Add the embedding of the input again before each recurrence.
+        detach: Number of recurrences after which gradients of the state stop; 0 for never.
+        structure: Which tokens attend to one another: all, or the neighbours in the graph.
+        constraint_weight: Weight of the constraint loss of each output.
+        attention_weight: Weight of the attention loss of each block.
+    """
+
+    width: int = 128
+    blocks: int = 1
+    heads: int = 4
+    recurrences: int = 32
+    depth: int = 64
+    dropout: float = 0.1
+    inject: bool = False
+    detach: int = 0
+    structure: Literal["dense", "graph"] = "dense"
+    constraint_weight: float = 0.0
+    attention_weight: float = 0.0
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "width": (self.width, 1, 16384),
+            "blocks": (self.blocks, 1, 1000),
+            "heads": (self.heads, 1, 1024),
+            "recurrences": (self.recurrences, 1, 10_000),
+            "depth": (self.depth, 1, 10**6),
+            "dropout": (self.dropout, 0, 0.99),
+            "detach": (self.detach, 0, 10_000),
+            "constraint_weight": (self.constraint_weight, 0, 1e6),
+            "attention_weight": (self.attention_weight, 0, 1e6),
+        }
+        check_ranges(where, ranges)
+        if self.width % self.heads:
+            raise DeclarationError(
+                f"{where}: the width must be a multiple of the heads, got width {self.width} and "
+                f"{self.heads} heads."
+            )
+        if self.structure == "graph" and self.dropout:
+            raise DeclarationError(
+                f"{where}: masked attention has no dropout; set --dropout 0, or --structure dense."
+            )
