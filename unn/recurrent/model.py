@@ -100,10 +100,8 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         for recurrence in range(options.recurrences):
             if options.detach and recurrence and recurrence % options.detach == 0:
                 state = state.detach()
-            for new, output in self.network.recur(
-                embedded, state, self._mask(), options.attention_weight > 0
-            ):
-                state = new
+            state, outputs = self.network.recur(embedded, state, self._mask(), options.attention_weight > 0)
+            for output in outputs:
                 if labelled:
                     total = total + self._cross_entropy(output.logits, rows, nodes)
                 total = total + self._constraint_losses(output)
@@ -196,14 +194,12 @@ class _Attempt(Attempt):
         if not self.steps:
             return None
         steps = min(CHECKED_EVERY, self.steps)
-        for _ in range(steps):
-            outputs = self.model.network.recur(self.embedded, self.state, self.model._mask())
-            for self.state, output in outputs:
         self.steps -= steps
+        network = self.model.network
+        self.state = network.advance(self.embedded, self.state, steps, self.model._mask())
+        logits = network.classify(self.state)
         frame = self.model.layout.frame
-        rows = []
-        for slot in frame.slots.values():
-            rows.append(output.logits[:, slot.nodes, : slot.channels].flatten(1))
+        rows = [logits[:, s.nodes, : s.channels].flatten(1) for s in frame.slots.values()]
         scores = self.renaming.undo(torch.cat(rows, 1))
         known = self.nodes[:, frame.node_of_number]
         return frame.unflatten(torch.where(known, self.rows.to(scores), scores))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -79,20 +79,38 @@ class RecurrentTransformer(nn.Module):
         state: Tensor,
         mask: AttentionMask | None = None,
         with_attention: bool = False,
-    ) -> Iterator[tuple[Tensor, Output]]:
-        """One recurrence: the state and the output after each block.
+    ) -> tuple[Tensor, list[Output]]:
+        """One recurrence: the next state, and the output of each block.
 
         Args:
             embedded: embedding of the input, shape ``(batch, tokens, width)``.
-            state: state of the tokens, the same shape; that of the embedding at first.
+            state: state of the tokens, the same shape; the embedding at first.
             mask: attention mask; None for attention between all tokens.
             with_attention: return attention logits.
         """
+        outputs = []
         if self.inject:
             state = state + embedded
         for block in self.blocks:
             state, logits = block(state, mask, with_attention)
-            yield state, Output(self.head(self.norm(state)), logits)
+            outputs.append(Output(self.classify(state), logits))
+        return state, outputs
+
+    def advance(
+        self, embedded: Tensor, state: Tensor, recurrences: int, mask: AttentionMask | None = None
+    ) -> Tensor:
+        """The state after several recurrences, without the outputs in between."""
+        for _ in range(recurrences):
+            if self.inject:
+                state = state + embedded
+            for block in self.blocks:
+                state, _ = block(state, mask, False)
+        return state
+
+    def classify(self, state: Tensor) -> Tensor:
+        """Logits of a state, shape ``(batch, tokens, classes)``."""
+        logits: Tensor = self.head(self.norm(state))
+        return logits
 
     def forward(self, tokens: Tensor, recurrences: int, mask: AttentionMask | None = None) -> Tensor:
         """Logits after the last recurrence, shape ``(batch, tokens, classes)``.
@@ -102,14 +120,8 @@ class RecurrentTransformer(nn.Module):
             recurrences: number of recurrences, at least 1.
             mask: attention mask.
         """
-        embedded = state = self.embed(tokens)
-        for _ in range(recurrences):
-            if self.inject:
-                state = state + embedded
-            for block in self.blocks:
-                state, _ = block(state, mask, False)
-        logits: Tensor = self.head(self.norm(state))
-        return logits
+        embedded = self.embed(tokens)
+        return self.classify(self.advance(embedded, embedded, recurrences, mask))
 
 
 class RecurrentBlock(nn.Module):

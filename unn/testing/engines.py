@@ -8,9 +8,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..engine import QUERIES, CanInfer, CanLearn, CanSample, Engine, SamplingOptions, build_model
+from ..engine import (
+    QUERIES,
+    CanInfer,
+    CanLearn,
+    CanSample,
+    CanSolve,
+    Engine,
+    SamplingOptions,
+    SolvingOptions,
+    build_model,
+)
 from ..errors import UnnError
 from ..factor_graph import FactorGraph
+from ..solver.solve import solve
 
 _COUNT = 4
 
@@ -105,6 +116,20 @@ class EngineContract(ABC):
         first, second = self._answers(model, examples), self._answers(model, examples)
         assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
+    def test_what_is_called_solved_meets_all_constraints_and_the_evidence(self) -> None:
+        model, examples = self._model()
+        if not isinstance(model, CanSolve):
+            return
+        given = {name: examples[name][:_COUNT] for name in self.given()}
+        solutions = solve(model, given, options=SolvingOptions(tries=2))
+        for k, outcome in enumerate(solutions.outcomes):
+            if outcome == "solved":
+                answers = solutions.answers[k]
+                for constraint in self.graph().constraints:
+                    assert not bool(constraint.violations_of(answers).any()), f"{constraint.name} is violated"
+                for name, x in given.items():
+                    assert torch.equal(answers[name], x[k].expand_as(answers[name]))
+
     def test_a_trace_is_called_or_refused(self) -> None:
         model, examples = self._model()
         if not isinstance(model, CanSample):
@@ -147,4 +172,6 @@ class EngineContract(ABC):
             answers.append(model.infer_values(given, count, {}))
         if isinstance(model, CanSample):
             answers.append(model.sample_with(given, count, SamplingOptions(seed=0), {}).values)
+        if isinstance(model, CanSolve):
+            answers.append(solve(model, given, options=SolvingOptions(tries=1)).values)
         return answers

@@ -1,0 +1,131 @@
+"""The recurrent transformer agrees with the published one, and loads its weights by name."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.sudoku_graph import declare_sudoku
+
+import unn
+from unn.errors import DataError
+from unn.recurrent.network import RecurrentTransformer, load_published
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "recurrent"
+DATA = Path(os.environ.get("UNN_DATA", "")) / "csp" / "shortest_path_4x4.npz"
+
+
+def golden(name):
+    with np.load(GOLDEN / f"{name}.npz") as content:
+        return {key: torch.from_numpy(content[key]) for key in content.files}
+
+
+def published(dtype):
+    values = golden("rt_sudoku_L1R2H4")
+    network = RecurrentTransformer(10, 81, 9).to(dtype).eval()
+    weights = {name.removeprefix("param/"): x for name, x in values.items() if name.startswith("param/")}
+    load_published(network, weights)
+    return network, weights, values
+
+
+def test_there_are_as_many_parameters_as_in_the_paper():
+    assert sum(p.numel() for p in RecurrentTransformer(10, 81, 9).parameters()) == 211_328
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+@torch.no_grad()
+def test_states_outputs_and_attention_are_those_of_the_published_code(dtype, tolerance):
+    network, _, values = published(dtype)
+    embedded = state = network.embed(values["tokens"].long())
+    for recurrence in (1, 2):
+        state, (output,) = network.recur(embedded, state, with_attention=True)
+        for actual, name in (
+            (output.logits, f"logits_r{recurrence}"),
+            (state, f"hidden_r{recurrence}"),
+            (output.attention[0], f"att_logits_r{recurrence}_b0"),
+        ):
+            torch.testing.assert_close(actual.double(), values[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("recurrences", [32, 64])
+@torch.no_grad()
+def test_many_recurrences_agree_with_the_published_code(recurrences):
+    network, _, values = published(torch.float64)
+    logits = network(values["tokens"].long(), recurrences)
+    torch.testing.assert_close(logits, values[f"logits_T{recurrences}"], rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_the_losses_of_attention_are_those_of_the_published_code():
+    network, _, values = published(torch.float64)
+    neighbours = torch.from_numpy(declare_sudoku(3, 3).adjacency().matrix.toarray()).double()
+    embedded = state = network.embed(values["tokens"].long())
+    for recurrence in range(2):
+        state, (output,) = network.recur(embedded, state, with_attention=True)
+        loss = unn.attention_loss(output.attention.softmax(-1), neighbours, reduction="mean").mean()
+        assert float(loss) == pytest.approx(float(values["att_c1"][recurrence]), abs=1e-9)
+
+
+@torch.no_grad()
+def test_an_injected_input_changes_every_recurrence_but_the_embedding():
+    torch.manual_seed(0)
+    network = RecurrentTransformer(4, 5, 3, width=8, dropout=0.0, inject=True).eval()
+    embedded = network.embed(torch.arange(4).expand(2, 4)[:, [0, 1, 2, 3, 0]])
+    network.inject = False
+    plain = network.advance(embedded, 2 * embedded, 1)
+    network.inject = True
+    torch.testing.assert_close(network.advance(embedded, embedded, 1), plain)
+
+
+def test_published_weights_that_do_not_fit_are_named():
+    network, weights, _ = published(torch.float32)
+    without = {name: x for name, x in weights.items() if name != "blocks.0.attn.key.bias"}
+    with pytest.raises(DataError, match=r"blocks\.0\.attn\.key\.bias.*missing"):
+        load_published(network, without)
+    with pytest.raises(DataError, match="'extra'"):
+        load_published(network, {**weights, "extra": torch.zeros(1)})
+    with pytest.raises(DataError, match=r"position has shape \(80, 128\)"):
+        load_published(network, {**weights, "pos_emb": weights["pos_emb"][:, :80]})
+
+
+@torch.no_grad()
+def shortest_path_logits(kept, endpoints):
+    """Logits of the edges of 4x4 grids by the released weights; tokens are nodes, then edges."""
+    network = RecurrentTransformer(4, 40, 2).eval()
+    load_published(network, golden("sp4_authors_ckpt_base"))
+    nodes = torch.zeros(len(kept), 16, dtype=torch.long).scatter_(1, endpoints, 1)
+    return network(torch.cat([nodes, kept + 2], 1), 32)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="no shortest paths under $UNN_DATA")
+def test_the_released_weights_reach_the_published_figures_of_shortest_paths():
+    data, expected = np.load(DATA), golden("sp4_authors_eval")
+    test = data["test_idx"]
+    kept = torch.from_numpy(data["edge_kept"][test]).long()
+    endpoints = torch.from_numpy(data["endpoints"][test]).long()
+    logits = shortest_path_logits(kept, endpoints)
+    torch.testing.assert_close(logits[:8].double(), expected["base_logits_first8_T32"], rtol=1e-3, atol=1e-3)
+    chosen = logits[:, 16:].argmax(-1)
+    edges = data["edges"].tolist()
+    paths = sum(is_path(c.nonzero()[:, 0].tolist(), edges, *e) for c, e in zip(chosen, endpoints.tolist()))
+    possible = (chosen <= kept).all(1).sum()
+    first = data["path_offsets"]
+    shortest = sum(
+        any((c.numpy() == path).all() for path in data["path_edges"][first[k] : first[k + 1]])
+        for c, k in zip(chosen, test, strict=True)
+    )
+    figures = [round(100 * int(x) / len(test), 2) for x in (paths, possible, shortest)]
+    assert figures == [84.47, 100.0, 83.54]
+
+
+def is_path(chosen, edges, start, end):
+    """Whether edges are one simple path between two nodes."""
+    left, here = set(chosen), start
+    while True:
+        onward = [k for k in left if here in edges[k]]
+        if len(onward) != 1:
+            return here == end and not left
+        left.remove(onward[0])
+        here = sum(edges[onward[0]]) - here
