@@ -61,6 +61,7 @@ class Engine(ABC):
         needs_all_values: whether training needs values of all variables. Variables without examples are then
             contracted: the neighbours of a latent variable become neighbours of one another.
         one_size: whether a model has weights for one size of the graph only.
+        trains: whether a model needs training before it answers.
     """
 
     name: ClassVar[str]
@@ -69,6 +70,7 @@ class Engine(ABC):
     answers: ClassVar[tuple[str, ...]]
     needs_all_values: ClassVar[bool] = True
     one_size: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
 
     @abstractmethod
     def refusal(self, graph: Declaration) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
+from unn.graph.groups import CountGroups
 from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_letters_of, product_relations
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
@@ -126,6 +129,19 @@ class Different(Constraint):
         if self._kind == "bit" and not self._features:
             return [EqualBits(one, other, weight=weight, log_weight=log_weight, name=self.name)]
         return [LossEnergy(self, weight, log_weight, name=self.name)]
+
+    def groups(self, shapes: Shapes) -> list[CountGroups]:
+        """At most one for each pair of nodes and category, where values are one-hot over one axis; else
+        none."""
+        one, other = self.references
+        if self._kind != "simplex" or self._features != set(self._simplex) or one.array != other.array:
+            return []
+        name = one.array.name
+        axes = shapes[name]
+        left, right = self._sides({name: torch.arange(math.prod(axes)).view(1, *axes)})
+        entries = torch.stack([left[0].flatten(), right[0].flatten()], 1)
+        # a node never differs from itself: such a pair excludes every category
+        return [CountGroups(name, entries.numpy(), 0, 1)]
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)

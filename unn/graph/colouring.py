@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import coo_array, sparray
 
 from .arrays import Variable
 from .factor import Factor
@@ -40,8 +41,22 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
     if (pairs[:, 0] == pairs[:, 1]).any():
         return None
     count = int(np.prod(shape, dtype=np.int64))
-    both = np.concatenate([pairs, pairs[:, ::-1]])
+    colours = greedy_colours(coo_array((np.ones(len(pairs)), pairs.T), shape=(count, count)))
+    return [(colours == colour).reshape(shape) for colour in range(int(colours.max()) + 1)]
+
+
+def greedy_colours(adjacency: sparray) -> np.ndarray:
+    """Colour of each node, different from those of its neighbours: the first free one, in node order.
+
+    Args:
+        adjacency: edges in either or both directions; the diagonal is ignored, shape ``(nodes, nodes)``.
+    """
+    matrix = coo_array(adjacency)
+    rows, columns = matrix.coords
+    between = rows != columns
+    both = np.concatenate([np.stack([rows, columns], 1)[between], np.stack([columns, rows], 1)[between]])
     both = both[np.argsort(both[:, 0], kind="stable")]
+    count = matrix.shape[0]
     starts = np.searchsorted(both[:, 0], np.arange(count + 1))
     colours = np.full(count, -1)
     for node in range(count):
@@ -49,4 +64,4 @@ def colour_classes(variable: Variable, factors: Sequence[Factor], shapes: Shapes
         free = np.ones(taken.size + 1, dtype=bool)
         free[taken[(taken >= 0) & (taken <= taken.size)]] = False
         colours[node] = int(np.argmax(free))
-    return [(colours == colour).reshape(shape) for colour in range(int(colours.max()) + 1)]
+    return colours

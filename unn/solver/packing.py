@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..ops.sparse import from_pointer
 from .layout import Layout
 from .propagation import Known
 
@@ -105,10 +105,10 @@ def pack(layout: Layout, known: Known, dtype: torch.dtype = torch.float32) -> Pa
         node,
         pair_candidate,
         pair_group,
-        _sums(group_pointer, pair_candidate[by_group], (len(group), len(row)), dtype),
-        _sums(candidate_pointer, pair_group, (len(row), len(group)), dtype),
-        _sums(group_pointer, by_group, (len(group), pairs), dtype),
-        _sums(candidate_pointer, torch.arange(pairs), (len(row), pairs), dtype),
+        from_pointer(group_pointer, pair_candidate[by_group], (len(group), len(row)), dtype),
+        from_pointer(candidate_pointer, pair_group, (len(row), len(group)), dtype),
+        from_pointer(group_pointer, by_group, (len(group), pairs), dtype),
+        from_pointer(candidate_pointer, torch.arange(pairs), (len(row), pairs), dtype),
     )
 
 
@@ -123,15 +123,6 @@ def _pointer(sorted_or_not: Tensor, count: int) -> Tensor:
     pointer = torch.zeros(count + 1, dtype=torch.long)
     pointer[1:] = torch.bincount(sorted_or_not, minlength=count).cumsum(0)
     return pointer
-
-
-def _sums(pointer: Tensor, columns: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    with warnings.catch_warnings():
-        # products of this matrix are all that is needed of the sparse layout
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return torch.sparse_csr_tensor(
-            pointer, columns, torch.ones(len(columns), dtype=dtype), shape, check_invariants=False
-        )
 
 
 class _GroupSums(torch.autograd.Function):

@@ -1,0 +1,155 @@
+"""Sampled block descent on the violations of the counting constraints of a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..cache import BoundedCache
+from ..engine import Attempt, CanLearn, CanSolve
+from ..graph.declaration import Declaration
+from ..networks.tokens import Given
+from ..ops.sparse import sums
+from ..solver.layout import Layout
+from ..solver.propagation import Known, evidence, propagate
+from .blocks import Block, Counts, blocks_of, counts_of
+from .options import SearchOptions
+
+_SWEEPS = 10
+"""Sweeps between two answers of a try."""
+
+
+class Search(nn.Module, CanLearn, CanSolve):
+    """Chains that update blocks of nodes by the number of violations of the constraints.
+
+    Nodes in a block share no group, so their values given the others are independent, and a block is updated
+    exactly: at temperature T a value has probability proportional to exp(-violations / T). Focused sweeps
+    update only the nodes in violated groups (Seitz, Alava and Orponen, 2005), annealed ones all nodes.
+
+    Args:
+        graph: declaration with categorical or binary variables and counting constraints.
+        options: mode, sweeps, chains and temperatures.
+    """
+
+    def __init__(self, graph: Declaration, options: SearchOptions) -> None:
+        super().__init__()
+        self.graph, self.options = graph, options
+        self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[Block]]]
+        self._parts = BoundedCache(64)
+
+    def attempt(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        steps: int | None,
+        generator: torch.Generator,
+    ) -> Attempt:
+        """Start from random values.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph.
+        """
+        layout, counts, blocks = self._parts.get_or_make(
+            tuple(sorted(sizes.items())), lambda: _parts(self.graph, sizes)
+        )
+        rows, nodes = layout.frame.observation(given, count)
+        known, _ = propagate(layout, evidence(layout, rows, nodes))
+        return _Attempt(layout, counts, blocks, known, self.options, steps, generator)
+
+
+def _parts(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Layout, Counts, list[Block]]:
+    layout = Layout(graph, sizes)
+    counts = counts_of(layout)
+    return layout, counts, blocks_of(layout, counts)
+
+
+class _Attempt(Attempt):
+    def __init__(
+        self,
+        layout: Layout,
+        counts: Counts,
+        blocks: list[Block],
+        known: Known,
+        options: SearchOptions,
+        steps: int | None,
+        generator: torch.Generator,
+    ) -> None:
+        self.layout, self.counts, self.blocks = layout, counts, blocks
+        self.options, self.generator = options, generator
+        self.depth = steps or options.depth
+        self.sweep = 0
+        # chains of an instance are adjacent columns
+        self.false = known.false.repeat_interleave(options.chains, 0).T.contiguous()
+        self.true = known.true.repeat_interleave(options.chains, 0).T.contiguous()
+        self.values = torch.zeros(self.false.shape)
+        for block in blocks:
+            self._set(block, self._sample(block, torch.zeros(block.candidates.numel(), self.columns), 1.0))
+        shape = (len(counts.lower), layout.candidates)
+        self.totals = sums(counts.group, counts.candidate, shape) @ self.values
+
+    @property
+    def columns(self) -> int:
+        return self.false.shape[1]
+
+    @torch.no_grad()
+    def advance(self) -> dict[str, Tensor] | None:
+        if self.sweep >= self.depth:
+            return None
+        for _ in range(min(_SWEEPS, self.depth - self.sweep)):
+            temperature = self._temperature()
+            for block in self.blocks:
+                self._update(block, temperature)
+            self.sweep += 1
+        cost = self.counts.cost(self.totals).sum(0).view(-1, self.options.chains)
+        best = cost.argmin(1) + torch.arange(len(cost)) * self.options.chains
+        return self.layout.frame.unflatten(self.values[:, best].T)
+
+    def keep(self, rows: Tensor) -> None:
+        chains = self.options.chains
+        columns = (rows[:, None] * chains + torch.arange(chains)).flatten()
+        self.false, self.true = self.false[:, columns], self.true[:, columns]
+        self.values, self.totals = self.values[:, columns], self.totals[:, columns]
+
+    def _temperature(self) -> float:
+        options = self.options
+        if options.mode == "descent":
+            return 0.0
+        share = self.sweep / max(1, self.depth - 1)
+        return float(options.hottest * (options.coldest / options.hottest) ** share)
+
+    def _update(self, block: Block, temperature: float) -> None:
+        """Sample the values of a block given all others, in place."""
+        entries = block.candidates.flatten()
+        old = self.values[entries]
+        totals = self.totals[block.groups]
+        without = totals - block.to_groups @ old
+        rise = block.counts.cost(without + 1) - block.counts.cost(without)
+        new = self._sample(block, block.to_candidates @ rise, temperature)
+        if self.options.mode == "focused":
+            violated = (block.counts.cost(totals) > 0).to(old)
+            focus = (block.to_candidates @ violated).view(*block.candidates.shape, -1).sum(1) > 0
+            new = torch.where(focus[:, None], new.view(*block.candidates.shape, -1), old.view_as(new))
+        self._set(block, new)
+        self.totals[block.groups] = without + block.to_groups @ self.values[entries]
+
+    def _sample(self, block: Block, violations: Tensor, temperature: float) -> Tensor:
+        """One-hot values of the nodes, shape ``(nodes, values, chains)``."""
+        shape = (*block.candidates.shape, self.columns)
+        noise = torch.rand(shape, generator=self.generator)
+        if temperature:
+            # the Gumbel-max trick
+            scores = -violations.view(shape) / temperature - (-(noise + 1e-20).log() + 1e-20).log()
+        else:
+            # ties are broken at random
+            scores = -violations.view(shape) + 0.5 * noise
+        entries = block.candidates.flatten()
+        scores = scores.masked_fill(self.false[entries].view(shape), -torch.inf)
+        scores = scores.masked_fill(self.true[entries].view(shape), torch.inf)
+        best = scores.argmax(1, keepdim=True)
+        return torch.zeros(shape).scatter_(1, best, 1)
+
+    def _set(self, block: Block, values: Tensor) -> None:
+        self.values[block.candidates.flatten()] = values.flatten(0, 1)

@@ -1,0 +1,48 @@
+"""Options of the engine ``search``; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import DeclarationError
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of the engine ``search``.
+
+    Attributes:
+        mode: Moves of a sweep: sampled updates of the nodes in violated groups alone (focused), sampled
+            updates of all nodes at falling temperature (annealed), or the best value of each node (descent).
+        depth: Number of sweeps of a try.
+        chains: Number of chains of each instance, side by side.
+        hottest: Temperature of the first sweep, in violations.
+        coldest: Temperature of the last sweep; equal to the hottest one for a constant temperature.
+    """
+
+    mode: Literal["focused", "annealed", "descent"] = "focused"
+    depth: int = 1000
+    chains: int = 16
+    hottest: float = 0.4
+    coldest: float = 0.4
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "depth": (self.depth, 1, 10**9),
+            "chains": (self.chains, 1, 10**6),
+            "hottest": (self.hottest, 1e-6, 1e6),
+            "coldest": (self.coldest, 1e-6, 1e6),
+        }
+        check_ranges(where, ranges)
+        if self.coldest > self.hottest:
+            raise DeclarationError(
+                f"{where}: the temperature falls from the hottest to the coldest, got {self.hottest} and "
+                f"{self.coldest}."
+            )
