@@ -249,6 +249,30 @@ class SudokuProblem(DeclaredProblem, TakesData):
         cells = torch.tensor(puzzles[0]).view(1, n, n)
         return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}
 
+    def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
+        """The run with blocks of the shape of the puzzles, by their number of cells; weights are the same."""
+        config = run.config
+        n = config.block_rows * config.block_columns
+        sizes = {size for text in texts for size in _sizes(text, n)}
+        if not sizes or sizes == {n}:
+            return run
+        if len(sizes) > 1:
+            raise DataError(
+                f"the puzzles have {' and '.join(map(str, sorted(sizes)))} digits; give one size."
+            )
+        (size,) = sizes
+        rows = max(k for k in range(1, int(size**0.5) + 1) if size % k == 0)
+        engine = self.engine_of(config)
+        if engine.one_size:
+            raise DataError(
+                f"{run.folder}: engine {engine.name!r} has weights for {n} x {n} cells, and the puzzles have "
+                f"{size} x {size}."
+            )
+        config = replace(config, block_rows=rows, block_columns=size // rows)
+        network = self.network(config, run.facts)
+        network.load_state_dict(run.network.state_dict())
+        return replace(run, config=config, network=network.eval())
+
     def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
         """Read the puzzles of some files, or one from its cells in a line."""
         import torch
@@ -287,14 +311,48 @@ _SIGNS = "0123456789._?xX*"
 """Digits and signs of empty cells of a puzzle in a line."""
 
 
+def _sizes(text: str, usual: int) -> set[int]:
+    """Number of digits of the puzzles of a file, from its first line; that of the run if it is possible."""
+    content = text
+    if not all(sign in _SIGNS for sign in text):
+        content = _content(text, "unn solve")
+    lines = [line.split(",")[0] for line in content.splitlines() if line.strip() and line[0] != "#"]
+    if not lines:
+        return set()
+    words = lines[0].replace("|", " ").split()
+    signs = words if len(words) > 1 and any(len(word) > 1 for word in words) else list("".join(words))
+    cells = len([sign for sign in signs if not set(sign) <= set("+-=")])
+    if not cells:
+        return set()
+    if cells == usual or cells == usual**2:
+        return {usual}
+    return {int(cells**0.5)} if int(cells**0.5) ** 2 == cells and len(lines) != cells else {cells}
+
+
+def _content(text: str, option: str) -> str:
+    """Contents of a file of puzzles.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    import gzip
+
+    path = Path(text)
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{option} {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
+
+
 def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
     """Read the puzzles of a file, or one from its cells in a line.
 
     Raises:
         DataError: if there is no such file, or for malformed puzzles, with line, column and reason.
     """
-    import gzip
-
     from .files import read_puzzles
 
     n = config.block_rows * config.block_columns
@@ -311,11 +369,4 @@ def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
             f"{option} {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} "
             f"and . or 0 for an empty cell. There is no file of that name either."
         )
-    try:
-        content = path.read_bytes()
-        decoded = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{option} {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None
-    return read_puzzles(decoded, config.block_rows, config.block_columns, str(path))
+    return read_puzzles(_content(text, option), config.block_rows, config.block_columns, str(path))

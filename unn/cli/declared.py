@@ -247,6 +247,14 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
         return given, sizes, max(lengths, default=1)
 
+    def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
+        """The run with the graph of the instances to solve, such as another size; by default unchanged.
+
+        Raises:
+            UnnError: if the weights do not serve this graph, or a file cannot be read.
+        """
+        return run
+
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """One answer, values by variable of shape ``(*axes)``, as JSON; by default categories as their
         numbers."""
@@ -520,7 +528,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             sampling = getattr(run.network, "sampling", SamplingOptions())
             return sampling.steps if isinstance(sampling, SamplingOptions) else None
         if isinstance(run.network, CanSolve):
-            return int(getattr(run.config.model, "depth", 0)) or None
+            return int(getattr(run.config.model, "solving_steps", 0)) or None
         return self.iterations(run)
 
     def sample(self, run: Trained, request: Sample) -> Answer:
@@ -581,6 +589,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         from ..draw import save_figure
         from ..solver.solve import solve
 
+        run = self.run_for(run, request.instances)
         network = run.network
         if not isinstance(network, CanSolve):
             raise UnnError(self._refusal(run, "does not solve", CanSolve))

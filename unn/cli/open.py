@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engine import load_engine
 from ..errors import DataError, UnnError
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
@@ -58,6 +59,8 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
     folder = Path(folder)
     if not folder.exists() and str(folder) in problem_names():
         folder = load_problem(str(folder)).pretrained(engine) or folder
+        if not folder.exists() and engine:
+            return _untrained(str(folder), engine)
     problem, config, run = open_problem(folder)
     import torch
 
@@ -70,6 +73,23 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
     else:
         _load_checkpoint(run, network, config.training)
     return problem, Trained(folder, config, run.facts, network.eval())
+
+
+def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:
+    """A problem with the default options of an engine that needs no training.
+
+    Raises:
+        UnnError: if the engine needs training, or does not serve the problem.
+    """
+    if load_engine(engine).trains:
+        raise UnnError(
+            f"problem {name!r} comes without trained weights of engine {engine!r}; train some with unn train "
+            f"{name} --engine {engine}."
+        )
+    problem = load_problem(name)
+    config: Any = problem.config_for(engine)()
+    problem.check(config)
+    return problem, Trained(Path(name), config, {}, problem.network(config, {}).eval())
 
 
 def earlier_trainings(run: Run, training: TrainingConfig) -> list[TrainingConfig]:

@@ -175,7 +175,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         """
         self._check_sizes(sizes)
         rows, nodes = self.layout.frame.observation(given, count)
-        return _Attempt(self, rows, nodes, steps or self.options.depth, generator)
+        return _Attempt(self, rows, nodes, steps or self.options.solving_steps, generator)
 
 
 class _Attempt(Attempt):

@@ -18,7 +18,7 @@ class RecurrentOptions:
         blocks: Number of different attention blocks.
         heads: Number of attention heads.
         recurrences: Number of times that the blocks are applied in training.
-        depth: Number of times that they are applied in a try.
+        solving_steps: Number of times that they are applied in a try.
         dropout: Dropout probability.
         inject: Add the embedding of the input again before each recurrence.
         detach: Number of recurrences after which gradients of the state stop; 0 for never.
@@ -31,7 +31,7 @@ class RecurrentOptions:
     blocks: int = 1
     heads: int = 4
     recurrences: int = 32
-    depth: int = 64
+    solving_steps: int = 64
     dropout: float = 0.1
     inject: bool = False
     detach: int = 0
@@ -50,7 +50,7 @@ class RecurrentOptions:
             "blocks": (self.blocks, 1, 1000),
             "heads": (self.heads, 1, 1024),
             "recurrences": (self.recurrences, 1, 10_000),
-            "depth": (self.depth, 1, 10**6),
+            "solving_steps": (self.solving_steps, 1, 10**6),
             "dropout": (self.dropout, 0, 0.99),
             "detach": (self.detach, 0, 10_000),
             "constraint_weight": (self.constraint_weight, 0, 1e6),

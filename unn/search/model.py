@@ -79,7 +79,7 @@ class _Attempt(Attempt):
     ) -> None:
         self.layout, self.counts, self.blocks = layout, counts, blocks
         self.options, self.generator = options, generator
-        self.depth = steps or options.depth
+        self.depth = steps or options.solving_steps
         self.sweep = 0
         # chains of an instance are adjacent columns
         self.false = known.false.repeat_interleave(options.chains, 0).T.contiguous()

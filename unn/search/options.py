@@ -16,14 +16,14 @@ class SearchOptions:
     Attributes:
         mode: Moves of a sweep: sampled updates of the nodes in violated groups alone (focused), sampled
             updates of all nodes at falling temperature (annealed), or the best value of each node (descent).
-        depth: Number of sweeps of a try.
+        solving_steps: Number of sweeps of a try.
         chains: Number of chains of each instance, side by side.
         hottest: Temperature of the first sweep, in violations.
         coldest: Temperature of the last sweep; equal to the hottest one for a constant temperature.
     """
 
     mode: Literal["focused", "annealed", "descent"] = "focused"
-    depth: int = 1000
+    solving_steps: int = 1000
     chains: int = 16
     hottest: float = 0.4
     coldest: float = 0.4
@@ -35,7 +35,7 @@ class SearchOptions:
             DeclarationError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
-            "depth": (self.depth, 1, 10**9),
+            "solving_steps": (self.solving_steps, 1, 10**9),
             "chains": (self.chains, 1, 10**6),
             "hottest": (self.hottest, 1e-6, 1e6),
             "coldest": (self.coldest, 1e-6, 1e6),

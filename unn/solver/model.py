@@ -75,8 +75,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
 
         In training, examples enter the pool when others leave: those that are solved, and those that are not
-        after ``depth`` steps. Examples that the evidence alone solves do not enter. In evaluation mode the
-        states of the examples themselves begin at random.
+        after ``solving_steps`` steps. Examples that the evidence alone solves do not enter. In evaluation
+        mode the states of the examples themselves begin at random.
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``.
@@ -106,7 +106,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
             pool.age += self.options.truncation
             solved = self._solved(layout, pool, packed, scores)
             leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
-            leaves = (pool.age >= self.options.depth) | (solved & leaves)
+            leaves = (pool.age >= self.options.solving_steps) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
             places = leaves.nonzero()[:, 0]
             pool.replace(places, *source.take(len(places)))
@@ -150,7 +150,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """
         layout = self.layout(sizes)
         rows, nodes = layout.frame.observation(given, count)
-        return _Attempt(self, layout, self.known(layout, rows, nodes), steps or self.options.depth, generator)
+        return _Attempt(
+            self, layout, self.known(layout, rows, nodes), steps or self.options.solving_steps, generator
+        )
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pool and their states."""

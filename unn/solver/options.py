@@ -15,7 +15,7 @@ class SolverOptions:
 
     Attributes:
         width: Numbers in the state of each candidate.
-        depth: Steps of a try; in training, the age at which an unsolved example leaves.
+        solving_steps: Steps of a try; in training, the age at which an unsolved example leaves.
         truncation: Steps between updates of the weights, through which gradients are propagated.
         pool: Number of examples whose states persist between updates.
         leave: Probability that an example leaves the pool at an update after it is solved. Below 1, the
@@ -26,7 +26,7 @@ class SolverOptions:
     """
 
     width: int = 32
-    depth: int = 64
+    solving_steps: int = 64
     truncation: int = 8
     pool: int = 32
     leave: float = 0.5
@@ -41,7 +41,7 @@ class SolverOptions:
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "width": (self.width, 2, 4096),
-            "depth": (self.depth, 1, 10**6),
+            "solving_steps": (self.solving_steps, 1, 10**6),
             "truncation": (self.truncation, 1, 10_000),
             "pool": (self.pool, 1, 10**6),
         }

@@ -16,7 +16,7 @@ from unn.solver.layout import Family, Layout
 
 from .test_network import GOLDEN
 
-SMALL = RecurrentOptions(width=16, heads=2, recurrences=3, depth=8, dropout=0.0)
+SMALL = RecurrentOptions(width=16, heads=2, recurrences=3, solving_steps=8, dropout=0.0)
 
 
 def golden_model(**weights):
@@ -114,7 +114,7 @@ def test_training_solves_small_puzzles_and_answers_are_verified():
         names = torch.rand(count, 4, generator=generator).argsort(1)
         return {"X": torch.eye(4)[names[:, base]]}
 
-    model = RecurrentModel(graph, RecurrentOptions(width=48, recurrences=4, depth=8, dropout=0.0), {})
+    model = RecurrentModel(graph, RecurrentOptions(width=48, recurrences=4, solving_steps=8, dropout=0.0), {})
     result = unn.fit(
         model,
         draw,
