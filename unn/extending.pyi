@@ -77,11 +77,13 @@ from .graph.sizes import LetterSizes as LetterSizes
 from .graph.sizes import SizeRule as SizeRule
 from .graph.views import checked_views as checked_views
 from .networks.tokens import Frames as Frames
+from .recurrent.options import RecurrentOptions as RecurrentOptions
 from .regularizers import AlongAxis as AlongAxis
 from .regularizers import Elementwise as Elementwise
 from .regularizers import LogPartition as LogPartition
 from .regularizers import Regularizer as Regularizer
 from .regularizers import Simplex as Simplex
+from .search.options import SearchOptions as SearchOptions
 from .solver.options import SolverOptions as SolverOptions
 from .solver.solve import Solutions as Solutions
 from .training.options import TrainingConfig as TrainingConfig

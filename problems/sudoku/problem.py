@@ -251,8 +251,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
     def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
         """The run with blocks of the shape of the puzzles, by their number of cells; weights are the same."""
-        config = run.config
-        n = config.block_rows * config.block_columns
+        n = run.config.block_rows * run.config.block_columns
         sizes = {size for text in texts for size in _sizes(text, n)}
         if not sizes or sizes == {n}:
             return run
@@ -262,16 +261,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
             )
         (size,) = sizes
         rows = max(k for k in range(1, int(size**0.5) + 1) if size % k == 0)
-        engine = self.engine_of(config)
-        if engine.one_size:
-            raise DataError(
-                f"{run.folder}: engine {engine.name!r} has weights for {n} x {n} cells, and the puzzles have "
-                f"{size} x {size}."
-            )
-        config = replace(config, block_rows=rows, block_columns=size // rows)
-        network = self.network(config, run.facts)
-        network.load_state_dict(run.network.state_dict())
-        return replace(run, config=config, network=network.eval())
+        return self.with_options(run, {"block_rows": rows, "block_columns": size // rows})
 
     def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
         """Read the puzzles of some files, or one from its cells in a line."""

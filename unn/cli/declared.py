@@ -24,6 +24,7 @@ from ..engine import (
 from ..errors import DeclarationError, UnnError, unknown
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
+from .options import read_options
 from .problem import HasBaselines, Problem, Sampleable, Solvable, Trained
 from .sample import Sample
 from .solve import Solve
@@ -246,6 +247,33 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         given, sizes = self.read_given(run, texts)
         lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
         return given, sizes, max(lengths, default=1)
+
+    def with_options(self, run: Trained, options: Mapping[str, Any]) -> Trained:
+        """A run with other options of the problem, and the same weights.
+
+        Args:
+            run: the trained run.
+            options: values by the name of the option.
+
+        Raises:
+            UnnError: for an unknown option, a value out of range, or a graph that the weights do not serve.
+        """
+        known = {option.name for option in fields(self.config)}
+        for name in options:
+            if name not in known:
+                raise UnnError(f"problem {self.name!r}: {unknown('option', name, known)}")
+        config = replace(run.config, **options)
+        self.check(config)
+        network = self.network(config, run.facts)
+        weights = {name: tuple(x.shape) for name, x in run.network.state_dict().items()}
+        needed = {name: tuple(x.shape) for name, x in network.state_dict().items()}
+        if weights != needed:
+            raise UnnError(
+                f"{run.folder}: the weights of engine {config.engine!r} do not serve the graph with "
+                f"{', '.join(f'{name}={value}' for name, value in options.items())}."
+            )
+        network.load_state_dict(run.network.state_dict())
+        return replace(run, config=config, network=network.eval())
 
     def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
         """The run with the graph of the instances to solve, such as another size; by default unchanged.
@@ -589,6 +617,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         from ..draw import save_figure
         from ..solver.solve import solve
 
+        if request.options:
+            run = self.with_options(run, read_options(self.config, request.options))
         run = self.run_for(run, request.instances)
         network = run.network
         if not isinstance(network, CanSolve):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from ..engine import SamplingOptions as SamplingOptions
-from ..errors import UnnError
+from ..errors import UnnError, unknown
 
 Json = Annotated[bool, arg(help="Print JSON instead of text.")]
 Quiet = Annotated[bool, arg(help="Show no progress bar.")]
@@ -44,3 +45,35 @@ def require_number(option: str, value: int, most: int = 10**6) -> None:
     """
     if not 1 <= value <= most:
         raise UnnError(f"--{option} must lie between 1 and {most}, got {value}.")
+
+
+def read_options(config: type, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Read options given as ``NAME=VALUE``, of the types of their defaults.
+
+    Args:
+        config: dataclass of the options.
+        texts: the arguments.
+
+    Raises:
+        UnnError: for an argument of another form, an unknown option, or a value of another type.
+    """
+    defaults = {option.name: option.default for option in fields(config)}
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not separator:
+            raise UnnError(f"--options {text}: write NAME=VALUE.")
+        if name not in defaults:
+            raise UnnError(f"--options {text}: " + unknown("option", name, defaults))
+        kind: Any = type(defaults[name])
+        if kind is bool:
+            values[name] = {"true": True, "false": False}.get(value.lower(), value)
+        else:
+            try:
+                values[name] = kind(value)
+            except ValueError:
+                values[name] = value
+        if type(values[name]) is not kind:
+            raise UnnError(f"--options {text}: {name} is of type {kind.__name__}, got {value!r}.")
+    return values

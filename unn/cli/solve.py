@@ -27,6 +27,8 @@ class Solve(Verb):
     """What the problem reads, such as files of puzzles."""
     engine: str = "solver"
     """Engine of the pretrained run, where a problem is named."""
+    options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [...]")] = ()
+    """Options of the problem that differ from those of the run, such as colours=5."""
     solving: SolvingOptions = SolvingOptions()
     draw: Path | None = None
     """File for a picture of the first answers."""

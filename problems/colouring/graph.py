@@ -1,0 +1,87 @@
+"""Graph colouring: the declaration, random graphs and files of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+import unn
+from factors import Different
+from unn.errors import DataError
+
+Edge = tuple[int, int]
+
+
+def declare(nodes: int, edges: Sequence[Edge], colours: int) -> unn.FactorGraph:
+    """One colour for each node; the ends of each edge have different colours.
+
+    Args:
+        nodes: number of nodes.
+        edges: pairs of nodes, numbered from 0; at least one.
+        colours: number of colours.
+    """
+    g = unn.FactorGraph("colouring", node=nodes, colour=colours, edge=len(edges))
+    g.index("one", "edge", [a for a, _ in edges], into="node")
+    g.index("other", "edge", [b for _, b in edges], into="node")
+    X = g.variable("X", "node | colour", unn.Entropy())
+    g.factor(Different(X["one[e] c"], X["other[e] c"], name="edges"))
+    return g
+
+
+def random_edges(nodes: int, degree: float, generator: torch.Generator) -> list[Edge]:
+    """Distinct edges drawn uniformly, as many as give an average degree.
+
+    Args:
+        nodes: number of nodes, at least 2.
+        degree: average number of neighbours of a node.
+        generator: random number generator.
+    """
+    most = nodes * (nodes - 1) // 2
+    count = max(1, min(most, round(degree * nodes / 2)))
+    edges: set[Edge] = set()
+    while len(edges) < count:
+        pairs = torch.randint(nodes, (count - len(edges), 2), generator=generator).tolist()
+        edges |= {(min(a, b), max(a, b)) for a, b in pairs if a != b}
+    return sorted(edges)
+
+
+def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
+    """Number of nodes and edges of a graph.
+
+    Either the DIMACS format (``p edge NODES EDGES``, then ``e A B`` with nodes from 1, comments ``c``), or
+    two nodes per line, numbered from 0.
+
+    Args:
+        text: contents of the file.
+        source: name of the file, for messages.
+
+    Raises:
+        DataError: for a malformed line, a loop or a node out of range, with the number of the line, and for a
+            graph without edges.
+    """
+    nodes: int | None = None
+    edges: dict[Edge, None] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{source}, line {number}"
+        words = line.split()
+        if not words or words[0] in ("c", "#"):
+            continue
+        if words[0] == "p":
+            if len(words) != 4 or not words[2].isdecimal() or not int(words[2]):
+                raise DataError(f"{where}: expected p edge NODES EDGES, got {line.strip()!r}.")
+            nodes = int(words[2])
+            continue
+        first = 1 if words[0] == "e" else 0
+        ends = words[first:]
+        if len(ends) != 2 or not all(end.isascii() and end.isdecimal() and len(end) < 10 for end in ends):
+            raise DataError(f"{where}: expected the two nodes of an edge, got {line.strip()!r}.")
+        a, b = (int(end) - first for end in ends)
+        if a == b:
+            raise DataError(f"{where}: node {ends[0]} is joined to itself, so it has no colour.")
+        if min(a, b) < 0 or (nodes is not None and max(a, b) >= nodes):
+            raise DataError(f"{where}: a node of {line.strip()!r} is out of range.")
+        edges[min(a, b), max(a, b)] = None
+    if not edges:
+        raise DataError(f"{source}: it contains no edge; write two nodes per line, or the DIMACS format.")
+    return nodes or 1 + max(b for _, b in edges), list(edges)

@@ -1,0 +1,162 @@
+"""Graph colouring on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unn.errors import DataError
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    Query,
+    SearchOptions,
+    SolverOptions,
+    TrainingConfig,
+    check_ranges,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.extending import Trained
+    from unn.networks.tokens import Given
+
+
+@dataclass(frozen=True)
+class ColouringConfig:
+    """Configuration of a run of the colouring problem.
+
+    Attributes:
+        graph: File of a graph: DIMACS (.col), or two nodes per line. Without one, a random graph.
+        colours: Number of colours.
+        nodes: Number of nodes of the random graph.
+        degree: Average number of neighbours in the random graph.
+        graph_seed: Seed of the random graph.
+    """
+
+    graph: str = ""
+    colours: int = 3
+    nodes: int = 32
+    degree: float = 4.0
+    graph_seed: int = 0
+
+
+class ColouringProblem(DeclaredProblem):
+    """Colour the nodes of a graph so that neighbours differ."""
+
+    name = "colouring"
+    summary = "graph colouring: colour the nodes of a graph so that neighbours differ"
+    config = ColouringConfig
+    noun = "colourings"
+    defaults = {
+        "search": Defaults(SearchOptions()),
+        "solver": Defaults(
+            SolverOptions(labels=False),
+            TrainingConfig(
+                steps=500, evaluate_every=500, batch=32, rate=6e-3, warmup=0.03, clip=1.0, ema=0.99
+            ),
+        ),
+    }
+
+    def check(self, config: ColouringConfig) -> None:
+        """Check the ranges of all options."""
+        check_ranges(
+            self.name,
+            {
+                "colours": (config.colours, 1, 10_000),
+                "nodes": (config.nodes, 2, 10**6),
+                "degree": (config.degree, 0, 10**6),
+                "graph_seed": (config.graph_seed, 0, 2**63 - 1),
+            },
+        )
+        super().check(config)
+
+    def files(self, config: ColouringConfig) -> Mapping[str, bytes]:
+        """The file of the graph."""
+        if not config.graph:
+            return {}
+        try:
+            return {Path(config.graph).name: Path(config.graph).read_bytes()}
+        except OSError as error:
+            raise DataError(f"{config.graph}: no graph can be read: {error.strerror}.") from None
+
+    def in_folder(self, config: ColouringConfig, folder: Path) -> ColouringConfig:
+        """The configuration with the copy of the graph in a run folder."""
+        copy = folder / Path(config.graph).name
+        return replace(config, graph=str(copy)) if config.graph and copy.is_file() else config
+
+    def declare(self, config: ColouringConfig) -> unn.FactorGraph:
+        """The graph of the file, or a random one."""
+        import torch
+
+        from .graph import declare, random_edges, read_graph
+
+        if not config.graph:
+            generator = torch.Generator().manual_seed(config.graph_seed)
+            return declare(config.nodes, random_edges(config.nodes, config.degree, generator), config.colours)
+        try:
+            text = Path(config.graph).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{config.graph}: no graph can be read: {getattr(error, 'strerror', None) or error}."
+            ) from None
+        nodes, edges = read_graph(text, config.graph)
+        return declare(nodes, edges, config.colours)
+
+    def generate(
+        self, config: ColouringConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Random colours, which need not differ along edges: training uses the constraints alone."""
+        import torch
+
+        graph = self.declare(config)
+        nodes = graph.size_table.static[graph.size_table.root("node")]
+        colours = torch.randint(config.colours, (count, nodes), generator=generator)
+        return {"X": torch.nn.functional.one_hot(colours, config.colours).float()}
+
+    def observed(
+        self, config: ColouringConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Nothing is given."""
+        return {}
+
+    def test_queries(
+        self, config: ColouringConfig, count: int, generator: torch.Generator
+    ) -> dict[str, Query]:
+        """Nothing is given."""
+        return {"": Query({})}
+
+    def metrics(
+        self, config: ColouringConfig, query: Query, values: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """Fraction of valid colourings, and mean number of edges whose ends are equal."""
+        conflicts = self.declare(config).constraints[0].violations_of(values)
+        return {
+            "valid": float((conflicts == 0).float().mean()),
+            "conflicts": float(conflicts.float().mean()),
+        }
+
+    def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
+        """The run with the graph of a file."""
+        if not texts:
+            return run
+        if len(texts) > 1:
+            raise DataError(f"{len(texts)} files; give one graph at a time.")
+        return self.with_options(run, {"graph": texts[0]})
+
+    def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:
+        """One instance, without given colours."""
+        return {}, {}, 1
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """The colours of all nodes, in order."""
+        return [" ".join(str(colour) for colour in values["X"][k].argmax(-1).tolist())]
+
+    def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
+        """The colours of all nodes, in order."""
+        return values["X"].argmax(-1).tolist()
