@@ -16,6 +16,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import Constraint
 from ..networks.tokens import Frame, Frames, Slot
 from ..networks.tokens import kinds as kinds_of_values
+from ..ops.sparse import sums
 
 _SHOWN = 9
 """Members of a group that are named in messages."""
@@ -102,19 +103,32 @@ class Layout:
         nodes: Tensor = self.group[of_node]
         return nodes
 
+    @cached_property
+    def members(self) -> Tensor:
+        """Number of members of each group, shape ``(groups,)``."""
+        return torch.bincount(self.group, minlength=self.groups)
+
+    @cached_property
+    def to_groups(self) -> Tensor:
+        """Sums over the candidates of each group, sparse, shape ``(groups, candidates)``."""
+        return sums(self.group, self.candidate, (self.groups, self.candidates))
+
+    @cached_property
+    def to_candidates(self) -> Tensor:
+        """Sums over the groups of each candidate, sparse, shape ``(candidates, groups)``."""
+        return sums(self.candidate, self.group, (self.candidates, self.groups))
+
     def describe(self, group: int) -> str:
         """A group as text: the constraint or variable, and the values of its members.
 
         Args:
-            group: number of the group in the order of ``families``.
+            group: number of the group.
         """
-        for family in self.families:
-            if group < len(family.entries):
-                members = ", ".join(self._candidate(int(k)) for k in family.entries[group][:_SHOWN])
-                more = ", ..." if family.entries.shape[1] > _SHOWN else ""
-                return f"{_count(family.bounds)} of {family.name!r}: {members}{more}"
-            group -= len(family.entries)
-        raise IndexError(group)
+        family = self.families[int(self.families_of[group])]
+        members = self.candidate[self.group == group]
+        shown = ", ".join(self._candidate(int(k)) for k in members[:_SHOWN])
+        more = ", ..." if len(members) > _SHOWN else ""
+        return f"{_count(family.bounds)} of {family.name!r}: {shown}{more}"
 
     def _candidate(self, number: int) -> str:
         """A candidate as text, such as ``X[0, 3] = 5``."""

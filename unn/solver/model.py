@@ -23,6 +23,9 @@ from .propagation import Known, evidence, exclude, propagate
 CHECKED_EVERY = 4
 """Steps between two answers of a try."""
 
+_LEAST = 16
+"""Smallest number of new examples whose evidence is propagated together."""
+
 _OLD = 40
 """Steps after which a solved example leaves the pool in any case."""
 
@@ -246,7 +249,7 @@ class _Source:
         missing = count
         while missing and self.taken < len(self.truth):
             # what evidence implies is computed for about as many examples as are needed
-            part = slice(self.taken, self.taken + 2 * missing)
+            part = slice(self.taken, self.taken + max(_LEAST, 4 * missing))
             self.taken = min(part.stop, len(self.truth))
             truth = self.truth[part]
             known = self.solver.known(self.layout, truth, self.nodes[part])

@@ -47,12 +47,9 @@ def evidence(layout: Layout, rows: Tensor, nodes: Tensor) -> Known:
 
 def exclude(layout: Layout, known: Known) -> Known:
     """Exclude what the true candidates exclude: all others of a group with its greatest number of ones."""
-    false = known.false.clone()
-    for family in layout.families:
-        if family.bounds[1] is not None:
-            full = known.true[:, family.entries].sum(2) >= family.bounds[1]
-            _mark(false, family.entries, full)
-    return Known(known.true, false & ~known.true)
+    full = _count(layout.to_groups, known.true) >= layout.upper[:, None]
+    excluded = (layout.to_candidates @ full.float() > 0).T
+    return Known(known.true, (known.false | excluded) & ~known.true)
 
 
 def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
@@ -62,45 +59,30 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
     candidates as it needs has them all.
 
     Returns:
-        What is then known, and the number of a group that cannot meet its bounds, in the order of the
-        families, -1 for none, shape ``(batch,)``. Rows with such a group have no solution.
+        What is then known, and the number of a group that cannot meet its bounds, -1 for none, shape
+        ``(batch,)``. Rows with such a group have no solution.
     """
     true, false = known.true.clone(), known.false.clone()
-    impossible = torch.full((len(true),), -1, device=true.device)
-    active = torch.arange(len(true), device=true.device)
+    impossible = torch.full((len(true),), -1)
+    active = torch.arange(len(true))
+    lower, upper = layout.lower[:, None], layout.upper[:, None]
     while len(active):
-        some_true, some_false = true[active], false[active]
-        before = some_true.sum(1) + some_false.sum(1)
-        first = 0
-        for family in layout.families:
-            lower, upper = family.bounds
-            ones = some_true[:, family.entries].sum(2)
-            possible = family.entries.shape[1] - some_false[:, family.entries].sum(2)
-            wrong = possible < lower
-            if upper is not None:
-                wrong |= ones > upper
-                _mark(some_false, family.entries, ones >= upper)
-                some_false &= ~some_true
-            if lower:
-                _mark(some_true, family.entries, possible <= lower)
-                some_true &= ~some_false
-            fails = wrong.any(1) & (impossible[active] < 0)
-            impossible[active[fails]] = first + wrong[fails].to(torch.uint8).argmax(1)
-            first += len(family.entries)
-        true[active], false[active] = some_true, some_false
-        changed = (some_true.sum(1) + some_false.sum(1)) != before
-        active = active[changed & (impossible[active] < 0)]
+        here_true, here_false = true[active], false[active]
+        ones = _count(layout.to_groups, here_true)
+        possible = layout.members[:, None] - _count(layout.to_groups, here_false)
+        wrong = (possible < lower) | (ones > upper)
+        fails = wrong.any(0)
+        impossible[active[fails]] = wrong[:, fails].to(torch.uint8).argmax(0)
+        marks = torch.cat([ones >= upper, possible <= lower], 1).float()
+        excluded, required = (layout.to_candidates @ marks > 0).T.chunk(2)
+        new_false = here_false | (excluded & ~here_true)
+        new_true = here_true | (required & ~here_false)
+        changed = (new_true != here_true).any(1) | (new_false != here_false).any(1)
+        true[active], false[active] = new_true, new_false & ~new_true
+        active = active[changed & ~fails]
     return Known(true, false), impossible
 
 
-def _mark(mask: Tensor, entries: Tensor, groups: Tensor) -> None:
-    """Set all entries of the chosen groups, in place.
-
-    Args:
-        mask: shape ``(batch, candidates)``.
-        entries: shape ``(groups, members)``.
-        groups: shape ``(batch, groups)``.
-    """
-    row, group = groups.nonzero(as_tuple=True)
-    if len(row):
-        mask[row[:, None], entries[group]] = True
+def _count(to_groups: Tensor, candidates: Tensor) -> Tensor:
+    """Number of marked candidates of each group, shape ``(groups, batch)``."""
+    return to_groups @ candidates.T.float()
