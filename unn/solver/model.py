@@ -63,22 +63,11 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """
         return self._layouts.get_or_make(tuple(sorted(sizes.items())), lambda: Layout(self.graph, sizes))
 
-    def known(self, layout: Layout, rows: Tensor, nodes: Tensor) -> Known:
-        """What evidence implies for the candidates.
-
-        Args:
-            layout: candidates and groups.
-            rows: values of the nodes, shape ``(batch, candidates)``.
-            nodes: mask of observed nodes, boolean, shape ``(batch, nodes)``.
-        """
-        given = evidence(layout, rows, nodes)
-        return exclude(layout, given) if self.options.propagation == "once" else propagate(layout, given)[0]
-
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
 
         In training, examples enter the pool when others leave: those that are solved, and those that are not
-        after ``solving_steps`` steps. Examples that the evidence alone solves do not enter. In evaluation
+        after ``oldest`` steps. Examples without an open candidate do not enter. In evaluation
         mode the states of the examples themselves begin at random.
 
         Args:
@@ -91,7 +80,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         """
         layout = self.layout(sizes)
         rows = layout.frame.flatten(values)
-        source = _Source(self, layout, rows == 1, node_mask(layout, observed, len(rows)))
+        source = _Source(layout, rows == 1, node_mask(layout, observed, len(rows)))
         if not self.training:
             pool = Pool.of(*source.take(len(rows)), self.options.width)
             return self._steps(layout, pool)[0]
@@ -109,7 +98,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
             pool.age += self.options.truncation
             solved = self._solved(layout, pool, packed, scores)
             leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
-            leaves = (pool.age >= self.options.solving_steps) | (solved & leaves)
+            leaves = (pool.age >= self.options.oldest) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
             places = leaves.nonzero()[:, 0]
             pool.replace(places, *source.take(len(places)))
@@ -152,10 +141,12 @@ class Solver(nn.Module, CanLearn, CanSolve):
             ObservationError: for evidence that does not fit the graph.
         """
         layout = self.layout(sizes)
-        rows, nodes = layout.frame.observation(given, count)
-        return _Attempt(
-            self, layout, self.known(layout, rows, nodes), steps or self.options.solving_steps, generator
-        )
+        known = evidence(layout, *layout.frame.observation(given, count))
+        if self.options.propagation == "full":
+            known, _ = propagate(layout, known)
+        else:
+            known = exclude(layout, known)
+        return _Attempt(self.network, layout, known, steps or self.options.solving_steps, generator)
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pool and their states."""
@@ -172,9 +163,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
 
 class _Attempt(Attempt):
     def __init__(
-        self, solver: Solver, layout: Layout, known: Known, steps: int, generator: torch.Generator
+        self, network: GroupNetwork, layout: Layout, known: Known, steps: int, generator: torch.Generator
     ) -> None:
-        self.network, self.layout, self.steps = solver.network, layout, steps
+        self.network, self.layout, self.steps = network, layout, steps
         self.known = known
         self.packed = pack(layout, known, self.network.score.weight.dtype)
         self.state = self.network.initial(self.packed, generator)
@@ -236,10 +227,10 @@ def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Ten
 
 
 class _Source:
-    """Examples that can enter the pool, in order; those that the evidence alone solves are left out."""
+    """Examples that can enter the pool, in order; those without an open candidate are left out."""
 
-    def __init__(self, solver: Solver, layout: Layout, truth: Tensor, nodes: Tensor) -> None:
-        self.solver, self.layout, self.truth, self.nodes = solver, layout, truth, nodes
+    def __init__(self, layout: Layout, truth: Tensor, nodes: Tensor) -> None:
+        self.layout, self.truth, self.nodes = layout, truth, nodes
         self.taken = 0
 
     def take(self, count: int) -> tuple[Tensor, Known]:
@@ -252,7 +243,7 @@ class _Source:
             part = slice(self.taken, self.taken + max(_LEAST, 4 * missing))
             self.taken = min(part.stop, len(self.truth))
             truth = self.truth[part]
-            known = self.solver.known(self.layout, truth, self.nodes[part])
+            known = exclude(self.layout, evidence(self.layout, truth, self.nodes[part]))
             entering = known.open.any(1).nonzero()[:missing, 0]
             truths.append(truth[entering])
             knowns.append(known.select(entering))

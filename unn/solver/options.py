@@ -15,18 +15,20 @@ class SolverOptions:
 
     Attributes:
         width: Numbers in the state of each candidate.
-        solving_steps: Steps of a try; in training, the age at which an unsolved example leaves.
+        solving_steps: Steps of a try.
+        oldest: Steps after which an unsolved example leaves the pool in training.
         truncation: Steps between updates of the weights, through which gradients are propagated.
         pool: Number of examples whose states persist between updates.
         leave: Probability that an example leaves the pool at an update after it is solved. Below 1, the
             network also learns to stay at solutions.
         labels: Train with the values of the examples, or from the constraints alone.
-        propagation: What the evidence implies before the first step: by one exclusion of what true values
-            exclude, or by all bounds until nothing changes.
+        propagation: What the evidence implies before the first step of a try: by one exclusion of what true
+            values exclude, as in training, or by all bounds until nothing changes.
     """
 
     width: int = 32
-    solving_steps: int = 64
+    solving_steps: int = 256
+    oldest: int = 64
     truncation: int = 8
     pool: int = 32
     leave: float = 0.5
@@ -42,6 +44,7 @@ class SolverOptions:
         ranges: dict[str, tuple[float, float, float]] = {
             "width": (self.width, 2, 4096),
             "solving_steps": (self.solving_steps, 1, 10**6),
+            "oldest": (self.oldest, 1, 10**6),
             "truncation": (self.truncation, 1, 10_000),
             "pool": (self.pool, 1, 10**6),
         }
