@@ -17,6 +17,9 @@ from ..solver.propagation import Known, evidence, propagate
 from .blocks import Block, Counts, blocks_of, counts_of
 from .options import SearchOptions
 
+_LAYOUTS = 64
+"""Number of sizes of a graph whose layouts are kept."""
+
 _SWEEPS = 10
 """Sweeps between two answers of a try."""
 
@@ -37,7 +40,11 @@ class Search(nn.Module, CanLearn, CanSolve):
         super().__init__()
         self.graph, self.options = graph, options
         self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[Block]]]
-        self._parts = BoundedCache(64)
+        self._parts = BoundedCache(_LAYOUTS)
+
+    def __getstate__(self) -> dict[str, object]:
+        # sparse matrices cannot be copied
+        return {**self.__dict__, "_parts": BoundedCache(_LAYOUTS)}
 
     def attempt(
         self,

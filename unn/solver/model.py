@@ -23,6 +23,9 @@ from .propagation import Known, evidence, exclude, propagate
 CHECKED_EVERY = 4
 """Steps between two answers of a try."""
 
+_LAYOUTS = 64
+"""Number of sizes of a graph whose layouts are kept."""
+
 _LEAST = 16
 """Smallest number of new examples whose evidence is propagated together."""
 
@@ -51,7 +54,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         super().__init__()
         self.graph = graph
         self.options = options
-        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(64)
+        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(_LAYOUTS)
         self.network = GroupNetwork(self.layout(sizes).kinds, options.width)
         self._pool: Pool | None = None
 
@@ -157,8 +160,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
         self._pool = Pool.from_tensors(state)
 
     def __getstate__(self) -> dict[str, object]:
-        # copies, such as averages of weights, have no examples of their own
-        return {**self.__dict__, "_pool": None}
+        # copies, such as averages of weights, have no examples of their own; sparse matrices cannot be copied
+        return {**self.__dict__, "_pool": None, "_layouts": BoundedCache(_LAYOUTS)}
 
 
 class _Attempt(Attempt):
@@ -192,8 +195,9 @@ class _Attempt(Attempt):
 
 def chosen(packed: Packed, scores: Tensor) -> Tensor:
     """Mask of the best open candidate of each node, boolean, shape ``(candidates,)``; the first of equals."""
+    scores = scores.nan_to_num(nan=-torch.inf)
     best = scores.new_full((len(packed.group),), -torch.inf)
-    best = best.scatter_reduce(0, packed.node, scores.nan_to_num(nan=-torch.inf), "amax")
+    best = best.scatter_reduce(0, packed.node, scores, "amax")
     largest = scores >= best[packed.node]
     place = torch.where(largest, torch.arange(len(scores)), len(scores))
     first = torch.full((len(packed.group),), len(scores)).scatter_reduce(0, packed.node, place, "amin")

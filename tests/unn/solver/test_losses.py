@@ -1,0 +1,65 @@
+"""Losses agree with those written by hand and with enumeration."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.sudoku_graph import declare_sudoku
+
+import unn
+from factors import Cardinality
+from unn.solver.layout import Layout
+from unn.solver.losses import constraint_surprise, label_loss
+from unn.solver.packing import pack
+from unn.solver.propagation import Known
+
+
+def packed(graph, batch=1):
+    layout = Layout(graph, {})
+    none = torch.zeros(batch, layout.candidates, dtype=torch.bool)
+    return layout, pack(layout, Known(none, none.clone()), torch.float64)
+
+
+def test_the_loss_of_labels_is_the_mean_cross_entropy_of_all_groups():
+    layout, p = packed(declare_sudoku(2, 2))
+    torch.manual_seed(0)
+    grid = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
+    truth = torch.eye(4, dtype=torch.float64)[grid].flatten()
+    scores = torch.randn(64, dtype=torch.float64, requires_grad=True)
+    losses = []
+    for family in layout.families:
+        for members in family.entries:
+            losses.append(F.cross_entropy(scores[members], truth[members].argmax()))
+    torch.testing.assert_close(label_loss(scores, truth, p), torch.stack(losses).mean())
+    assert torch.autograd.gradcheck(lambda s: label_loss(s, truth, p), (scores,))
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (1, 1), (2, 2), (1, 2), (0, 0), (2, None), (0, 3)])
+def test_the_surprise_of_a_count_is_that_of_enumerated_independent_nodes(bounds):
+    lower, upper = bounds
+    g = unn.FactorGraph("colours", node=3, colour=2)
+    X = g.variable("X", "node | colour", unn.Entropy())
+    g.factor(Cardinality(X["n c"], each="c", at_least=lower, at_most=upper, name="count"))
+    _, p = packed(g)
+    torch.manual_seed(1)
+    scores = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    probability = scores.detach().view(3, 2).softmax(1)
+    within = torch.zeros(2, dtype=torch.float64)
+    for values in itertools.product(range(2), repeat=3):
+        weight = torch.stack([probability[n, v] for n, v in enumerate(values)]).prod()
+        for colour in range(2):
+            count = values.count(colour)
+            within[colour] += weight * (lower <= count <= (3 if upper is None else upper))
+    expected = -(within + 1e-4).log().mean()
+    torch.testing.assert_close(constraint_surprise(scores, p), expected)
+    assert torch.autograd.gradcheck(lambda s: constraint_surprise(s, p), (scores,))
+
+
+def test_both_losses_are_finite_for_extreme_scores():
+    _, p = packed(declare_sudoku(2, 2))
+    scores = torch.tensor([1e6, -1e6] * 32, dtype=torch.float64, requires_grad=True)
+    truth = torch.eye(4, dtype=torch.float64).repeat(4, 1).flatten()
+    for loss in (label_loss(scores, truth, p), constraint_surprise(scores, p)):
+        (gradient,) = torch.autograd.grad(loss, scores)
+        assert bool(loss.isfinite()) and bool(gradient.isfinite().all())

@@ -1,0 +1,182 @@
+"""The solver learns, keeps the states of its examples, resumes exactly and refuses what does not fit."""
+
+import copy
+
+import pytest
+import torch
+from support.sudoku_graph import declare_sudoku
+
+import unn
+from unn.errors import ObservationError
+from unn.solver.model import Solver, chosen
+from unn.solver.options import SolverOptions
+from unn.solver.packing import pack
+from unn.solver.propagation import Known
+from unn.training import Examples, Task, TrainingConfig, fit
+
+BASE = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
+SMALL = SolverOptions(width=8, pool=8, truncation=4, oldest=16, solving_steps=32, propagation="once")
+
+
+def grids(count, generator):
+    names = torch.rand(count, 4, generator=generator).argsort(1)
+    return torch.eye(4)[names[:, BASE]]
+
+
+def masks(count, generator, share=0.4):
+    return torch.rand(count, 4, 4, generator=generator) < share
+
+
+def solver(seed=0, options=SMALL):
+    torch.manual_seed(seed)
+    return Solver(declare_sudoku(2, 2), options, {})
+
+
+class Puzzles(Examples):
+    def __len__(self):
+        return 0
+
+    def batch(self, indices, generator):
+        count = len(indices)
+        return {"X": grids(count, generator)}, {"X": masks(count, generator)}
+
+
+class PuzzleTask(Task):
+    def examples(self):
+        return Puzzles()
+
+    def loss(self, network, batch):
+        return network.loss(*batch)
+
+
+def test_a_short_training_lowers_the_loss_and_solves_most_small_puzzles():
+    model = solver()
+    result = unn.fit(
+        model,
+        lambda count, generator: {"X": grids(count, generator)},
+        observed=lambda count, generator: {"X": masks(count, generator)},
+        steps=150,
+        batch=16,
+        rate=0.01,
+        seed=0,
+    )
+    assert float(result.losses[-20:].mean()) < 0.9 * float(result.losses[:20].mean())
+    generator = torch.Generator().manual_seed(5)
+    X, given = grids(40, generator), masks(40, generator)
+    solutions = unn.solve(model, {"X": unn.Partial(X, given)})
+    untrained = unn.solve(solver(), {"X": unn.Partial(X, given)})
+    assert int(solutions.solved.sum()) >= max(28, int(untrained.solved.sum()) + 8)
+
+
+def test_training_from_the_constraints_alone_lowers_their_surprise():
+    options = SolverOptions(width=8, pool=8, truncation=4, oldest=16, labels=False)
+    result = unn.fit(
+        solver(options=options),
+        lambda count, generator: {"X": grids(count, generator)[:, torch.randperm(4, generator=generator)]},
+        observed=lambda count, generator: {"X": masks(count, generator, 0.0)},
+        steps=100,
+        batch=8,
+        rate=0.01,
+        seed=0,
+    )
+    assert float(result.losses[-20:].mean()) < 0.8 * float(result.losses[:20].mean())
+
+
+def test_a_resumed_training_ends_like_one_that_did_not_stop(tmp_path):
+    config = TrainingConfig(steps=12, batch=8, rate=1e-2, checkpoint_every=4, device="cpu", threads=1)
+    for name in ("whole", "part"):
+        (tmp_path / name).mkdir()
+    whole = fit(solver(), PuzzleTask(), config, tmp_path / "whole")
+
+    class Stops(PuzzleTask):
+        taken = 0
+
+        def loss(self, network, batch):
+            Stops.taken += 1
+            if Stops.taken > 9:
+                raise KeyboardInterrupt
+            return super().loss(network, batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(solver(), Stops(), config, tmp_path / "part")
+    resumed = fit(solver(seed=3), PuzzleTask(), config, tmp_path / "part")
+    assert resumed.begun == 8
+    for name, x in whole.network.state_dict().items():
+        torch.testing.assert_close(resumed.network.state_dict()[name], x, rtol=0, atol=0)
+    for one, other in zip(
+        whole.network.training_state().values(), resumed.network.training_state().values(), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_examples_stay_in_the_pool_until_they_are_solved_or_old():
+    model = solver().train()
+    generator = torch.Generator().manual_seed(0)
+    ages = []
+    for _ in range(6):
+        model.loss({"X": grids(16, generator)}, {"X": masks(16, generator)})
+        ages.append(model.training_state()["age"].clone())
+    assert int(torch.stack(ages).max()) == SMALL.oldest - SMALL.truncation
+    assert all(bool((age % SMALL.truncation == 0).all()) for age in ages)
+
+
+def test_an_evaluation_leaves_the_pool_alone_and_copies_have_none():
+    model = solver().train()
+    generator = torch.Generator().manual_seed(0)
+    X, given = {"X": grids(16, generator)}, {"X": masks(16, generator)}
+    model.loss(X, given)
+    before = {name: x.clone() for name, x in model.training_state().items()}
+    model.eval()
+    with torch.no_grad():
+        assert bool(model.loss(X, given).isfinite())
+    assert all(torch.equal(x, before[name]) for name, x in model.training_state().items())
+    assert copy.deepcopy(model).training_state() == {}
+
+
+def test_completely_given_examples_have_no_loss():
+    model = solver().train()
+    X = grids(4, torch.Generator().manual_seed(0))
+    loss = model.loss({"X": X}, {"X": torch.ones(1, 4, 4, dtype=torch.bool)})
+    loss.backward()
+    assert float(loss.detach()) == 0
+
+
+def test_each_node_has_one_chosen_candidate_even_among_equals():
+    layout = solver().layout({})
+    none = torch.zeros(2, layout.candidates, dtype=torch.bool)
+    p = pack(layout, Known(none, none.clone()))
+    for scores in (torch.zeros(p.count), torch.full((p.count,), torch.nan), torch.randn(p.count)):
+        assert bool((chosen(p, scores).view(2, 16, 4).sum(2) == 1).all())
+
+
+def test_values_masks_and_names_that_do_not_fit_are_refused():
+    model = solver()
+    X = grids(2, torch.Generator().manual_seed(0))
+    with pytest.raises(ObservationError, match="'X'"):
+        model.loss({"X": X[:, :3]}, {})
+    with pytest.raises(ObservationError, match="'X'"):
+        model.loss({"X": X * torch.nan}, {})
+    with pytest.raises(ObservationError, match="'X'"):
+        model.loss({"X": X}, {"X": torch.zeros(2, 4, 4)})
+    with pytest.raises(ObservationError, match="'Y'"):
+        model.loss({"X": X}, {"Y": torch.zeros(2, 4, 4, dtype=torch.bool)})
+    with pytest.raises(ObservationError, match="X"):
+        model.loss({}, {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"width": 3},
+        {"width": 0},
+        {"leave": 0.0},
+        {"leave": 1.5},
+        {"pool": 0},
+        {"truncation": 0},
+        {"solving_steps": 0},
+        {"oldest": 0},
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(options):
+    with pytest.raises(unn.DeclarationError, match=next(iter(options))):
+        SolverOptions(**options).check("here")
