@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from ..errors import UnnError
 from .verb import Answer, Verb
 
-SECTIONS = ("core", "trees", "attention", "undirected_attention", "gpu")
+SECTIONS = ("core", "trees", "attention", "undirected_attention", "constraints", "gpu")
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Bench(Verb):
     name: ClassVar[str] = "bench"
 
     only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE")] = None
-    """A section (core, trees, attention, undirected_attention, gpu), or part of the names of the cases to
-    run; everything by default."""
+    """A section (core, trees, attention, undirected_attention, constraints, gpu), or part of the names of
+    the cases to run; everything by default."""
     quick: bool = False
     """Fewer repetitions."""
 

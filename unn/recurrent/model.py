@@ -17,7 +17,7 @@ from ..ops.attention import AttentionMask
 from ..ops.constraint_loss import attention_loss, constraint_loss
 from ..solver.layout import Layout
 from ..solver.model import CHECKED_EVERY, node_mask
-from .network import Output, RecurrentTransformer
+from .network import Hidden, RecurrentTransformer
 from .options import RecurrentOptions
 from .permutations import Renaming, renamings
 
@@ -96,39 +96,44 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
     def _losses(self, rows: Tensor, nodes: Tensor, labelled: bool) -> Tensor:
         options = self.options
         embedded = state = self.network.embed(self._tokens(rows, nodes))
-        total = state.new_zeros(())
+        hidden: list[Hidden] = []
         for recurrence in range(options.recurrences):
             if options.detach and recurrence and recurrence % options.detach == 0:
                 state = state.detach()
-            state, outputs = self.network.recur(embedded, state, self._mask(), options.attention_weight > 0)
-            for output in outputs:
-                if labelled:
-                    total = total + self._cross_entropy(output.logits, rows, nodes)
-                total = total + self._constraint_losses(output)
+            hidden += self.network.recur(embedded, state, self._mask(), options.attention_weight > 0)
+            state = hidden[-1].state
+        # one call of the head for all outputs
+        logits = self.network.classify(torch.stack([h.state for h in hidden]))
+        total = logits.new_zeros(())
+        if labelled:
+            total = total + self._cross_entropy(logits, rows, nodes)
+        if options.constraint_weight:
+            probabilities = self._probabilities(logits.flatten(0, 1))
+            loss = constraint_loss(self.graph, probabilities, reduction="mean")
+            total = total + options.constraint_weight * len(hidden) * loss.mean()
+        for h in hidden:
+            if h.attention is not None:
+                neighbours = self.neighbours
+                assert isinstance(neighbours, Tensor)
+                loss = attention_loss(h.attention.softmax(-1), neighbours, reduction="mean")
+                total = total + options.attention_weight * loss.mean()
         return total
 
     def _cross_entropy(self, logits: Tensor, rows: Tensor, nodes: Tensor) -> Tensor:
-        """Mean over the unknown nodes; 0 without any."""
+        """Sum over the outputs of the mean over the unknown nodes; 0 without any.
+
+        Args:
+            logits: shape ``(outputs, batch, nodes, classes)``.
+            rows: values, shape ``(batch, candidates)``.
+            nodes: mask of observed nodes, shape ``(batch, nodes)``.
+        """
         losses = []
         for slot in self.layout.frame.slots.values():
-            scores = logits[:, slot.nodes, : slot.channels]
+            scores = logits[:, :, slot.nodes, : slot.channels]
             truth = rows[:, slot.numbers].unflatten(1, (-1, slot.channels)).argmax(-1)
-            truth = truth.masked_fill(nodes[:, slot.nodes], -100)
-            losses.append(F.cross_entropy(scores.flatten(0, 1), truth.flatten(), reduction="sum"))
+            truth = truth.masked_fill(nodes[:, slot.nodes], -100).expand(scores.shape[:-1])
+            losses.append(F.cross_entropy(scores.flatten(0, 2), truth.flatten(), reduction="sum"))
         return torch.stack(losses).sum() / (~nodes).sum().clamp(min=1)
-
-    def _constraint_losses(self, output: Output) -> Tensor:
-        options = self.options
-        total = output.logits.new_zeros(())
-        if options.constraint_weight:
-            loss = constraint_loss(self.graph, self._probabilities(output.logits), reduction="mean")
-            total = total + options.constraint_weight * loss.mean()
-        if output.attention is not None:
-            neighbours = self.neighbours
-            assert isinstance(neighbours, Tensor)
-            loss = attention_loss(output.attention.softmax(-1), neighbours, reduction="mean")
-            total = total + options.attention_weight * loss.mean()
-        return total
 
     def _probabilities(self, logits: Tensor) -> dict[str, Tensor]:
         """Probabilities of all nodes by variable, shape ``(batch, *axes)``."""

@@ -15,15 +15,15 @@ from ..ops.attention import AttentionMask, attention
 
 
 @dataclass(frozen=True, eq=False)
-class Output:
-    """Output of one block in one recurrence.
+class Hidden:
+    """What one block computes in one recurrence.
 
     Attributes:
-        logits: shape ``(batch, tokens, classes)``.
+        state: state of the tokens after the block, shape ``(batch, tokens, width)``.
         attention: attention logits, shape ``(batch, heads, tokens, tokens)``; None unless asked for.
     """
 
-    logits: Tensor
+    state: Tensor
     attention: Tensor | None
 
 
@@ -79,8 +79,8 @@ class RecurrentTransformer(nn.Module):
         state: Tensor,
         mask: AttentionMask | None = None,
         with_attention: bool = False,
-    ) -> tuple[Tensor, list[Output]]:
-        """One recurrence: the next state, and the output of each block.
+    ) -> list[Hidden]:
+        """One recurrence, block by block; the last state is the next one.
 
         Args:
             embedded: embedding of the input, shape ``(batch, tokens, width)``.
@@ -88,13 +88,13 @@ class RecurrentTransformer(nn.Module):
             mask: attention mask; None for attention between all tokens.
             with_attention: return attention logits.
         """
-        outputs = []
+        hidden = []
         if self.inject:
             state = state + embedded
         for block in self.blocks:
             state, logits = block(state, mask, with_attention)
-            outputs.append(Output(self.classify(state), logits))
-        return state, outputs
+            hidden.append(Hidden(state, logits))
+        return hidden
 
     def advance(
         self, embedded: Tensor, state: Tensor, recurrences: int, mask: AttentionMask | None = None
@@ -108,7 +108,7 @@ class RecurrentTransformer(nn.Module):
         return state
 
     def classify(self, state: Tensor) -> Tensor:
-        """Logits of a state, shape ``(batch, tokens, classes)``."""
+        """Logits of states, shape ``(..., tokens, classes)``, by one call of the shared head."""
         logits: Tensor = self.head(self.norm(state))
         return logits
 

@@ -39,9 +39,10 @@ def test_states_outputs_and_attention_are_those_of_the_published_code(dtype, tol
     network, _, values = published(dtype)
     embedded = state = network.embed(values["tokens"].long())
     for recurrence in (1, 2):
-        state, (output,) = network.recur(embedded, state, with_attention=True)
+        (output,) = network.recur(embedded, state, with_attention=True)
+        state = output.state
         for actual, name in (
-            (output.logits, f"logits_r{recurrence}"),
+            (network.classify(state), f"logits_r{recurrence}"),
             (state, f"hidden_r{recurrence}"),
             (output.attention[0], f"att_logits_r{recurrence}_b0"),
         ):
@@ -62,7 +63,8 @@ def test_the_losses_of_attention_are_those_of_the_published_code():
     neighbours = torch.from_numpy(declare_sudoku(3, 3).adjacency().matrix.toarray()).double()
     embedded = state = network.embed(values["tokens"].long())
     for recurrence in range(2):
-        state, (output,) = network.recur(embedded, state, with_attention=True)
+        (output,) = network.recur(embedded, state, with_attention=True)
+        state = output.state
         loss = unn.attention_loss(output.attention.softmax(-1), neighbours, reduction="mean").mean()
         assert float(loss) == pytest.approx(float(values["att_c1"][recurrence]), abs=1e-9)
 

@@ -1,0 +1,201 @@
+"""Measure solvers of sudoku on files of puzzles: trained runs, the bitmask search and CP-SAT.
+
+    UNN_DATA=... python -m tests.benchmarks.sudoku docs/results/sudoku.csv RUN [RUN ...]
+
+Each run is measured on all sets; every answer is checked again by sets of digits. CP-SAT needs
+``pip install ortools``.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import unn
+from problems.sudoku.grids import completions, one_hot
+from unn.extending import SolvingOptions, open_trained
+
+FIELDS = [
+    "set",
+    "puzzles",
+    "method",
+    "solved in one try",
+    "solved in 8 tries",
+    "invalid",
+    "ms per puzzle",
+    "parameters",
+]
+DATA = Path(os.environ.get("UNN_DATA", ""))
+
+
+@dataclass(frozen=True)
+class Puzzles:
+    """Puzzles of one size.
+
+    Attributes:
+        name: for the table.
+        cells: digits from 1, 0 for empty cells, shape ``(puzzles, n, n)``.
+        rows: rows of a block.
+    """
+
+    name: str
+    cells: Tensor
+    rows: int
+
+
+def from_file(name: str, path: str, count: int, first: int = 0) -> Puzzles:
+    """The puzzles of a file of lines."""
+    with gzip.open(DATA / path, "rt") as file:
+        lines = [line.split(",")[0] for line in file if line[0].isdecimal()][first : first + count]
+    return Puzzles(name, torch.tensor([[int(sign) for sign in line] for line in lines]).view(-1, 9, 9), 3)
+
+
+def by_givens(puzzles: Puzzles) -> list[Puzzles]:
+    """Puzzles by their number of given cells."""
+    givens = (puzzles.cells > 0).flatten(1).sum(1)
+    parts = [(17, 19), (20, 22), (23, 25), (26, 34)]
+    return [
+        Puzzles(f"{puzzles.name}, {a}-{b} givens", puzzles.cells[(givens >= a) & (givens <= b)], 3)
+        for a, b in parts
+    ]
+
+
+def sixteen(kind: str, count: int) -> Puzzles:
+    """Grids of 16 x 16 cells."""
+    data = np.load(DATA / "csp" / "sudoku16.npz")
+    packed = data[f"{kind}_solution"][:count]
+    digits = np.stack([packed >> 4, packed & 15], -1).reshape(count, 256).astype(np.int64) + 1
+    given = np.unpackbits(data[f"{kind}_mask"][:count], axis=1).astype(bool)
+    return Puzzles(f"16x16 {kind}", torch.from_numpy(np.where(given, digits, 0)).view(-1, 16, 16), 4)
+
+
+def sets() -> Iterable[Puzzles]:
+    """All sets of puzzles."""
+    hard = from_file("hard, 17-34 givens", "csp/sudoku_hard_valid.csv.gz", 3000)
+    yield hard
+    yield from by_givens(hard)
+    yield from_file("17 clues, singles", "sudoku/clue17_singles.txt.gz", 1000)
+    yield from_file("17 clues, locked subsets", "sudoku/clue17_locked_subsets.txt.gz", 1000)
+    yield from_file("diabolical", "sudoku/diabolical_se5to6.txt.gz", 500)
+    yield sixteen("simple", 100)
+    yield sixteen("medium", 100)
+
+
+def is_solution(cells: Tensor, grid: Tensor, rows: int) -> bool:
+    """Whether a grid contains the given cells and every digit once in each row, column and block."""
+    n = len(grid)
+    columns = n // rows
+    table = grid.tolist()
+    groups = [*table, *zip(*table, strict=True)]
+    for top in range(0, n, rows):
+        for left in range(0, n, columns):
+            groups.append([table[top + i][left + j] for i in range(rows) for j in range(columns)])
+    complete = all(set(group) == set(range(1, n + 1)) for group in groups)
+    return complete and bool((grid == cells)[cells > 0].all())
+
+
+def measure_run(folder: str, puzzles: Puzzles, steps: int | None) -> dict[str, object]:
+    """Share of puzzles that a run solves."""
+    problem, run = open_trained(folder, "solver")
+    n = puzzles.cells.shape[1]
+    if n != run.config.block_rows * run.config.block_columns:
+        run = problem.with_options(run, {"block_rows": puzzles.rows, "block_columns": n // puzzles.rows})
+    given = {"X": unn.Partial(one_hot((puzzles.cells - 1).clamp(min=0), n), puzzles.cells > 0)}
+    options = SolvingOptions(tries=8, steps=steps, at_once=256 if n == 9 else 32)
+    solutions = unn.solve(run.network, given, options=options)
+    solved = solutions.solved
+    grids = solutions["X"].argmax(-1) + 1
+    right = [is_solution(c, g, puzzles.rows) for c, g in zip(puzzles.cells, grids, strict=True)]
+    return {
+        "method": Path(folder).name,
+        "solved in one try": float((solved & (solutions.tries <= 1)).float().mean()),
+        "solved in 8 tries": float(solved.float().mean()),
+        "invalid": sum(s and not r for s, r in zip(solved.tolist(), right, strict=True)),
+        "ms per puzzle": 1000 * solutions.seconds / len(grids),
+        "parameters": sum(p.numel() for p in run.network.parameters()),
+    }
+
+
+def measure_exact(
+    name: str, solve: Callable[[list[int], int], list[int] | None], puzzles: Puzzles
+) -> dict[str, object]:
+    """Share of puzzles that an exact solver solves, at most 200 of them."""
+    some = puzzles.cells[:200]
+    started = time.perf_counter()
+    grids = [solve(cells.flatten().tolist(), puzzles.rows) for cells in some]
+    seconds = time.perf_counter() - started
+    n = some.shape[1]
+    right = [
+        grid is not None and is_solution(cells, torch.tensor(grid).view(n, n), puzzles.rows)
+        for cells, grid in zip(some, grids, strict=True)
+    ]
+    share = sum(right) / len(right)
+    return {
+        "method": name,
+        "solved in one try": share,
+        "solved in 8 tries": share,
+        "invalid": sum(g is not None and not r for g, r in zip(grids, right, strict=True)),
+        "ms per puzzle": 1000 * seconds / len(grids),
+        "parameters": 0,
+    }
+
+
+def bitmask(cells: list[int], rows: int) -> list[int] | None:
+    """Depth-first search on the cell with the fewest options, in Python."""
+    n = round(len(cells) ** 0.5)
+    return next(completions(cells, rows, n // rows), None)
+
+
+def cp_sat(cells: list[int], rows: int) -> list[int] | None:
+    """OR-tools CP-SAT on one core."""
+    from ortools.sat.python import cp_model
+
+    n = round(len(cells) ** 0.5)
+    model = cp_model.CpModel()
+    x = [model.new_int_var(digit or 1, digit or n, "") for digit in cells]
+    for k in range(n):
+        model.add_all_different(x[k * n : (k + 1) * n])
+        model.add_all_different(x[k::n])
+        top, left = k // rows * rows, k % rows * (n // rows)
+        model.add_all_different([x[(top + i) * n + left + j] for i in range(rows) for j in range(n // rows)])
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    status = solver.solve(model)
+    return [solver.value(v) for v in x] if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+
+
+def main(out: str, runs: list[str]) -> None:
+    """Measure all methods on all sets, and write a row for each."""
+    torch.set_num_threads(1)
+    rows = []
+    for puzzles in sets():
+        steps = None if puzzles.cells.shape[1] == 9 else 512
+        measured = [measure_run(folder, puzzles, steps) for folder in runs]
+        if ", " not in puzzles.name or "givens" not in puzzles.name:
+            measured += [
+                measure_exact("bitmask search", bitmask, puzzles) if puzzles.rows == 3 else {},
+                measure_exact("CP-SAT", cp_sat, puzzles),
+            ]
+        for row in filter(None, measured):
+            rows.append({"set": puzzles.name, "puzzles": len(puzzles.cells), **row})
+            print(rows[-1], flush=True)
+    with open(out, "w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
