@@ -72,7 +72,8 @@ class SudokuProblem(DeclaredProblem, TakesData):
             TrainingConfig(steps=50, evaluate_every=50, batch=64, rate=2e-2, clip=1.0),
         ),
         "solver": Defaults(
-            SolverOptions(),
+            # most random cells leave several completions, which labels would average
+            SolverOptions(labels=False),
             TrainingConfig(
                 steps=3000, evaluate_every=3000, batch=128, rate=6e-3, warmup=0.03, clip=1.0, ema=0.998
             ),
@@ -316,7 +317,10 @@ def _sizes(text: str, usual: int) -> set[int]:
         return set()
     if cells == usual or cells == usual**2:
         return {usual}
-    return {int(cells**0.5)} if int(cells**0.5) ** 2 == cells and len(lines) != cells else {cells}
+    root = int(cells**0.5)
+    if root**2 == cells and len(lines) != cells:
+        return {root}
+    return {cells} if len(lines) >= cells else {usual}
 
 
 def _content(text: str, option: str) -> str:

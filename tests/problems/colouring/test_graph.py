@@ -1,0 +1,61 @@
+"""Files of graphs, random graphs and the declaration of colouring."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from problems.colouring.graph import declare, random_edges, read_graph
+from unn.errors import DataError
+
+TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 1\n0 2\n1 2\n",
+        "# a triangle\n\n1 0\n2 0\n2 1\n0 1\n",
+        "c a triangle\np edge 3 3\ne 1 2\ne 1 3\ne 2 3\n",
+        "p col 3 3\r\ne 2 1\r\ne 3 1\r\ne 3 2",
+    ],
+)
+def test_graphs_are_read_from_both_formats(text):
+    nodes, edges = read_graph(text, "here")
+    assert (nodes, sorted(edges)) == TRIANGLE
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no edge"),
+        ("c nothing\n", "no edge"),
+        ("0 1\n1 1\n", "line 2.*itself"),
+        ("0 1\n0 x\n", "line 2.*'0 x'"),
+        ("0 1 2\n", "line 1"),
+        ("0\n", "line 1"),
+        ("0 -1\n", "line 1"),
+        ("0 99999999999\n", "line 1"),
+        ("p edge 3\n", "line 1.*p edge"),
+        ("p edge 0 0\n", "line 1"),
+        ("p edge 3 1\ne 1 4\n", "line 2.*out of range"),
+        ("e 0 1\n", "line 1.*out of range"),
+    ],
+)
+def test_malformed_graphs_are_refused_with_their_line(text, message):
+    with pytest.raises(DataError, match=message):
+        read_graph(text, "here")
+
+
+@given(nodes=st.integers(2, 30), degree=st.floats(0, 40), seed=st.integers(0, 99))
+def test_random_graphs_have_distinct_edges_without_loops(nodes, degree, seed):
+    edges = random_edges(nodes, degree, torch.Generator().manual_seed(seed))
+    most = nodes * (nodes - 1) // 2
+    assert len(set(edges)) == len(edges) == max(1, min(most, round(degree * nodes / 2)))
+    assert all(0 <= a < b < nodes for a, b in edges)
+
+
+def test_violations_are_the_edges_with_equal_ends():
+    g = declare(3, TRIANGLE[1], 3)
+    values = torch.eye(3)[torch.tensor([[0, 1, 2], [0, 0, 2], [1, 1, 1]])]
+    assert g.constraints[0].violations_of({"X": values}).tolist() == [0, 1, 3]

@@ -1,0 +1,126 @@
+"""unn solve sudoku: verified grids, several answers, impossible puzzles, other sizes and bad input."""
+
+import re
+
+import pytest
+from support.commands import answered, printed, refused
+from support.puzzles import is_grid
+
+from problems.sudoku.grids import completions
+
+PUZZLE = "1004041001004001"
+EMPTY = "." * 16
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A solver of 4 x 4 grids, trained for a few seconds."""
+    import contextlib
+    import io
+
+    from unn.cli.main import main
+
+    folder = tmp_path_factory.mktemp("runs") / "four"
+    arguments = [
+        "train", "sudoku", "--engine", "solver", "--width", "16", "--pool", "8", "--oldest", "32",
+        "--solving-steps", "64",
+        "--steps", "200", "--batch", "16", "--rate", "0.01", "--evaluate-every", "200", "--threads", "1",
+        "--folder", str(folder),
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(arguments) == 0
+    return folder
+
+
+def grid_of(answer):
+    return [[digit - 1 for digit in row] for row in answer]
+
+
+def test_a_puzzle_is_solved_and_printed(trained, capsys):
+    text = printed(capsys, "solve", trained, PUZZLE)
+    assert "1 solved of 1" in text and text.startswith("1 2 | 3 4")
+
+
+def test_files_of_many_puzzles_are_solved_together(trained, capsys, tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join([PUZZLE] * 30) + "\n")
+    answer = answered(capsys, "solve", trained, path)
+    assert answer["solved"] == 30 and len(answer["instances"]) == 30
+    assert all(is_grid(grid_of(x["answers"][0]), 2, 2) for x in answer["instances"])
+    assert "instance" not in printed(capsys, "solve", trained, path)
+
+
+def test_several_answers_are_different_completions(trained, capsys):
+    puzzle = "1..............."
+    (instance,) = answered(capsys, "solve", trained, puzzle, "--count", "4", "--tries", "60")["instances"]
+    possible = [tuple(grid) for grid in completions([1] + [0] * 15, 2, 2)]
+    grids = {tuple(d for row in answer for d in row) for answer in instance["answers"]}
+    assert len(grids) == len(instance["answers"]) >= 2 and grids <= set(possible)
+
+
+def test_contradictory_givens_are_impossible_and_the_rule_is_named(trained, capsys):
+    puzzle = "11.............."
+    answer = answered(capsys, "solve", trained, puzzle)
+    assert answer["impossible"] == 1 and answer["instances"][0]["answers"] == []
+    assert "rows" in answer["instances"][0]["reason"]
+    assert "impossible" in printed(capsys, "solve", trained, puzzle)
+
+
+def test_what_is_unsolved_comes_with_the_best_answer_and_its_violations(trained, capsys):
+    answer = answered(capsys, "solve", trained, EMPTY, "--steps", "1", "--tries", "1", "--seed", "1")
+    (instance,) = answer["instances"]
+    if instance["outcome"] == "unsolved":
+        assert set(instance["violations"]) <= {"rows", "columns", "blocks"} and instance["best"]
+    else:
+        assert is_grid(grid_of(instance["answers"][0]), 2, 2)
+
+
+def test_the_same_weights_serve_puzzles_of_other_sizes(trained, capsys):
+    rows = ["123456", "456123", "231564", "564231", "312645", "6453.."]
+    answer = answered(capsys, "solve", trained, "".join(rows))
+    assert answer["solved"] == 1
+    assert answer["instances"][0]["answers"][0][5] == [6, 4, 5, 3, 1, 2]
+
+
+def test_a_picture_is_drawn(trained, capsys, tmp_path):
+    printed(capsys, "solve", trained, PUZZLE, "--draw", tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").stat().st_size > 1000
+
+
+def test_a_run_that_does_not_solve_names_engines_that_do(capsys, tmp_path):
+    folder = tmp_path / "descent"
+    printed(capsys, "train", "sudoku", "--engine", "descent", "--steps", "1", "--folder", folder)
+    assert "solver" in refused(capsys, "solve", folder, PUZZLE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a file"),
+        (["1" * 5 + "x"], "6 symbols"),
+        (["none.txt"], "No such file"),
+        ([PUZZLE, "." * 81], "one size"),
+        ([PUZZLE, "--count", "0"], "--count"),
+        ([PUZZLE, "--seconds", "0"], "--seconds"),
+        ([PUZZLE, "--tries", "0"], "--tries"),
+        ([PUZZLE, "--options", "block_rows=0"], "block_rows"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(trained, capsys, arguments, message):
+    assert re.search(message, refused(capsys, "solve", trained, *arguments))
+
+
+def test_malformed_files_are_refused_with_line_and_column(trained, capsys, tmp_path):
+    path = tmp_path / "bad.txt"
+    path.write_text(f"{PUZZLE}\n10040410010040a1\n")
+    assert re.search("line 2, column 15", refused(capsys, "solve", trained, path))
+    path.write_text("")
+    assert "no puzzle" in refused(capsys, "solve", trained, path)
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "no puzzle can be read" in refused(capsys, "solve", trained, path)
+
+
+def test_untrained_problems_say_how_to_train(capsys):
+    assert "unn train sorting --engine solver" in refused(capsys, "solve", "sorting", "1")
+    text = refused(capsys, "solve", "sudoku", PUZZLE, "--engine", "recurrent")
+    assert "unn train sudoku --engine recurrent" in text
