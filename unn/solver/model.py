@@ -113,7 +113,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         truth = pool.truth[packed.row, packed.candidate].to(state)
         losses = []
         for _ in range(self.options.truncation):
-            state = self.network(state, packed)
+            state = self.network(_disturbed(state, self.options.noise), packed)
             scores = self.network.scores(state)
             losses.append(
                 label_loss(scores, truth, packed)
@@ -149,7 +149,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
             known, _ = propagate(layout, known)
         else:
             known = exclude(layout, known)
-        return _Attempt(self.network, layout, known, steps or self.options.solving_steps, generator)
+        steps = steps or self.options.solving_steps
+        return _Attempt(self.network, layout, known, steps, self.options.noise, generator)
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pool and their states."""
@@ -166,9 +167,16 @@ class Solver(nn.Module, CanLearn, CanSolve):
 
 class _Attempt(Attempt):
     def __init__(
-        self, network: GroupNetwork, layout: Layout, known: Known, steps: int, generator: torch.Generator
+        self,
+        network: GroupNetwork,
+        layout: Layout,
+        known: Known,
+        steps: int,
+        noise: float,
+        generator: torch.Generator,
     ) -> None:
         self.network, self.layout, self.steps = network, layout, steps
+        self.noise, self.generator = noise, generator
         self.known = known
         self.packed = pack(layout, known, self.network.score.weight.dtype)
         self.state = self.network.initial(self.packed, generator)
@@ -178,7 +186,7 @@ class _Attempt(Attempt):
         if not self.steps:
             return None
         for _ in range(min(CHECKED_EVERY, self.steps)):
-            self.state = self.network(self.state, self.packed)
+            self.state = self.network(_disturbed(self.state, self.noise, self.generator), self.packed)
         self.steps -= min(CHECKED_EVERY, self.steps)
         rows = self.known.true.to(self.state)
         here = chosen(self.packed, self.network.scores(self.state))
@@ -202,6 +210,13 @@ def chosen(packed: Packed, scores: Tensor) -> Tensor:
     place = torch.where(largest, torch.arange(len(scores)), len(scores))
     first = torch.full((len(packed.group),), len(scores)).scatter_reduce(0, packed.node, place, "amin")
     return place == first[packed.node]
+
+
+def _disturbed(state: Tensor, noise: float, generator: torch.Generator | None = None) -> Tensor:
+    """States with normal noise."""
+    if not noise:
+        return state
+    return state + noise * torch.randn(state.shape, generator=generator, dtype=state.dtype)
 
 
 def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:

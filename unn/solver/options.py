@@ -21,6 +21,8 @@ class SolverOptions:
         pool: Number of examples whose states persist between updates.
         leave: Probability that an example leaves the pool at an update after it is solved. Below 1, the
             network also learns to stay at solutions.
+        noise: Standard deviation of the noise that is added to the states before each step, in training and
+            in tries.
         labels: Train with the values of the examples, or from the constraints alone.
         propagation: What the evidence implies before the first step of a try: by one exclusion of what true
             values exclude, as in training, or by all bounds until nothing changes.
@@ -32,6 +34,7 @@ class SolverOptions:
     truncation: int = 8
     pool: int = 32
     leave: float = 0.5
+    noise: float = 0.1
     labels: bool = True
     propagation: Literal["once", "full"] = "full"
 
@@ -45,6 +48,7 @@ class SolverOptions:
             "width": (self.width, 2, 4096),
             "solving_steps": (self.solving_steps, 1, 10**6),
             "oldest": (self.oldest, 1, 10**6),
+            "noise": (self.noise, 0, 1e3),
             "truncation": (self.truncation, 1, 10_000),
             "pool": (self.pool, 1, 10**6),
         }
