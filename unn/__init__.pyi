@@ -66,6 +66,9 @@ from .ops.constraint_loss import binarize as binarize
 from .ops.constraint_loss import constraint_loss as constraint_loss
 from .ops.straight_through import straight_through as straight_through
 from .programs import trace as trace
+from .recurrent.model import RecurrentModel as RecurrentModel
+from .recurrent.network import RecurrentTransformer as RecurrentTransformer
+from .recurrent.options import RecurrentOptions as RecurrentOptions
 from .regularizers import L1 as L1
 from .regularizers import Ball as Ball
 from .regularizers import BinaryEntropy as BinaryEntropy
@@ -77,6 +80,8 @@ from .regularizers import SignedEntropy as SignedEntropy
 from .regularizers import SimplexNorm as SimplexNorm
 from .regularizers import SquaredNorm as SquaredNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
+from .search.model import Search as Search
+from .search.options import SearchOptions as SearchOptions
 from .solver.model import Solver as Solver
 from .solver.options import SolverOptions as SolverOptions
 from .solver.solve import Solutions as Solutions

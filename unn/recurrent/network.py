@@ -123,6 +123,45 @@ class RecurrentTransformer(nn.Module):
         embedded = self.embed(tokens)
         return self.classify(self.advance(embedded, embedded, recurrences, mask))
 
+    def load_published(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load weights under the names of the published implementation.
+
+        Args:
+            tensors: ``tok_emb.weight``, ``pos_emb``, ``blocks.0.attn.query.weight`` and so on.
+
+        Raises:
+            DataError: names a tensor that is missing, superfluous or of another shape.
+        """
+        own = self.state_dict()
+        state: dict[str, Tensor] = {}
+        used = set()
+
+        def take(name: str) -> Tensor:
+            if name not in tensors:
+                raise DataError(f"published weights: {name!r} is missing.")
+            used.add(name)
+            return torch.as_tensor(tensors[name])
+
+        state["token.weight"], state["position"] = take("tok_emb.weight"), take("pos_emb").squeeze(0)
+        state["head.weight"] = take("head.weight")
+        for kind in ("weight", "bias"):
+            state[f"norm.{kind}"] = take(f"ln_f.{kind}")
+            for k in range(len(self.blocks)):
+                parts = [take(f"blocks.{k}.attn.{part}.{kind}") for part in ("query", "key", "value")]
+                state[f"blocks.{k}.query_key_value.{kind}"] = torch.cat(parts)
+                for published, name in _PUBLISHED.items():
+                    state[f"blocks.{k}.{name}.{kind}"] = take(f"blocks.{k}.{published}.{kind}")
+        for name, x in state.items():
+            if tuple(x.shape) != tuple(own[name].shape):
+                raise DataError(
+                    f"published weights: {name} has shape {tuple(x.shape)}, this network has "
+                    f"{tuple(own[name].shape)}."
+                )
+        unused = sorted(set(tensors) - used)
+        if unused:
+            raise DataError(f"published weights: {unused[0]!r} belongs to no part of this network.")
+        self.load_state_dict({name: x.to(own[name]) for name, x in state.items()})
+
 
 class RecurrentBlock(nn.Module):
     """Attention and a feed-forward layer, both residual and pre-norm.
@@ -173,47 +212,6 @@ _PUBLISHED = {
     "mlp.2": "narrow",
 }
 """Names of the parts of a block in published weights."""
-
-
-def load_published(network: RecurrentTransformer, tensors: Mapping[str, Tensor]) -> None:
-    """Load weights under the names of the published implementation.
-
-    Args:
-        network: network of the same sizes.
-        tensors: ``tok_emb.weight``, ``pos_emb``, ``blocks.0.attn.query.weight`` and so on.
-
-    Raises:
-        DataError: names a tensor that is missing, superfluous or of another shape.
-    """
-    own = network.state_dict()
-    state: dict[str, Tensor] = {}
-    used = set()
-
-    def take(name: str) -> Tensor:
-        if name not in tensors:
-            raise DataError(f"published weights: {name!r} is missing.")
-        used.add(name)
-        return torch.as_tensor(tensors[name])
-
-    state["token.weight"], state["position"] = take("tok_emb.weight"), take("pos_emb").squeeze(0)
-    state["head.weight"] = take("head.weight")
-    for kind in ("weight", "bias"):
-        state[f"norm.{kind}"] = take(f"ln_f.{kind}")
-        for k in range(len(network.blocks)):
-            parts = [take(f"blocks.{k}.attn.{part}.{kind}") for part in ("query", "key", "value")]
-            state[f"blocks.{k}.query_key_value.{kind}"] = torch.cat(parts)
-            for published, name in _PUBLISHED.items():
-                state[f"blocks.{k}.{name}.{kind}"] = take(f"blocks.{k}.{published}.{kind}")
-    for name, x in state.items():
-        if tuple(x.shape) != tuple(own[name].shape):
-            raise DataError(
-                f"published weights: {name} has shape {tuple(x.shape)}, this network has "
-                f"{tuple(own[name].shape)}."
-            )
-    unused = sorted(set(tensors) - used)
-    if unused:
-        raise DataError(f"published weights: {unused[0]!r} belongs to no part of this network.")
-    network.load_state_dict({name: x.to(own[name]) for name, x in state.items()})
 
 
 def _initialise(module: nn.Module) -> None:

@@ -9,7 +9,6 @@ import unn
 from factors import Cardinality
 from unn.errors import DeclarationError, ObservationError
 from unn.recurrent.model import RecurrentModel
-from unn.recurrent.network import load_published
 from unn.recurrent.options import RecurrentOptions
 from unn.recurrent.permutations import renamings, values_are_exchangeable
 from unn.solver.layout import Family, Layout
@@ -24,8 +23,7 @@ def golden_model(**weights):
         values = {name: torch.from_numpy(content[name]) for name in content.files}
     options = RecurrentOptions(recurrences=2, dropout=0.0, **weights)
     model = RecurrentModel(declare_sudoku(3, 3), options, {}).double()
-    load_published(
-        model.network,
+    model.network.load_published(
         {name.removeprefix("param/"): x for name, x in values.items() if name.startswith("param/")},
     )
     tokens, targets = values["tokens"].long(), values["targets"].long()

@@ -10,7 +10,7 @@ from support.sudoku_graph import declare_sudoku
 
 import unn
 from unn.errors import DataError
-from unn.recurrent.network import RecurrentTransformer, load_published
+from unn.recurrent.network import RecurrentTransformer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "recurrent"
 DATA = Path(os.environ.get("UNN_DATA", "")) / "csp" / "shortest_path_4x4.npz"
@@ -25,7 +25,7 @@ def published(dtype):
     values = golden("rt_sudoku_L1R2H4")
     network = RecurrentTransformer(10, 81, 9).to(dtype).eval()
     weights = {name.removeprefix("param/"): x for name, x in values.items() if name.startswith("param/")}
-    load_published(network, weights)
+    network.load_published(weights)
     return network, weights, values
 
 
@@ -84,18 +84,18 @@ def test_published_weights_that_do_not_fit_are_named():
     network, weights, _ = published(torch.float32)
     without = {name: x for name, x in weights.items() if name != "blocks.0.attn.key.bias"}
     with pytest.raises(DataError, match=r"blocks\.0\.attn\.key\.bias.*missing"):
-        load_published(network, without)
+        network.load_published(without)
     with pytest.raises(DataError, match="'extra'"):
-        load_published(network, {**weights, "extra": torch.zeros(1)})
+        network.load_published({**weights, "extra": torch.zeros(1)})
     with pytest.raises(DataError, match=r"position has shape \(80, 128\)"):
-        load_published(network, {**weights, "pos_emb": weights["pos_emb"][:, :80]})
+        network.load_published({**weights, "pos_emb": weights["pos_emb"][:, :80]})
 
 
 @torch.no_grad()
 def shortest_path_logits(kept, endpoints):
     """Logits of the edges of 4x4 grids by the released weights; tokens are nodes, then edges."""
     network = RecurrentTransformer(4, 40, 2).eval()
-    load_published(network, golden("sp4_authors_ckpt_base"))
+    network.load_published(golden("sp4_authors_ckpt_base"))
     nodes = torch.zeros(len(kept), 16, dtype=torch.long).scatter_(1, endpoints, 1)
     return network(torch.cat([nodes, kept + 2], 1), 32)
 
