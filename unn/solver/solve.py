@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,7 +14,7 @@ from ..engine import CanSolve, SolvingOptions
 from ..errors import DeclarationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from ..networks.tokens import Given
+from ..networks.tokens import Given, kinds
 from ..ops.seeds import seed_of
 from .layout import Layout
 from .propagation import evidence, propagate
@@ -57,56 +57,72 @@ class Solutions:
 
 @dataclass(eq=False)
 class _Progress:
-    """The best answers so far."""
+    """The best answers so far, and all verified ones.
 
+    Attributes:
+        graph: declaration with constraints.
+        given: evidence of all instances.
+        wanted: number of different answers to each instance.
+        best: answer with the fewest violations, by variable, shape ``(instances, *axes)``.
+        violations: number of its violations, shape ``(instances,)``.
+        answers: verified answers to each instance.
+    """
+
+    graph: Declaration
     given: Mapping[str, Partial]
-    options: SolvingOptions
-    best: dict[str, Tensor] = field(default_factory=dict)
-    violations: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    answers: list[dict[str, Tensor]] = field(default_factory=list)
+    wanted: int
+    best: dict[str, Tensor]
+    violations: Tensor
+    answers: list[dict[str, Tensor]]
 
-    def add(self, graph: Declaration, instances: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    @classmethod
+    def of(
+        cls, graph: Declaration, given: Mapping[str, Partial], wanted: int, first: dict[str, Tensor]
+    ) -> _Progress:
+        """Begin with one answer to each instance."""
+        count = len(next(iter(first.values())))
+        none: list[dict[str, Tensor]] = [{} for _ in range(count)]
+        most = torch.full((count,), torch.iinfo(torch.long).max)
+        progress = cls(graph, given, wanted, dict(first), most, none)
+        progress.add(torch.arange(count), first)
+        return progress
+
+    def add(self, instances: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """Verify answers to some instances, and return the mask of those that are verified."""
-        violations = violations_of(graph, {name: x[instances] for name, x in self._masked().items()}, values)
+        violations = violations_of(self.graph, _rows(self.given, instances), values)
         better = violations < self.violations[instances]
         chosen = instances[better]
         self.violations[chosen] = violations[better]
         for name, x in values.items():
-            if name not in self.best:
-                self.best[name] = x.new_zeros(len(self.violations), *x.shape[1:])
             self.best[name][chosen] = x[better]
-        for place in (violations == 0).nonzero()[:, 0].tolist():
+        verified = violations == 0
+        for place in verified.nonzero()[:, 0].tolist():
             self._keep(int(instances[place]), {name: x[place] for name, x in values.items()})
-        return violations == 0
-
-    def _masked(self) -> Mapping[str, _Rows]:
-        return {name: _Rows(x) for name, x in self.given.items()}
+        return verified
 
     def _keep(self, instance: int, values: dict[str, Tensor]) -> None:
         """Add a verified answer, if it differs from the others."""
         answers = self.answers[instance]
-        count = len(next(iter(answers.values()))) if answers else 0
-        if count >= self.options.count:
+        count = _number(answers)
+        if count >= self.wanted:
             return
-        if count and any(all(torch.equal(answers[n][k], values[n]) for n in values) for k in range(count)):
+        if any(all(torch.equal(answers[n][k], values[n]) for n in values) for k in range(count)):
             return
         for name, x in values.items():
             answers[name] = torch.cat([answers[name], x[None]]) if count else x[None]
 
-    def open(self, tries: Tensor) -> Tensor:
-        """Instances that need more answers, and have tries left."""
-        counts = torch.tensor([len(next(iter(a.values()))) if a else 0 for a in self.answers])
-        return ((counts < self.options.count) & (tries < self.options.tries)).nonzero()[:, 0]
+    def incomplete(self) -> Tensor:
+        """Mask of the instances that need more answers, shape ``(instances,)``."""
+        return torch.tensor([_number(answers) for answers in self.answers]) < self.wanted
 
 
-class _Rows:
-    """Partial evidence that is indexed by its rows."""
+def _number(answers: Mapping[str, Tensor]) -> int:
+    return len(next(iter(answers.values()))) if answers else 0
 
-    def __init__(self, evidence: Partial) -> None:
-        self.evidence = evidence
 
-    def __getitem__(self, rows: Tensor) -> Partial:
-        return Partial(self.evidence.value[rows], self.evidence.mask[rows])
+def _rows(given: Mapping[str, Partial], rows: Tensor) -> dict[str, Partial]:
+    """Evidence of some instances."""
+    return {name: Partial(x.value[rows], x.mask[rows]) for name, x in given.items()}
 
 
 def solve(
@@ -153,35 +169,32 @@ def solve(
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)
     expanded = {name: _expanded(x, instances) for name, x in given.items()}
-    progress = _Progress(expanded, options)
-    progress.violations = torch.full((instances,), torch.iinfo(torch.long).max)
-    progress.answers = [{} for _ in range(instances)]
+    # a first answer to every instance, also without time for a try: the evidence itself
+    progress = _Progress.of(graph, expanded, options.count, layout.frame.unflatten(rows))
     tries = torch.zeros(instances, dtype=torch.long)
-    tries[impossible >= 0] = options.tries
-    # a first answer to every instance, also without time: the evidence itself
-    progress.add(graph, torch.arange(instances), layout.frame.unflatten(rows))
-    while len(waiting := progress.open(tries)) and not _over(began, options):
+    for number in range(options.tries):
+        waiting = (progress.incomplete() & (impossible < 0)).nonzero()[:, 0]
         for first in range(0, len(waiting), options.at_once):
             if _over(began, options):
                 break
             chunk = waiting[first : first + options.at_once]
-            generator = torch.Generator().manual_seed(seed_of(options.seed, int(tries.max()), first))
-            evidence_of_chunk = {name: _Rows(x)[chunk] for name, x in expanded.items()}
-            attempt = model.attempt(evidence_of_chunk, len(chunk), sizes or {}, options.steps, generator)
+            generator = torch.Generator().manual_seed(seed_of(options.seed, number, first))
+            attempt = model.attempt(_rows(expanded, chunk), len(chunk), sizes or {}, options.steps, generator)
             tries[chunk] += 1
             while len(chunk) and not _over(began, options):
                 values = attempt.advance()
                 if values is None:
                     break
-                verified = progress.add(graph, chunk, values)
+                verified = progress.add(chunk, values)
                 if bool(verified.any()):
                     kept = (~verified).nonzero()[:, 0]
                     attempt.keep(kept)
                     chunk = chunk[kept]
-    tries[impossible >= 0] = 0
+        if not len(waiting) or _over(began, options):
+            break
     outcomes: tuple[Outcome, ...] = tuple(
-        "impossible" if g >= 0 else "solved" if a else "unsolved"
-        for g, a in zip(impossible.tolist(), progress.answers, strict=True)
+        "impossible" if group >= 0 else "solved" if answers else "unsolved"
+        for group, answers in zip(impossible.tolist(), progress.answers, strict=True)
     )
     return Solutions(
         outcomes,
@@ -195,7 +208,8 @@ def solve(
 
 
 def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapping[str, Tensor]) -> Tensor:
-    """Number of violated parts of all constraints and of nodes that differ from the evidence, ``(batch,)``.
+    """Number of violated parts of all constraints, of entries that differ from the evidence, and of nodes
+    without a discrete value, shape ``(batch,)``.
 
     Args:
         graph: declaration with constraints.
@@ -207,6 +221,13 @@ def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapp
         mask = x.mask.reshape(*x.mask.shape, *(1,) * (x.value.ndim - x.mask.ndim)).expand(x.value.shape)
         differs = mask & (x.value != values[name].to(x.value.dtype))
         violations = violations + differs.flatten(1).sum(1)
+    for name, kind in kinds(graph).items():
+        if kind != "real":
+            nodes = values[name].flatten(1 + len(graph.variables[name].node_axes))
+            discrete = (nodes == 0) | (nodes == 1)
+            if kind == "category":
+                discrete = discrete.all(-1) & (nodes.sum(-1) == 1)
+            violations = violations + (~discrete).flatten(1).sum(1)
     return violations
 
 

@@ -80,6 +80,18 @@ def test_nothing_that_breaks_a_constraint_is_called_solved(name):
     assert solutions.violations.shape == (50,)
 
 
+def test_a_node_without_a_value_is_not_solved_where_counts_allow_it():
+    g = unn.FactorGraph("few", node=3, colour=2)
+    X = g.variable("X", "node | colour", unn.Entropy())
+    g.factor(Cardinality(X["n c"], each="c", at_most=2))
+    model = Proposals(lambda count, generator: torch.zeros(count, 3, 2))
+    model.graph = g
+    mask = torch.tensor([[True, False, False]])
+    solutions = unn.solve(model, {"X": unn.Partial(torch.eye(2)[[[0, 0, 0]]], mask)})
+    # the answer that the evidence begins with is discrete, and here already right or wrong as a whole
+    assert solutions.outcomes[0] != "solved" or bool((solutions["X"].sum(2) == 1).all())
+
+
 def test_ten_thousand_proposals_give_no_invalid_answer():
     def mixed(count, generator):
         valid = renamed(count, generator)
