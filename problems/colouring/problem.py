@@ -111,13 +111,39 @@ class ColouringProblem(DeclaredProblem):
     def generate(
         self, config: ColouringConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Random colours, which need not differ along edges: training uses the constraints alone."""
+        """Valid colourings, by search.
+
+        Raises:
+            DataError: if none are known after the search.
+        """
+        import torch
+
+        import unn
+
+        seed = int(torch.randint(2**31, (), generator=generator))
+        search = unn.Search(self.declare(config), SearchOptions(chains=4))
+        limits = unn.SolvingOptions(tries=4, seed=seed)
+        solutions = unn.solve(search, {}, count=count, options=limits)
+        if not bool(solutions.solved.all()):
+            raise DataError(
+                f"colouring: the search ended without a valid colouring with {config.colours} colours; give "
+                "more --colours, or train from the constraints alone (--engine solver)."
+            )
+        return dict(solutions.values)
+
+    def examples(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Colourings, nothing given; arbitrary colours where training uses the constraints alone."""
+        if getattr(config.model, "labels", True):
+            return super().examples(config, count, generator, sizes)
         import torch
 
         graph = self.declare(config)
         nodes = graph.size_table.static[graph.size_table.root("node")]
         colours = torch.randint(config.colours, (count, nodes), generator=generator)
-        return {"X": torch.nn.functional.one_hot(colours, config.colours).float()}
+        values = {"X": torch.nn.functional.one_hot(colours, config.colours).float()}
+        return values, self.observed(config, count, generator, sizes)
 
     def observed(
         self, config: ColouringConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]

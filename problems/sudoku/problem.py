@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,12 @@ class SudokuProblem(DeclaredProblem, TakesData):
             },
         )
         super().check(config)
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convert the configuration of a run of an earlier version, in which half of the examples were
+        puzzles."""
+        earlier = {"puzzle_share": 0.5, "most_puzzles": 0}
+        return {**earlier, **super().earlier_config(content)}
 
     def task(self, config: SudokuConfig) -> Task:
         """Grids generated during training; a checksum of the first detects versions that generate others."""
@@ -353,12 +360,12 @@ def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
     if len(text) == n * n and all(sign in _SIGNS for sign in text):
         return read_puzzles(text, config.block_rows, config.block_columns, option)
     path = Path(text)
-    if "=" in text and not path.is_file():
+    if "=" in text and not os.path.isfile(path):
         raise DataError(
             f"{option} {text}: give the puzzle alone, as a file or as {n * n} cells in a line, without a "
             "name."
         )
-    if all(sign in _SIGNS for sign in text) and not path.is_file():
+    if all(sign in _SIGNS for sign in text) and not os.path.isfile(path):
         raise DataError(
             f"{option} {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} "
             f"and . or 0 for an empty cell. There is no file of that name either."

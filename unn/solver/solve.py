@@ -223,10 +223,11 @@ def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapp
         violations = violations + differs.flatten(1).sum(1)
     for name, kind in kinds(graph).items():
         if kind != "real":
-            nodes = values[name].flatten(1 + len(graph.variables[name].node_axes))
-            discrete = (nodes == 0) | (nodes == 1)
+            value = values[name]
+            discrete = (value == 0) | (value == 1)
             if kind == "category":
-                discrete = discrete.all(-1) & (nodes.sum(-1) == 1)
+                first = 1 + len(graph.variables[name].node_axes)
+                discrete = discrete.flatten(first).all(-1) & (value.flatten(first).sum(-1) == 1)
             violations = violations + (~discrete).flatten(1).sum(1)
     return violations
 

@@ -23,7 +23,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "four"
     arguments = [
         "train", "sudoku", "--engine", "solver", "--width", "16", "--pool", "8", "--oldest", "32",
-        "--solving-steps", "64",
+        "--solving-steps", "64", "--noise", "0",
         "--steps", "200", "--batch", "16", "--rate", "0.01", "--evaluate-every", "200", "--threads", "1",
         "--folder", str(folder),
     ]  # fmt: skip

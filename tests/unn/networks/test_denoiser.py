@@ -31,8 +31,9 @@ from support.structures import declarations
 
 import unn
 from factors import Clique, Depends
-from unn.networks import Denoiser, Frame
+from unn.networks import Denoiser
 from unn.networks.denoiser import SELF_CONDITIONINGS
+from unn.networks.tokens import Frames
 from unn.ops.attention import terms as terms_module
 
 
@@ -464,12 +465,12 @@ def test_nodes_that_nothing_interacts_with_are_pointed_out():
     X, _, Z = (g.variable(name, "n", unn.SquaredNorm()) for name in "XYZ")
     g.factor(Clique(X["i"]))
     with pytest.warns(UserWarning, match=says("'lonely'", "Y, Z", "no other node", "independent")):
-        Frame(g, {})
+        Frames(g).at()
     # one node of a variable is enough
     g.factor(Depends(g["Y"]["i"], X["i"]))
     g.factor(Clique(Z["t+1"], X["t"], each="t"))
     with pytest.warns(UserWarning, match=says("nodes of Z interact")):
-        Frame(g, {})
+        Frames(g).at()
 
 
 def test_a_single_node_is_not_pointed_out():

@@ -87,7 +87,7 @@ def test_a_node_without_a_value_is_not_solved_where_counts_allow_it():
     model = Proposals(lambda count, generator: torch.zeros(count, 3, 2))
     model.graph = g
     mask = torch.tensor([[True, False, False]])
-    solutions = unn.solve(model, {"X": unn.Partial(torch.eye(2)[[[0, 0, 0]]], mask)})
+    solutions = unn.solve(model, {"X": unn.Partial(torch.eye(2)[torch.tensor([[0, 0, 0]])], mask)})
     # the answer that the evidence begins with is discrete, and here already right or wrong as a whole
     assert solutions.outcomes[0] != "solved" or bool((solutions["X"].sum(2) == 1).all())
 
