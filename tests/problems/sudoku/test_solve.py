@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.commands import answered, printed, refused
-from support.puzzles import is_grid
+from support.puzzles import SEVENTEEN, SOLUTION, is_grid
 
 from problems.sudoku.grids import completions
 
@@ -124,3 +124,15 @@ def test_untrained_problems_say_how_to_train(capsys):
     assert "unn train sorting --engine solver" in refused(capsys, "solve", "sorting", "1")
     text = refused(capsys, "solve", "sudoku", PUZZLE, "--engine", "recurrent")
     assert "unn train sudoku --engine recurrent" in text
+
+
+def test_the_weights_that_come_with_the_package_solve_a_puzzle_of_seventeen_clues(capsys):
+    (instance,) = answered(capsys, "solve", "sudoku", SEVENTEEN)["instances"]
+    assert instance["outcome"] == "solved"
+    assert "".join(str(d) for row in instance["answers"][0] for d in row) == SOLUTION
+
+
+def test_the_weights_that_come_with_the_package_serve_six_by_six(capsys):
+    rows = ["123456", "456123", "2...64", "56.231", "3.2.45", "645312"]
+    (instance,) = answered(capsys, "solve", "sudoku", "".join(rows))["instances"]
+    assert instance["outcome"] == "solved" and is_grid(grid_of(instance["answers"][0]), 2, 3)
