@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -288,6 +289,15 @@ class SudokuProblem(DeclaredProblem, TakesData):
         grids = torch.tensor([grid for text in texts for grid in _read(text, "unn solve", config)])
         cells = grids.view(-1, n, n)
         return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}, len(cells)
+
+    def explain(self, reason: str) -> str:
+        """Cells and digits from 1, such as ``r1c3=5``."""
+
+        def named(match: re.Match[str]) -> str:
+            row, column, digit = (int(number) + 1 for number in match.groups())
+            return f"r{row}c{column}={digit}"
+
+        return re.sub(r"X\[(\d+), (\d+)\] = (\d+)", named, reason)
 
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """A grid as rows of digits from 1."""

@@ -293,6 +293,10 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             name: (x.argmax(-1) if kind[name] == "category" else x).tolist() for name, x in values.items()
         }
 
+    def explain(self, reason: str) -> str:
+        """Why an instance is impossible, in the words of the problem; by default with indices from 0."""
+        return reason
+
     def blocks(self, config: Any) -> dict[str, tuple[int, int]]:
         """Rows and columns of the blocks that pictures separate by lines, by variable; none by default."""
         return {}
@@ -652,14 +656,14 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             result["best"] = self.encode(run, {name: x[k] for name, x in solutions.values.items()})
             result["violations"] = self._violations(run, solutions, k)
         if solutions.reasons[k]:
-            result["reason"] = solutions.reasons[k]
+            result["reason"] = self.explain(solutions.reasons[k])
         return result
 
     def _instance_lines(self, run: Trained, solutions: Solutions, k: int, count: int) -> list[str]:
         """Result of one instance as text."""
         title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
         if solutions.outcomes[k] == "impossible":
-            return [*title, f"impossible: {solutions.reasons[k]} cannot hold", ""]
+            return [*title, f"impossible: {self.explain(solutions.reasons[k])} cannot hold", ""]
         if solutions.outcomes[k] == "unsolved":
             violated = self._violations(run, solutions, k)
             text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())

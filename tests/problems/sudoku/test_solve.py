@@ -62,7 +62,7 @@ def test_contradictory_givens_are_impossible_and_the_rule_is_named(trained, caps
     puzzle = "11.............."
     answer = answered(capsys, "solve", trained, puzzle)
     assert answer["impossible"] == 1 and answer["instances"][0]["answers"] == []
-    assert "rows" in answer["instances"][0]["reason"]
+    assert answer["instances"][0]["reason"] == "exactly 1 of 'rows': r1c1=1, r1c2=1, r1c3=1, r1c4=1"
     assert "impossible" in printed(capsys, "solve", trained, puzzle)
 
 
