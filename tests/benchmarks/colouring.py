@@ -4,7 +4,7 @@
 
 Graphs are those of RandCSPBench: for each number of nodes and each average degree, ``random.seed(1)`` and
 400 graphs of ``networkx.gnm_random_graph`` in turn, of which the first are measured. Those count that CP-SAT
-or the search colours; up to 64 nodes its tables agree. Needs networkx, and ``pip install ortools``.
+or the search colours; up to 64 nodes its tables agree. Needs networkx, and ``pip install unn[rivals]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODES = {
     "annealed": SearchOptions(mode="annealed", hottest=1.0, coldest=0.15, solving_steps=1000),
     "descent": SearchOptions(mode="descent", solving_steps=200),
 }
-SECONDS = 10.0
+SECONDS = 3.0
 """Time limit of each method and graph."""
 
 

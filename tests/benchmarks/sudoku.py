@@ -3,7 +3,7 @@
     UNN_DATA=... python -m tests.benchmarks.sudoku docs/results/sudoku.csv RUN [RUN ...]
 
 Each run is measured on all sets; every answer is checked again by sets of digits. CP-SAT needs
-``pip install ortools``.
+``pip install unn[rivals]``.
 """
 
 from __future__ import annotations
