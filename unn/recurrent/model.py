@@ -70,7 +70,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         """
         self._check_sizes(sizes)
         rows = self.layout.frame.flatten(values)
-        nodes = node_mask(self.layout, observed, len(rows))
+        nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
         return self._losses(rows, nodes, labelled=True)
 
     def unlabelled_loss(self, given: Given, count: int) -> Tensor:
@@ -91,7 +91,8 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
                 "unlabelled inputs have constraint losses alone; set constraint_weight or attention_weight."
             )
         rows, nodes = self.layout.frame.observation(given, count)
-        return self._losses(rows, nodes, labelled=False)
+        device = self.network.position.device
+        return self._losses(rows.to(device), nodes.to(device), labelled=False)
 
     def _losses(self, rows: Tensor, nodes: Tensor, labelled: bool) -> Tensor:
         options = self.options
@@ -191,7 +192,7 @@ class _Attempt(Attempt):
         self.renaming: Renaming = renamings(model.layout, len(rows), generator)
         self.rows, self.nodes = rows, nodes
         with torch.no_grad():
-            tokens = model._tokens(self.renaming.apply(rows), nodes)
+            tokens = model._tokens(self.renaming.apply(rows), nodes).to(model.network.position.device)
             self.embedded = self.state = model.network.embed(tokens)
 
     @torch.no_grad()
@@ -202,7 +203,7 @@ class _Attempt(Attempt):
         self.steps -= steps
         network = self.model.network
         self.state = network.advance(self.embedded, self.state, steps, self.model._mask())
-        logits = network.classify(self.state)
+        logits = network.classify(self.state).cpu()
         frame = self.model.layout.frame
         rows = [logits[:, s.nodes, : s.channels].flatten(1) for s in frame.slots.values()]
         scores = self.renaming.undo(torch.cat(rows, 1))
@@ -211,5 +212,6 @@ class _Attempt(Attempt):
 
     def keep(self, rows: Tensor) -> None:
         self.rows, self.nodes = self.rows[rows], self.nodes[rows]
-        self.embedded, self.state = self.embedded[rows], self.state[rows]
+        here = rows.to(self.state.device)
+        self.embedded, self.state = self.embedded[here], self.state[here]
         self.renaming = replace(self.renaming, order=self.renaming.order[rows])

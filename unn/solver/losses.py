@@ -42,7 +42,7 @@ def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
     weights = bounded.exp()
     totals = group_sums(weights[:, None], packed)[:, 0]
     probabilities = weights / totals[packed.node]
-    nodes = torch.zeros(len(packed.group), dtype=torch.bool)
+    nodes = torch.zeros_like(packed.group, dtype=torch.bool)
     nodes[packed.node] = True
     within = _within_bounds(probabilities, packed)
     surprise = -(within[~nodes].clamp(min=0) + _SMALLEST).log()
@@ -56,8 +56,9 @@ def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:
     pointer = packed.pairs_to_groups.crow_indices()
     members = pointer[1:] - pointer[:-1]
     most = int(members.max()) if groups else 0
-    place = pointer[:-1, None] + torch.arange(most)
-    exists = torch.arange(most) < members[:, None]
+    number = torch.arange(most, device=pointer.device)
+    place = pointer[:-1, None] + number
+    exists = number < members[:, None]
     candidate = packed.to_groups.col_indices()[place.clamp(max=len(packed.pair_group) - 1)]
     p = torch.where(exists, probabilities[candidate], 0)
     largest = int(packed.upper.clamp(max=most).max()) + 1 if groups else 1
@@ -68,6 +69,6 @@ def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:
         up = F.pad(counts[:, :-1], (1, 0))
         top = F.pad(counts[:, -1:], (largest, 0))
         counts = counts * (1 - q) + (up + top) * q
-    number = torch.arange(largest + 1)
+    number = torch.arange(largest + 1, device=pointer.device)
     allowed = (number >= packed.lower[:, None]) & (number <= packed.upper[:, None])
     return (counts * allowed).sum(1)

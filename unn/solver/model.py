@@ -38,7 +38,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
 
     Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
     the groups of the candidate: its node and the counting constraints. States begin at random, so that tries
-    differ. Weights fit every size of the graph, and every graph with the same kinds of groups.
+    differ. Weights fit every size of the graph, and every graph with the same kinds of groups. Of several
+    training processes each has its own pool, and checkpoints contain that of the first.
 
     Args:
         graph: declaration with categorical or binary variables and counting constraints.
@@ -82,7 +83,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
             ObservationError: for values or masks that do not fit the graph.
         """
         layout = self.layout(sizes)
-        rows = layout.frame.flatten(values)
+        # examples wait on the CPU, where their candidates are packed
+        rows = layout.frame.flatten(values).cpu()
         source = _Source(layout, rows == 1, node_mask(layout, observed, len(rows)))
         if not self.training:
             pool = Pool.of(*source.take(len(rows)), self.options.width)
@@ -97,7 +99,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         pool = self._pool
         loss, state, packed, scores = self._steps(layout, pool)
         with torch.no_grad():
-            pool.state[packed.row, packed.candidate] = state.detach().to(pool.state)
+            pool.state[packed.row, packed.candidate] = state.to(pool.state)
             pool.age += self.options.truncation
             solved = self._solved(layout, pool, packed, scores)
             leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
@@ -108,9 +110,12 @@ class Solver(nn.Module, CanLearn, CanSolve):
         return loss
 
     def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
-        packed = pack(layout, pool.known, self.network.score.weight.dtype)
-        state = pool.state[packed.row, packed.candidate].to(self.network.score.weight)
-        truth = pool.truth[packed.row, packed.candidate].to(state)
+        """Mean loss, last states, packed candidates and last scores; all but the loss on the CPU."""
+        weight = self.network.score.weight
+        waiting = pack(layout, pool.known, weight.dtype)
+        packed = waiting.to(weight.device)
+        state = pool.state[waiting.row, waiting.candidate].to(weight)
+        truth = pool.truth[waiting.row, waiting.candidate].to(weight)
         losses = []
         for _ in range(self.options.truncation):
             state = self.network(_disturbed(state, self.options.noise), packed)
@@ -120,7 +125,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
                 if self.options.labels
                 else constraint_surprise(scores, packed)
             )
-        return torch.stack(losses).mean(), state, packed, scores
+        return torch.stack(losses).mean(), state.detach().cpu(), waiting, scores.detach().cpu()
 
     def _solved(self, layout: Layout, pool: Pool, packed: Packed, scores: Tensor) -> Tensor:
         """Mask of the examples whose present answers meet all counts, shape ``(pool,)``."""
@@ -178,27 +183,30 @@ class _Attempt(Attempt):
         self.network, self.layout, self.steps = network, layout, steps
         self.noise, self.generator = noise, generator
         self.known = known
-        self.packed = pack(layout, known, self.network.score.weight.dtype)
-        self.state = self.network.initial(self.packed, generator)
+        self.weight = network.score.weight
+        self.packed = pack(layout, known, self.weight.dtype)
+        self.on_device = self.packed.to(self.weight.device)
+        self.state = network.initial(self.packed, generator).to(self.weight.device)
 
     @torch.no_grad()
     def advance(self) -> dict[str, Tensor] | None:
         if not self.steps:
             return None
         for _ in range(min(CHECKED_EVERY, self.steps)):
-            self.state = self.network(_disturbed(self.state, self.noise, self.generator), self.packed)
+            self.state = self.network(_disturbed(self.state, self.noise, self.generator), self.on_device)
         self.steps -= min(CHECKED_EVERY, self.steps)
-        rows = self.known.true.to(self.state)
-        here = chosen(self.packed, self.network.scores(self.state))
+        rows = self.known.true.to(self.weight.dtype)
+        here = chosen(self.packed, self.network.scores(self.state).cpu())
         rows[self.packed.row, self.packed.candidate] = here.to(rows)
         return self.layout.frame.unflatten(rows)
 
     def keep(self, rows: Tensor) -> None:
         kept = torch.zeros(self.packed.batch, dtype=torch.bool)
         kept[rows] = True
-        self.state = self.state[kept[self.packed.row]]
+        self.state = self.state[kept[self.packed.row].to(self.state.device)]
         self.known = self.known.select(kept)
         self.packed = pack(self.layout, self.known, self.state.dtype)
+        self.on_device = self.packed.to(self.state.device)
 
 
 def chosen(packed: Packed, scores: Tensor) -> Tensor:
@@ -216,7 +224,9 @@ def _disturbed(state: Tensor, noise: float, generator: torch.Generator | None = 
     """States with normal noise."""
     if not noise:
         return state
-    return state + noise * torch.randn(state.shape, generator=generator, dtype=state.dtype)
+    if generator is None:
+        return state + noise * torch.randn_like(state)
+    return state + noise * torch.randn(state.shape, generator=generator, dtype=state.dtype).to(state.device)
 
 
 def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:
@@ -241,7 +251,7 @@ def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Ten
                 f"variable {name!r}: the mask of observed nodes is boolean with shape {expected}, got "
                 f"{mask.dtype} of shape {tuple(mask.shape)}."
             )
-        nodes[:, slot.nodes] = mask.expand(expected).flatten(1)
+        nodes[:, slot.nodes] = mask.expand(expected).flatten(1).cpu()
     return nodes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,15 @@ class Packed:
     def count(self) -> int:
         """Number of candidates."""
         return len(self.row)
+
+    def to(self, device: torch.device) -> Packed:
+        """The same on another device."""
+        if self.row.device == device:
+            return self
+        tensors: dict[str, Any] = {
+            name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)
+        }
+        return replace(self, **tensors)
 
 
 def pack(layout: Layout, known: Known, dtype: torch.dtype = torch.float32) -> Packed:
