@@ -46,6 +46,25 @@ def random_edges(nodes: int, degree: float, generator: torch.Generator) -> list[
     return sorted(edges)
 
 
+def colourable_edges(nodes: int, degree: float, colours: int, generator: torch.Generator) -> list[Edge]:
+    """Distinct edges drawn uniformly among those that join different colours of a random colouring.
+
+    They are as many as give an average degree, or all of them.
+
+    Args:
+        nodes: number of nodes, at least 2.
+        degree: average number of neighbours of a node.
+        colours: number of colours, at least 2.
+        generator: random number generator.
+    """
+    colour = torch.randperm(nodes, generator=generator) % colours
+    one, other = torch.triu_indices(nodes, nodes, 1)
+    allowed = (colour[one] != colour[other]).nonzero()[:, 0]
+    count = max(1, min(len(allowed), round(degree * nodes / 2)))
+    chosen = allowed[torch.randperm(len(allowed), generator=generator)[:count]]
+    return sorted(zip(one[chosen].tolist(), other[chosen].tolist(), strict=True))
+
+
 def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     """Number of nodes and edges of a graph.
 

@@ -32,11 +32,13 @@ class ColouringConfig:
     """Configuration of a run of the colouring problem.
 
     Attributes:
-        graph: File of a graph: DIMACS (.col), or two nodes per line. Without one, a random graph.
+        graph: File of a graph: DIMACS (.col), or two nodes per line. Without one, a random graph that has a
+            colouring.
         colours: Number of colours.
         nodes: Number of nodes of the random graph.
         degree: Average number of neighbours in the random graph.
         graph_seed: Seed of the random graph.
+        examples: Number of colourings in the training set, which the search draws.
     """
 
     graph: str = ""
@@ -44,6 +46,7 @@ class ColouringConfig:
     nodes: int = 32
     degree: float = 4.0
     graph_seed: int = 0
+    examples: int = 1024
 
 
 class ColouringProblem(DeclaredProblem):
@@ -68,10 +71,11 @@ class ColouringProblem(DeclaredProblem):
         check_ranges(
             self.name,
             {
-                "colours": (config.colours, 1, 10_000),
-                "nodes": (config.nodes, 2, 10**6),
+                "colours": (config.colours, 1 if config.graph else 2, 10_000),
+                "nodes": (config.nodes, 2, 20_000),
                 "degree": (config.degree, 0, 10**6),
                 "graph_seed": (config.graph_seed, 0, 2**63 - 1),
+                "examples": (config.examples, 1, 10**7),
             },
         )
         super().check(config)
@@ -94,11 +98,12 @@ class ColouringProblem(DeclaredProblem):
         """The graph of the file, or a random one."""
         import torch
 
-        from .graph import declare, random_edges, read_graph
+        from .graph import colourable_edges, declare, read_graph
 
         if not config.graph:
             generator = torch.Generator().manual_seed(config.graph_seed)
-            return declare(config.nodes, random_edges(config.nodes, config.degree, generator), config.colours)
+            edges = colourable_edges(config.nodes, config.degree, config.colours, generator)
+            return declare(config.nodes, edges, config.colours)
         try:
             text = Path(config.graph).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -111,25 +116,28 @@ class ColouringProblem(DeclaredProblem):
     def generate(
         self, config: ColouringConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Valid colourings, by search.
+        """Valid colourings, each by a search of its own.
 
         Raises:
-            DataError: if none are known after the search.
+            DataError: if a search ends without one.
         """
         import torch
 
         import unn
 
         seed = int(torch.randint(2**31, (), generator=generator))
-        search = unn.Search(self.declare(config), SearchOptions(chains=4))
-        limits = unn.SolvingOptions(tries=4, seed=seed)
-        solutions = unn.solve(search, {}, count=count, options=limits)
+        search = unn.Search(self.declare(config), SearchOptions(chains=1))
+        solutions = unn.solve(search, {}, count=count, options=unn.SolvingOptions(seed=seed))
         if not bool(solutions.solved.all()):
             raise DataError(
                 f"colouring: the search ended without a valid colouring with {config.colours} colours; give "
                 "more --colours, or train from the constraints alone (--engine solver)."
             )
         return dict(solutions.values)
+
+    def training_set(self, config: Any) -> Mapping[str, Tensor] | None:
+        """Colourings that the search draws; none where training uses the constraints alone."""
+        return super().training_set(config) if getattr(config.model, "labels", True) else None
 
     def examples(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -415,14 +415,16 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         return build_model(engine, graph, config.model, self.test_sizes(config))
 
     def prepare(self, config: Any, network: nn.Module) -> None:
-        """Adapt a fresh model to the training set, or to examples of the stream."""
+        """Adapt a fresh model to the training set, or to examples of the stream, if the engine learns."""
         import torch
 
+        if not self.engine_of(config).trains:
+            return
         assert isinstance(network, CanLearn)
         values, sizes = self.training_set(config), self.test_sizes(config)
         if values is None:
             generator = torch.Generator().manual_seed(20_231)
-            values = self.generate(config, network.prepared_examples, generator, sizes)
+            values, _ = self.examples(config, network.prepared_examples, generator, sizes)
         network.prepare(values, **sizes)
 
     def graph(self, network: nn.Module) -> FactorGraph:
@@ -773,10 +775,13 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
 
 
 def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Defaults:
-    """Defaults of an engine without measured ones: its own, with options of the same name and the training of
-    the default engine of the problem."""
+    """Defaults of an engine without measured ones: the training of the default engine of the problem, and the
+    engine's own options, except for those that it shares by inheritance with that engine."""
     first = next(iter(problem.defaults.values()))
-    shared = {option.name for option in fields(options)} & {option.name for option in fields(first.options)}
+    common = [
+        base for base in type(first.options).__mro__ if is_dataclass(base) and issubclass(options, base)
+    ]
+    shared = [option.name for base in common[:1] for option in fields(base)]
     return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)
 
 

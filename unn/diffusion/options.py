@@ -10,7 +10,20 @@ from ..ranges import check_ranges
 
 
 @dataclass(frozen=True)
-class RegressorOptions:
+class NetworkSize:
+    """Options that all networks which learn to sample share.
+
+    Attributes:
+        width: Width of hidden layers.
+        depth: Number of layers.
+    """
+
+    width: int = 64
+    depth: int = 6
+
+
+@dataclass(frozen=True)
+class RegressorOptions(NetworkSize):
     """Options of the engine ``regressor``.
 
     Attributes:
@@ -23,8 +36,6 @@ class RegressorOptions:
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
     """
 
-    width: int = 64
-    depth: int = 6
     heads: int = 4
     embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
     structure: Literal["graph", "dense", "directed", "random"] = "graph"
@@ -105,16 +116,13 @@ class DenoiserOptions(RegressorOptions):
 
 
 @dataclass(frozen=True)
-class VAEACOptions:
+class VAEACOptions(NetworkSize):
     """Options of the engine ``vaeac``.
 
     Attributes:
         width: Width of hidden layers, and number of latent variables.
         depth: Number of residual blocks of each network.
     """
-
-    width: int = 64
-    depth: int = 6
 
     def check(self, where: str) -> None:
         """Check the ranges.

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from problems.colouring.graph import declare, random_edges, read_graph
+from problems.colouring.graph import colourable_edges, declare, random_edges, read_graph
 from unn.errors import DataError
 
 TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
@@ -53,6 +53,18 @@ def test_random_graphs_have_distinct_edges_without_loops(nodes, degree, seed):
     most = nodes * (nodes - 1) // 2
     assert len(set(edges)) == len(edges) == max(1, min(most, round(degree * nodes / 2)))
     assert all(0 <= a < b < nodes for a, b in edges)
+
+
+@given(nodes=st.integers(2, 20), degree=st.floats(0, 30), colours=st.integers(2, 4), seed=st.integers(0, 99))
+def test_colourable_edges_are_distinct_without_loops_and_join_the_parts_of_a_colouring(
+    nodes, degree, colours, seed
+):
+    edges = colourable_edges(nodes, degree, colours, torch.Generator().manual_seed(seed))
+    assert len(set(edges)) == len(edges) >= 1 and all(0 <= a < b < nodes for a, b in edges)
+    colour = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed)) % colours
+    assert all(colour[a] != colour[b] for a, b in edges)
+    between = sum(bool(colour[a] != colour[b]) for b in range(nodes) for a in range(b))
+    assert len(edges) == max(1, min(between, round(degree * nodes / 2)))
 
 
 def test_violations_are_the_edges_with_equal_ends():
