@@ -30,7 +30,7 @@ from unn.search.options import SearchOptions
 
 DEGREES = {3: [3.32 + 0.18 * k for k in range(10)], 5: [9.9 + 0.4 * k for k in range(10)]}
 MODES = {
-    "focused": SearchOptions(mode="focused", hottest=0.4, coldest=0.4, solving_steps=10_000),
+    "focused": SearchOptions(mode="focused", solving_steps=10_000),
     "annealed": SearchOptions(mode="annealed", hottest=1.0, coldest=0.15, solving_steps=1000),
     "descent": SearchOptions(mode="descent", solving_steps=200),
 }

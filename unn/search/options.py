@@ -25,8 +25,8 @@ class SearchOptions:
     mode: Literal["focused", "annealed", "descent"] = "focused"
     solving_steps: int = 1000
     chains: int = 16
-    hottest: float = 0.4
-    coldest: float = 0.4
+    hottest: float = 0.5
+    coldest: float = 0.5
 
     def check(self, where: str) -> None:
         """Check the ranges.

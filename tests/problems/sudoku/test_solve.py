@@ -136,3 +136,15 @@ def test_the_weights_that_come_with_the_package_serve_six_by_six(capsys):
     rows = ["123456", "456123", "2...64", "56.231", "3.2.45", "645312"]
     (instance,) = answered(capsys, "solve", "sudoku", "".join(rows))["instances"]
     assert instance["outcome"] == "solved" and is_grid(grid_of(instance["answers"][0]), 2, 3)
+
+
+def test_a_latin_square_is_a_puzzle_whose_blocks_are_its_rows(capsys):
+    puzzle = "1.3......4...2.......5............6..........1..."
+    options = ["--engine", "search", "--options", "block_rows=1", "block_columns=7"]
+    (instance,) = answered(capsys, "solve", "sudoku", puzzle, *options)["instances"]
+    (square,) = instance["answers"]
+    digits = set(range(1, 8))
+    assert all(set(row) == digits for row in square)
+    assert all({row[k] for row in square} == digits for k in range(7))
+    cells = [digit for row in square for digit in row]
+    assert all(clue in (".", str(cell)) for clue, cell in zip(puzzle, cells, strict=True))
