@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 import unn
 from factors import Different
@@ -37,19 +38,11 @@ def random_edges(nodes: int, degree: float, generator: torch.Generator) -> list[
         degree: average number of neighbours of a node.
         generator: random number generator.
     """
-    most = nodes * (nodes - 1) // 2
-    count = max(1, min(most, round(degree * nodes / 2)))
-    edges: set[Edge] = set()
-    while len(edges) < count:
-        pairs = torch.randint(nodes, (count - len(edges), 2), generator=generator).tolist()
-        edges |= {(min(a, b), max(a, b)) for a, b in pairs if a != b}
-    return sorted(edges)
+    return _edges_between(torch.arange(nodes), degree, generator)
 
 
 def colourable_edges(nodes: int, degree: float, colours: int, generator: torch.Generator) -> list[Edge]:
     """Distinct edges drawn uniformly among those that join different colours of a random colouring.
-
-    They are as many as give an average degree, or all of them.
 
     Args:
         nodes: number of nodes, at least 2.
@@ -57,12 +50,25 @@ def colourable_edges(nodes: int, degree: float, colours: int, generator: torch.G
         colours: number of colours, at least 2.
         generator: random number generator.
     """
-    colour = torch.randperm(nodes, generator=generator) % colours
-    one, other = torch.triu_indices(nodes, nodes, 1)
-    allowed = (colour[one] != colour[other]).nonzero()[:, 0]
-    count = max(1, min(len(allowed), round(degree * nodes / 2)))
-    chosen = allowed[torch.randperm(len(allowed), generator=generator)[:count]]
-    return sorted(zip(one[chosen].tolist(), other[chosen].tolist(), strict=True))
+    return _edges_between(torch.randperm(nodes, generator=generator) % colours, degree, generator)
+
+
+def _edges_between(part: Tensor, degree: float, generator: torch.Generator) -> list[Edge]:
+    """Distinct edges between different parts, as many as give an average degree, or all of them.
+
+    Args:
+        part: part of each node, shape ``(nodes,)``.
+        degree: average number of neighbours of a node.
+        generator: random number generator.
+    """
+    nodes, parts = len(part), part.tolist()
+    most = (nodes**2 - int(part.bincount().square().sum())) // 2
+    count = max(1, min(most, round(degree * nodes / 2)))
+    edges: set[Edge] = set()
+    while len(edges) < count:
+        pairs = torch.randint(nodes, (count - len(edges), 2), generator=generator).tolist()
+        edges |= {(min(a, b), max(a, b)) for a, b in pairs if parts[a] != parts[b]}
+    return sorted(edges)
 
 
 def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:

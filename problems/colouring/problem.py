@@ -72,7 +72,7 @@ class ColouringProblem(DeclaredProblem):
             self.name,
             {
                 "colours": (config.colours, 1 if config.graph else 2, 10_000),
-                "nodes": (config.nodes, 2, 20_000),
+                "nodes": (config.nodes, 2, 10**6),
                 "degree": (config.degree, 0, 10**6),
                 "graph_seed": (config.graph_seed, 0, 2**63 - 1),
                 "examples": (config.examples, 1, 10**7),

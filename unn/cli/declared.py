@@ -778,10 +778,9 @@ def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Default
     """Defaults of an engine without measured ones: the training of the default engine of the problem, and the
     engine's own options, except for those that it shares by inheritance with that engine."""
     first = next(iter(problem.defaults.values()))
-    common = [
-        base for base in type(first.options).__mro__ if is_dataclass(base) and issubclass(options, base)
-    ]
-    shared = [option.name for base in common[:1] for option in fields(base)]
+    bases = (base for base in type(first.options).__mro__ if issubclass(options, base))
+    common = next(bases)
+    shared = [option.name for option in fields(common)] if is_dataclass(common) else []
     return Defaults(options(**{name: getattr(first.options, name) for name in shared}), first.training)
 
 

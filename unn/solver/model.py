@@ -201,10 +201,10 @@ class _Attempt(Attempt):
         return self.layout.frame.unflatten(rows)
 
     def keep(self, rows: Tensor) -> None:
-        kept = torch.zeros(self.packed.batch, dtype=torch.bool)
-        kept[rows] = True
-        self.state = self.state[kept[self.packed.row].to(self.state.device)]
-        self.known = self.known.select(kept)
+        unsolved = torch.zeros(self.packed.batch, dtype=torch.bool)
+        unsolved[rows] = True
+        self.state = self.state[unsolved[self.packed.row].to(self.state.device)]
+        self.known = self.known.select(unsolved)
         self.packed = pack(self.layout, self.known, self.state.dtype)
         self.on_device = self.packed.to(self.state.device)
 
