@@ -9,6 +9,7 @@ from .attention.energy_body import EnergyBody as EnergyBody
 from .attention.fused import UnrolledAttention as UnrolledAttention
 from .attention.masked_entropy import MaskedEntropy as MaskedEntropy
 from .constraints.all_different import AllDifferent as AllDifferent
+from .constraints.among import Among as Among
 from .constraints.cardinality import Cardinality as Cardinality
 from .constraints.different import Different as Different
 from .constraints.equation import Equation as Equation

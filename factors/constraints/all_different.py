@@ -54,8 +54,8 @@ class AllDifferent(Cardinality):
         variable = self.references[0].array
         assert isinstance(variable, Variable) and isinstance(variable.regularizer, Simplex)
         values = shapes[variable.name][variable.regularizer.dim]
-        lower = int(groups.entries.shape[1] == values)
-        return [CountGroups(groups.variable, groups.entries, lower, 1)]
+        lower = int(groups.entries[variable.name].shape[1] == values)
+        return [CountGroups(groups.entries, lower, 1)]
 
     def formula(self) -> str:
         letters = [letter for letter in self.each if letter in self._node_letters()]

@@ -65,7 +65,7 @@ class Cardinality(Constraint):
                 f"factor {self.name!r} constrains a variable, but {reference.array.name!r} is a "
                 f"{reference.array.kind}."
             )
-        self.lower, self.upper = _bounds(self.name, equals, at_least, at_most)
+        self.lower, self.upper = bounds_of(self.name, equals, at_least, at_most)
         self.equals = self.lower if self.lower == self.upper else None
         refuse_shifted_splits(self)
         self.each = parse_letters(self, "each", each)
@@ -130,7 +130,7 @@ class Cardinality(Constraint):
         axes = shapes[variable]
         entries = self._view({variable: torch.arange(math.prod(axes)).view(1, *axes)})[0]
         number = math.prod(entries.shape[: len(self.each)])
-        return [CountGroups(variable, entries.reshape(number, -1).numpy(), self.lower, self.upper)]
+        return [CountGroups({variable: entries.reshape(number, -1).numpy()}, self.lower, self.upper)]
 
     def violations(self, x: Tensor) -> Tensor:
         """Number of groups with a wrong count, shape ``(batch,)``.
@@ -155,12 +155,7 @@ class Cardinality(Constraint):
 
     def condition(self) -> str:
         """The bounds on the count of one group, as text."""
-        count = f"count of {self.references[0]}"
-        if self.lower == self.upper:
-            return f"{count} = {self.lower}"
-        if self.upper is None:
-            return f"{count} >= {self.lower}"
-        return f"{count} <= {self.upper}" if not self.lower else f"{self.lower} <= {count} <= {self.upper}"
+        return condition_of(f"count of {self.references[0]}", self.lower, self.upper)
 
     def _view(self, values: Values) -> Tensor:
         """Entries by group and member, shape ``(batch, *each, *others)``."""
@@ -176,15 +171,19 @@ class Cardinality(Constraint):
         return entries.flatten(1 + groups).sum(-1) if entries.ndim > 1 + groups else entries
 
 
-def _bounds(
+def condition_of(count: str, lower: int, upper: int | None) -> str:
+    """The bounds on a count, as text."""
+    if lower == upper:
+        return f"{count} = {lower}"
+    if upper is None:
+        return f"{count} >= {lower}"
+    return f"{count} <= {upper}" if not lower else f"{lower} <= {count} <= {upper}"
+
+
+def bounds_of(
     name: str, equals: int | None, at_least: int | None, at_most: int | None
 ) -> tuple[int, int | None]:
-    """Least and greatest number of ones; exactly one without bounds.
-
-    Attributes:
-        lower: least number of ones.
-        upper: greatest number of ones; None without a bound.
-        equals: the number of ones, if it is fixed; else None.
+    """Least and greatest number of ones, None without a bound; exactly one without any.
 
     Raises:
         DeclarationError: for bounds that are not whole numbers >= 0, or that no number satisfies.

@@ -141,7 +141,7 @@ class Different(Constraint):
         left, right = self._sides({name: torch.arange(math.prod(axes)).view(1, *axes)})
         entries = torch.stack([left[0].flatten(), right[0].flatten()], 1)
         # a node never differs from itself: such a pair excludes every category
-        return [CountGroups(name, entries.numpy(), 0, 1)]
+        return [CountGroups({name: entries.numpy()}, 0, 1)]
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)

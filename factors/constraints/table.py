@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +14,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
+from unn.graph.groups import CountGroups
 from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_letters_of, product_relations
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
@@ -89,6 +93,36 @@ class Table(Constraint):
         """The loss, ``LossEnergy``, which is affine in each variable that occurs once."""
         return [LossEnergy(self, weight, log_weight, name=self.name)]
 
+    def groups(self, shapes: Shapes) -> list[CountGroups]:
+        """Combinations that are not allowed, as counts of at most all but one of their categories.
+
+        Categories, and pairs of them, that no allowed combination has, come first, so that counting alone
+        excludes what they rule out. None where a node occurs twice in an assignment of letters.
+
+        Raises:
+            DeclarationError: for a table with categories that the variables do not have.
+        """
+        names = [reference.array.name for reference in self.references]
+        sizes = [shapes[name][-1] for name in names]
+        entries = self._entries(shapes)
+        nodes = torch.stack([x[:, 0] for x in entries], 1).tolist()
+        if any(len(set(zip(names, row, strict=True))) < len(names) for row in nodes):
+            return []
+        parts: list[tuple[int, ...]] = [(k,) for k in range(len(names))]
+        if len(names) > 2:
+            parts += list(combinations(range(len(names)), 2))
+        groups = []
+        for part in dict.fromkeys([*parts, tuple(range(len(names)))]):
+            for first, last in _excluded(self.allowed[:, list(part)], [sizes[k] for k in part]):
+                columns = [(k, [v]) for k, v in zip(part, first, strict=False)]
+                columns += [(part[-1], last)] if last else []
+                members: dict[str, list[Tensor]] = {}
+                for k, categories in columns:
+                    members.setdefault(names[k], []).append(entries[k][:, categories])
+                numbers = {name: torch.cat(x, 1).numpy() for name, x in members.items()}
+                groups.append(CountGroups(numbers, 0, len(columns) - 1))
+        return _merged(groups)
+
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)
 
@@ -101,28 +135,44 @@ class Table(Constraint):
 
     def _probability(self, values: Values) -> Tensor:
         """Probability of the allowed combinations, shape ``(batch, parts)``."""
-        views = checked_views(self, values)
-        product: Tensor | None = None
-        for k, (reference, own, x) in enumerate(zip(self.references, self._values, views, strict=True)):
+        result: Tensor | None = None
+        for k, x in enumerate(self._views(values)):
+            chosen = x.index_select(-1, self.allowed[:, k].to(x.device))
+            result = chosen if result is None else result * chosen
+        assert result is not None
+        return result.sum(-1).flatten(1)
+
+    def _views(self, values: Values) -> list[Tensor]:
+        """Entries of each reference by assignment of letters, of size 1 for letters that it lacks; shape
+        ``(batch, *letters, categories)``."""
+        views = []
+        for k, (reference, own, x) in enumerate(
+            zip(self.references, self._values, checked_views(self, values), strict=True)
+        ):
             position = 1 + reference.letters.index(own)
-            column = self.allowed[:, k].to(x.device)
-            size = x.shape[position]
-            if int(column.max()) >= size:
+            largest, size = int(self.allowed[:, k].max()), x.shape[position]
+            if largest >= size:
                 raise DeclarationError(
-                    f"factor {self.name!r}: the table has category {int(column.max())} of {reference}, "
-                    f"which has "
+                    f"factor {self.name!r}: the table has category {largest} of {reference}, which has "
                     f"{size} categories, numbered from 0."
                 )
-            chosen = x.movedim(position, -1).index_select(-1, column)
             letters = [letter for letter in reference.letters if letter != own]
             order = [letters.index(letter) for letter in self._letters if letter in letters]
-            chosen = chosen.permute(0, *(1 + n for n in order), len(letters) + 1)
+            x = x.movedim(position, -1).permute(0, *(1 + n for n in order), len(letters) + 1)
             for n, letter in enumerate(self._letters):
                 if letter not in letters:
-                    chosen = chosen.unsqueeze(1 + n)
-            product = chosen if product is None else product * chosen
-        assert product is not None
-        return product.sum(-1).flatten(1)
+                    x = x.unsqueeze(1 + n)
+            views.append(x)
+        return views
+
+    def _entries(self, shapes: Shapes) -> list[Tensor]:
+        """Flat indices of the entries of each reference, shape ``(assignments, categories)``."""
+        numbers = {
+            name: torch.arange(math.prod(shapes[name])).view(1, *shapes[name]) for name in self.variables
+        }
+        views = self._views(numbers)
+        letters = torch.broadcast_shapes(*(x.shape[1:-1] for x in views))
+        return [x[0].expand(*letters, x.shape[-1]).reshape(-1, x.shape[-1]) for x in views]
 
 
 def _letter_of_values(factor: Table, reference: Reference) -> str:
@@ -160,3 +210,61 @@ def _combinations(factor: Table, allowed: Sequence[Sequence[int]], count: int) -
                 f"one for each reference, got {row!r}."
             )
     return torch.tensor(sorted({tuple(map(int, row)) for row in rows}), dtype=torch.int64)
+
+
+def _excluded(allowed: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Combinations that are not in a table, by their first categories and the list of their last ones.
+
+    An empty list stands for all last categories. Combinations with categories that no row has, or in tables
+    of three and more columns with pairs of categories that no row has, are left out.
+
+    Args:
+        allowed: rows of the table, shape ``(combinations, columns)``.
+        sizes: number of categories of each column.
+    """
+    rows = set(map(tuple, allowed.tolist()))
+    columns = [sorted({row[k] for row in rows}) for k in range(len(sizes))]
+    if len(sizes) == 1:
+        missing = sorted(set(range(sizes[0])) - set(columns[0]))
+        if missing:
+            yield (), missing
+        return
+    last_of: dict[tuple[int, ...], set[int]] = {}
+    for row in rows:
+        last_of.setdefault(row[:-1], set()).add(row[-1])
+    pairs = {
+        (a, b): {(row[a], row[b]) for row in rows}
+        for a, b in combinations(range(len(sizes)), 2)
+        if len(sizes) > 2
+    }
+    end = len(sizes) - 1
+    for first in product(*columns[:-1]):
+        if any((first[a], first[b]) not in seen for (a, b), seen in pairs.items() if b < end):
+            continue
+        present = last_of.get(first, set())
+        missing = [
+            last
+            for last in columns[-1]
+            if last not in present
+            and all((first[a], last) in seen for (a, b), seen in pairs.items() if b == end)
+        ]
+        if not present:
+            yield first, []
+        elif missing:
+            yield first, missing
+
+
+def _merged(groups: Sequence[CountGroups]) -> list[CountGroups]:
+    """Groups of the same bounds and numbers of members, together."""
+    alike: dict[tuple[object, ...], list[CountGroups]] = {}
+    for group in groups:
+        widths = tuple((name, x.shape[1]) for name, x in group.entries.items())
+        alike.setdefault((widths, group.upper), []).append(group)
+    return [
+        CountGroups(
+            {name: np.concatenate([group.entries[name] for group in same]) for name in same[0].entries},
+            same[0].lower,
+            same[0].upper,
+        )
+        for same in alike.values()
+    ]

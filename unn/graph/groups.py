@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,16 +11,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class CountGroups:
-    """Groups of entries of a variable, in each of which the number of ones lies within bounds.
+    """Groups of entries of variables, in each of which the number of ones lies within bounds.
 
     Attributes:
-        variable: name of the variable.
-        entries: flat indices among the entries of one batch element, shape ``(groups, members)``.
+        entries: members by variable: flat indices among the entries of one batch element, shape ``(groups,
+            members)``. An entry that occurs several times in a group counts as often.
         lower: least number of ones in a group.
         upper: greatest number of ones in a group; None without a bound.
     """
 
-    variable: str
-    entries: NDArray[np.int64]
+    entries: Mapping[str, NDArray[np.int64]]
     lower: int
     upper: int | None

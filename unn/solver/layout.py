@@ -60,6 +60,8 @@ class Layout:
             there is no bound.
         kind: kind of each group, shape ``(groups,)``.
         families_of: family of each group, shape ``(groups,)``.
+        never: mask of the candidates that a constraint excludes whatever the others are, shape
+            ``(candidates,)``; they are in no group of that constraint.
 
     Raises:
         DeclarationError: for sizes that are missing or contradict the declaration.
@@ -68,6 +70,7 @@ class Layout:
     def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
         self.graph = graph
         self.frame = Frame(graph, sizes)
+        self.never = torch.zeros(self.frame.numbers, dtype=torch.bool)
         self.families = [*(_node_family(slot) for slot in self.frame.slots.values()), *self._constraints()]
         self.kinds = kinds_of(self.families)
         order = sorted(range(len(self.families)), key=lambda k: self.kinds.index(self.families[k].bounds))
@@ -102,6 +105,13 @@ class Layout:
         of_node: Tensor = self.families_of[self.group] < len(self.frame.slots)
         nodes: Tensor = self.group[of_node]
         return nodes
+
+    @cached_property
+    def binary(self) -> Tensor:
+        """Mask of the groups that are the two values of a binary node, shape ``(groups,)``."""
+        slots = list(self.frame.slots.values())
+        own = torch.tensor([k for k, slot in enumerate(slots) if slot.kind == "binary"], dtype=torch.long)
+        return torch.isin(self.families_of, own)
 
     @cached_property
     def members(self) -> Tensor:
@@ -145,8 +155,11 @@ class Layout:
         families = []
         for constraint in self.graph.constraints:
             for groups in constraint.groups(shapes):
-                entries = _candidates_of(self.frame.slots[groups.variable], groups.entries)
-                if entries.numel():
+                members = [_candidates_of(self.frame.slots[name], x) for name, x in groups.entries.items()]
+                entries = torch.cat(members, 1)
+                if groups.upper == 0:
+                    self.never[entries] = True
+                elif entries.numel():
                     families.append(Family(constraint.name, entries, (groups.lower, groups.upper)))
         return families
 

@@ -42,7 +42,7 @@ def evidence(layout: Layout, rows: Tensor, nodes: Tensor) -> Known:
     """
     given = nodes[:, layout.frame.node_of_number]
     true = rows == 1
-    return Known(given & true, given & ~true)
+    return Known(given & true, (given & ~true) | layout.never)
 
 
 def exclude(layout: Layout, known: Known) -> Known:
@@ -81,6 +81,48 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
         true[active], false[active] = new_true, new_false & ~new_true
         active = active[changed & ~fails]
     return Known(true, false), impossible
+
+
+def branch(layout: Layout, known: Known, generator: torch.Generator) -> Tensor:
+    """Mark one open candidate of each row at random, shape ``(batch, candidates)``.
+
+    It is a member of a random group among those of exactly one with the fewest open candidates; the two
+    values of a binary node are such a group only where no other is left. Nothing is marked in rows without
+    an open candidate.
+
+    Args:
+        layout: candidates and groups.
+        known: what is known, propagated.
+        generator: random number generator.
+    """
+    is_open = known.open
+    openings = _count(layout.to_groups, is_open).T
+    openings = openings + layout.candidates * layout.binary
+    closed = ~((layout.lower == 1) & (layout.upper == 1)) | (openings == layout.candidates * layout.binary)
+    openings = openings.masked_fill(closed, torch.inf)
+    group = (openings + 0.5 * torch.rand(openings.shape, generator=generator)).argmin(1)
+    of_group = torch.nn.functional.one_hot(group, layout.groups).float()
+    members = ((layout.to_candidates @ of_group.T).T > 0) & is_open
+    number = torch.rand(is_open.shape, generator=generator).masked_fill(~members, -1.0).argmax(1)
+    return torch.nn.functional.one_hot(number, layout.candidates).bool() & members
+
+
+def suppose(layout: Layout, known: Known, generator: torch.Generator) -> Known:
+    """Make one open candidate of each row true, and propagate; where counting refutes it, it becomes false.
+
+    Args:
+        layout: candidates and groups.
+        known: what is known, propagated.
+        generator: random number generator.
+    """
+    chosen = branch(layout, known, generator)
+    supposed, impossible = propagate(layout, Known(known.true | chosen, known.false))
+    refuted, _ = propagate(layout, Known(known.true, known.false | chosen))
+    possible = (impossible < 0)[:, None]
+    return Known(
+        torch.where(possible, supposed.true, refuted.true),
+        torch.where(possible, supposed.false, refuted.false),
+    )
 
 
 def _count(to_groups: Tensor, candidates: Tensor) -> Tensor:

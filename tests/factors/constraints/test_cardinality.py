@@ -101,8 +101,8 @@ def test_groups_hold_the_entries_that_are_counted_together():
     (groups,) = g.constraints[0].groups({"X": (4, 4, 4)})
     index = torch.arange(64).view(4, 4, 4)
     expected = index.view(2, 2, 2, 2, 4).permute(0, 2, 4, 1, 3).reshape(16, 4)
-    assert (groups.lower, groups.upper, groups.variable) == (1, 1, "X")
-    assert torch.equal(torch.as_tensor(groups.entries), expected)
+    assert (groups.lower, groups.upper, list(groups.entries)) == (1, 1, ["X"])
+    assert torch.equal(torch.as_tensor(groups.entries["X"]), expected)
 
 
 def test_values_of_as_many_nodes_as_categories_occur_exactly_once():

@@ -11,6 +11,7 @@ from support.constraints import constraint_contract, one_hot_values, penalty_con
 import unn
 from factors import Table
 from unn.descent.plan import Plan
+from unn.solver.layout import Layout
 
 CYCLE = [(0, 1), (1, 2), (2, 0), (0, 0)]
 
@@ -114,3 +115,30 @@ def test_tables_relate_categories_with_letters_of_their_own():
         g.factor(Table(X["n v"], X["n+1 v"], allowed=CYCLE))
     with pytest.raises(unn.DeclarationError, match="categories"):
         g.factor(Table(X["n v"], b["n"], allowed=[(0, 1)]))
+
+
+@given(st.integers(1, 3), st.integers(2, 3), st.data())
+@settings(max_examples=40)
+def test_its_groups_hold_exactly_where_all_combinations_are_allowed(columns, size, data):
+    everything = list(itertools.product(range(size), repeat=columns))
+    allowed = data.draw(st.lists(st.sampled_from(everything), min_size=1, unique=True))
+    g = unn.FactorGraph("g", node=3, value=size)
+    X = g.variable("X", "node | value", unn.Entropy())
+    for k in range(columns):
+        g.index(f"i{k}", "term", [k, (k + 1) % 3], into="node")
+    g.factor(Table(*(X[f"i{k}[t] v{k}"] for k in range(columns)), allowed=allowed))
+    layout = Layout(g, {})
+    values = torch.tensor(list(itertools.product(range(size), repeat=3)))
+    x = torch.nn.functional.one_hot(values, size).float()
+    rows = layout.frame.flatten({"X": x})
+    counts = (layout.to_groups @ rows.T).T
+    holds = ((counts >= layout.lower) & (counts <= layout.upper)).all(1)
+    holds &= ~(rows.bool() & layout.never).any(1)
+    assert torch.equal(holds, g.constraints[0].violations_of({"X": x}) == 0)
+
+
+def test_a_node_that_occurs_twice_in_a_term_has_no_groups():
+    g = unn.FactorGraph("g", node=2, value=2)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(Table(X["n v"], X["n w"], allowed=[(0, 0)]))
+    assert g.constraints[0].groups({"X": (2, 2)}) == []

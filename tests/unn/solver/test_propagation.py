@@ -10,7 +10,7 @@ from support.sudoku_graph import declare_sudoku
 import unn
 from factors import Cardinality
 from unn.solver.layout import Layout
-from unn.solver.propagation import Known, evidence, exclude, propagate
+from unn.solver.propagation import Known, evidence, exclude, propagate, suppose
 
 
 @st.composite
@@ -42,7 +42,8 @@ def assignments():
 def meets(layout, truth):
     counts = torch.zeros(layout.groups, dtype=torch.long)
     counts.index_add_(0, layout.group, truth[layout.candidate].long())
-    return bool(((counts >= layout.lower) & (counts <= layout.upper)).all())
+    within = ((counts >= layout.lower) & (counts <= layout.upper)).all()
+    return bool(within) and not bool((truth & layout.never).any())
 
 
 @given(graph=graphs(), seed=st.integers(0, 999))
@@ -92,3 +93,35 @@ def test_rows_are_selected_by_indices_or_masks():
     known = Known(torch.eye(3).bool(), torch.zeros(3, 3).bool())
     for rows in (torch.tensor([2, 0]), torch.tensor([True, False, True])):
         assert torch.equal(known.select(rows).true, known.true[rows])
+
+
+def test_what_a_count_of_zero_excludes_is_false_and_belongs_to_no_group():
+    g = unn.FactorGraph("g", node=2, value=3)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(Cardinality(X["n v"], each="v", at_most=1))
+    g.index("of_node", "listed", [0, 1], into="node")
+    g.index("of_value", "listed", [2, 1], into="value")
+    g.factor(Cardinality(X["of_node[k] of_value[k]"], each="", equals=0, name="none"))
+    layout = Layout(g, {})
+    assert layout.never.nonzero()[:, 0].tolist() == [2, 4]
+    assert (0, 0) not in layout.kinds
+    known = evidence(layout, torch.zeros(1, 6), torch.zeros(1, 2, dtype=torch.bool))
+    assert known.false[0].nonzero()[:, 0].tolist() == [2, 4]
+    truth = torch.tensor([[0.0, 0, 1, 0, 0, 0]])
+    _, impossible = propagate(layout, evidence(layout, truth, torch.tensor([[True, False]])))
+    assert int(impossible) >= 0
+
+
+@given(seed=st.integers(0, 2**16))
+def test_suppositions_keep_a_solution_unless_they_are_wrong(seed):
+    generator = torch.Generator().manual_seed(seed)
+    layout = Layout(declare_sudoku(2, 2), {})
+    grid = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
+    truth = torch.nn.functional.one_hot(grid, 4).bool().flatten()
+    nodes = torch.rand(1, 16, generator=generator) < 0.2
+    known, _ = propagate(layout, evidence(layout, truth[None].float(), nodes))
+    later = suppose(layout, known, generator)
+    # what was known stays, more is known if anything was open, and no group is refuted by what is supposed
+    assert (later.true >= known.true).all() and (later.false >= known.false).all()
+    assert bool(known.open.any()) == bool((later.open != known.open).any())
+    assert not (later.true & later.false).any()
