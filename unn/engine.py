@@ -315,6 +315,11 @@ class Attempt(ABC):
             rows: indices among the present rows, shape ``(kept,)``.
         """
 
+    def refuted(self) -> Tensor | None:
+        """Mask of the present rows that are proved to have no answer, shape ``(rows,)``; None if the model
+        proves nothing."""
+        return None
+
 
 class CanSolve(ABC):
     """Capability of a model: it proposes values that meet all constraints of its graph.
@@ -330,6 +335,7 @@ class CanSolve(ABC):
         sizes: Mapping[str, int],
         steps: int | None,
         generator: torch.Generator,
+        number: int,
     ) -> Attempt:
         """Start a try.
 
@@ -339,6 +345,7 @@ class CanSolve(ABC):
             sizes: sizes of the axes without a static size.
             steps: maximum number of steps; None for the default of the model.
             generator: random number generator.
+            number: number of the try, from 0.
         """
 
 

@@ -665,7 +665,9 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         """Result of one instance as text."""
         title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
         if solutions.outcomes[k] == "impossible":
-            return [*title, f"impossible: {self.explain(solutions.reasons[k])} cannot hold", ""]
+            reason = solutions.reasons[k]
+            why = f"{self.explain(reason)} cannot hold" if reason else "the search visited every case"
+            return [*title, f"impossible: {why}", ""]
         if solutions.outcomes[k] == "unsolved":
             violated = self._violations(run, solutions, k)
             text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())

@@ -75,6 +75,17 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
     return problem, Trained(folder, config, run.facts, network.eval())
 
 
+def solving_engine(name: Path | str) -> str:
+    """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it,
+    or the default engine of the problem, if that needs no training; empty for the folder of a run."""
+    if Path(name).exists() or str(name) not in problem_names():
+        return ""
+    problem = load_problem(str(name))
+    default = getattr(problem, "default_engine", "")
+    needs_none = bool(default) and not load_engine(default).trains
+    return default if needs_none and problem.pretrained("solver") is None else "solver"
+
+
 def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:
     """A problem with the default options of an engine that needs no training.
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from tyro.conf import Positional, arg
 
 from ..engine import SolvingOptions
-from .open import open_trained
+from .open import open_trained, solving_engine
 from .options import Json
 from .problem import Solvable, require
 from .verb import Answer, Verb
@@ -25,8 +25,9 @@ class Solve(Verb):
     """A problem that comes with trained weights, or the folder of a run."""
     instances: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE|VALUE [...]")] = ()
     """What the problem reads, such as files of puzzles."""
-    engine: str = "solver"
-    """Engine of the pretrained run, where a problem is named."""
+    engine: str = ""
+    """Engine, where a problem is named: one with trained weights or that needs none; by default the trained
+    solver, if there is one, or the default engine."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [...]")] = ()
     """Options of the problem that differ from those of the run, such as colours=5."""
     solving: SolvingOptions = SolvingOptions()
@@ -36,5 +37,5 @@ class Solve(Verb):
 
     def __call__(self) -> Answer:
         self.solving.check()
-        problem, run = open_trained(self.run, self.engine)
+        problem, run = open_trained(self.run, self.engine or solving_engine(self.run))
         return require(problem, Solvable, "has no constraints to solve").solve(run, self)

@@ -173,6 +173,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         sizes: Mapping[str, int],
         steps: int | None,
         generator: torch.Generator,
+        number: int,
     ) -> Attempt:
         """Start from the evidence, with the values renamed at random where the constraints allow it.
 

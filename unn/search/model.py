@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -16,6 +17,7 @@ from ..solver.layout import Layout
 from ..solver.propagation import Known, evidence, propagate
 from .blocks import Block, Counts, blocks_of, counts_of
 from .options import SearchOptions
+from .tree import DepthFirst
 
 _LAYOUTS = 64
 """Number of sizes of a graph whose layouts are kept."""
@@ -53,6 +55,7 @@ class Search(nn.Module, CanLearn, CanSolve):
         sizes: Mapping[str, int],
         steps: int | None,
         generator: torch.Generator,
+        number: int,
     ) -> Attempt:
         """Start from random values.
 
@@ -64,6 +67,9 @@ class Search(nn.Module, CanLearn, CanSolve):
         )
         rows, nodes = layout.frame.observation(given, count)
         known, _ = propagate(layout, evidence(layout, rows, nodes))
+        if self.options.mode == "depth-first":
+            trees = math.ceil(self.options.chains / count)
+            return DepthFirst(layout, known, steps or self.options.solving_steps, trees, generator)
         return _Attempt(layout, counts, blocks, known, self.options, steps, generator)
 
 

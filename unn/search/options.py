@@ -15,14 +15,17 @@ class SearchOptions:
 
     Attributes:
         mode: Moves of a sweep: sampled updates of the nodes in violated groups alone (focused), sampled
-            updates of all nodes at falling temperature (annealed), or the best value of each node (descent).
-        solving_steps: Number of sweeps of a try.
-        chains: Number of chains of each instance, side by side.
+            updates of all nodes at falling temperature (annealed), or the best value of each node (descent);
+            or the nodes of a search tree with propagation (depth-first), which also proves that there is no
+            answer.
+        solving_steps: Number of sweeps of a try, or of nodes of its tree.
+        chains: Number of chains of each instance, side by side. Instances of one batch share this number of
+            trees, so that each has at least one.
         hottest: Temperature of the first sweep, in violations.
         coldest: Temperature of the last sweep; equal to the hottest one for a constant temperature.
     """
 
-    mode: Literal["focused", "annealed", "descent"] = "focused"
+    mode: Literal["focused", "annealed", "descent", "depth-first"] = "focused"
     solving_steps: int = 1000
     chains: int = 16
     hottest: float = 0.5

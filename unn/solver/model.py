@@ -18,7 +18,7 @@ from .network import GroupNetwork
 from .options import SolverOptions
 from .packing import Packed, group_sums, pack
 from .pool import Pool
-from .propagation import Known, evidence, exclude, propagate
+from .propagation import Known, evidence, exclude, propagate, suppose
 
 CHECKED_EVERY = 4
 """Steps between two answers of a try."""
@@ -142,8 +142,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
         sizes: Mapping[str, int],
         steps: int | None,
         generator: torch.Generator,
+        number: int,
     ) -> Attempt:
-        """Start from random states.
+        """Start from random states; tries after the first also from suppositions.
 
         Raises:
             ObservationError: for evidence that does not fit the graph.
@@ -152,6 +153,8 @@ class Solver(nn.Module, CanLearn, CanSolve):
         known = evidence(layout, *layout.frame.observation(given, count))
         if self.options.propagation == "full":
             known, _ = propagate(layout, known)
+            for _ in range(min(number, self.options.suppositions)):
+                known = suppose(layout, known, generator)
         else:
             known = exclude(layout, known)
         steps = steps or self.options.solving_steps

@@ -172,29 +172,39 @@ def solve(
     # a first answer to every instance, also without time for a try: the evidence itself
     progress = _Progress.of(graph, expanded, options.count, layout.frame.unflatten(rows))
     tries = torch.zeros(instances, dtype=torch.long)
+    exhausted = torch.zeros(instances, dtype=torch.bool)
     for number in range(options.tries):
-        waiting = (progress.incomplete() & (impossible < 0)).nonzero()[:, 0]
+        waiting = (progress.incomplete() & (impossible < 0) & ~exhausted).nonzero()[:, 0]
         for first in range(0, len(waiting), options.at_once):
             if _over(began, options):
                 break
             chunk = waiting[first : first + options.at_once]
             generator = torch.Generator().manual_seed(seed_of(options.seed, number, first))
-            attempt = model.attempt(_rows(expanded, chunk), len(chunk), sizes or {}, options.steps, generator)
+            evidence_of_chunk = _rows(expanded, chunk)
+            attempt = model.attempt(
+                evidence_of_chunk, len(chunk), sizes or {}, options.steps, generator, number
+            )
             tries[chunk] += 1
             while len(chunk) and not _over(began, options):
                 values = attempt.advance()
                 if values is None:
                     break
-                verified = progress.add(chunk, values)
-                if bool(verified.any()):
-                    kept = (~verified).nonzero()[:, 0]
+                leaves = progress.add(chunk, values)
+                refuted = attempt.refuted()
+                if refuted is not None:
+                    exhausted[chunk[refuted]] = True
+                    leaves |= refuted
+                if bool(leaves.any()):
+                    kept = (~leaves).nonzero()[:, 0]
                     attempt.keep(kept)
                     chunk = chunk[kept]
         if not len(waiting) or _over(began, options):
             break
     outcomes: tuple[Outcome, ...] = tuple(
-        "impossible" if group >= 0 else "solved" if answers else "unsolved"
-        for group, answers in zip(impossible.tolist(), progress.answers, strict=True)
+        "impossible" if group >= 0 else "solved" if answers else "impossible" if proved else "unsolved"
+        for group, answers, proved in zip(
+            impossible.tolist(), progress.answers, exhausted.tolist(), strict=True
+        )
     )
     return Solutions(
         outcomes,

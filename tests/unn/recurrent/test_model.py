@@ -142,11 +142,11 @@ def test_an_answer_does_not_depend_on_the_others_of_its_batch():
     model = RecurrentModel(declare_sudoku(2, 2), SMALL, {}).eval()
     X = torch.eye(4)[torch.randint(4, (6, 4, 4))]
     given = unn.Partial(X, torch.rand(6, 4, 4) < 0.5)
-    attempt = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0))
+    attempt = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0), 0)
     attempt.advance()
     attempt.keep(torch.tensor([1, 4]))
     kept = attempt.advance()["X"]
-    whole = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0))
+    whole = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0), 0)
     whole.advance()
     torch.testing.assert_close(kept, whole.advance()["X"][[1, 4]])
     assert whole.advance() is None

@@ -69,7 +69,7 @@ def test_the_stationary_distribution_of_annealed_sweeps_is_the_boltzmann_distrib
     options = SearchOptions(
         mode="annealed", chains=4000, hottest=temperature, coldest=temperature, solving_steps=30
     )
-    attempt = Search(graph, options).attempt({}, 1, {}, None, torch.Generator().manual_seed(0))
+    attempt = Search(graph, options).attempt({}, 1, {}, None, torch.Generator().manual_seed(0), 0)
     while attempt.advance() is not None:
         pass
     colours = attempt.values.view(3, 2, -1).argmax(1).T
@@ -87,7 +87,9 @@ def test_the_stationary_distribution_of_annealed_sweeps_is_the_boltzmann_distrib
 def test_the_counts_of_all_groups_stay_those_of_the_values(mode):
     layout = Layout(declare_sudoku(2, 2), {})
     options = SearchOptions(mode=mode, chains=3, solving_steps=20)
-    attempt = Search(declare_sudoku(2, 2), options).attempt({}, 4, {}, None, torch.Generator().manual_seed(0))
+    attempt = Search(declare_sudoku(2, 2), options).attempt(
+        {}, 4, {}, None, torch.Generator().manual_seed(0), 0
+    )
     for _ in range(2):
         attempt.advance()
         attempt.keep(torch.arange(3))
@@ -101,7 +103,7 @@ def test_the_counts_of_all_groups_stay_those_of_the_values(mode):
 def test_plain_descent_never_raises_the_violations():
     options = SearchOptions(mode="descent", chains=1, solving_steps=30)
     graph = declare_sudoku(2, 2)
-    attempt = Search(graph, options).attempt({}, 20, {}, None, torch.Generator().manual_seed(1))
+    attempt = Search(graph, options).attempt({}, 20, {}, None, torch.Generator().manual_seed(1), 0)
     before = attempt.counts.cost(attempt.totals).sum(0)
     while attempt.advance() is not None:
         now = attempt.counts.cost(attempt.totals).sum(0)

@@ -31,7 +31,7 @@ class Proposals(nn.Module, CanSolve):
         self.graph, self.draw, self.steps = declare_sudoku(2, 2), draw, steps
         self.begun = 0
 
-    def attempt(self, given, count, sizes, steps, generator):
+    def attempt(self, given, count, sizes, steps, generator, number):
         self.begun += 1
         return Drawn(self, count, steps or self.steps, generator)
 
@@ -215,6 +215,6 @@ def test_constraints_without_groups_are_verified_as_well():
             values = super().advance()
             return None if values is None else {"b": values["X"]}
 
-    model.attempt = lambda given, count, sizes, steps, generator: Bits(model, count, 3, generator)
+    model.attempt = lambda given, count, sizes, steps, generator, number: Bits(model, count, 3, generator)
     solutions = unn.solve(model, {}, count=30)
     assert bool(solutions.solved.all()) and bool((solutions["b"].sum(1) % 2 == 1).all())
