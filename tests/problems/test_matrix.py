@@ -35,6 +35,13 @@ OPTIONS = {
     "sudoku": ["--batch", "4"],
     "hopfield": ["--units", "6"],
     "colouring": ["--nodes", "8", "--degree", "4", "--examples", "16"],
+    "latin": ["--size", "3", "--examples", "8"],
+    "queens": ["--size", "4", "--queens", "1", "--examples", "8"],
+    "jigsaw": ["--size", "4", "--examples", "8"],
+    "killer": ["--size", "4", "--examples", "8"],
+    "futoshiki": ["--size", "3", "--examples", "8"],
+    "kenken": ["--size", "3", "--examples", "8"],
+    "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],
 }
 
 GIVEN = {

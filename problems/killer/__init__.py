@@ -1,0 +1,1 @@
+"""Killer sudoku."""

@@ -1,0 +1,126 @@
+"""Nonograms on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unn.errors import DataError
+
+from ..instances import InstanceConfig, InstanceProblem, Line, sections
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    import unn
+    from unn.networks.tokens import Given
+
+
+@dataclass(frozen=True)
+class NonogramConfig(InstanceConfig):
+    """Configuration of a run of the problem of nonograms.
+
+    Attributes:
+        rows: Rows of the random picture.
+        columns: Columns of the random picture.
+    """
+
+    rows: int = 7
+    columns: int = 7
+
+
+@dataclass(frozen=True)
+class Nonogram:
+    """A puzzle.
+
+    Attributes:
+        rows: lengths of the runs of black cells of each row.
+        columns: the same of each column.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    columns: tuple[tuple[int, ...], ...]
+
+
+class NonogramProblem(InstanceProblem):
+    """Paint a picture from the lengths of its runs."""
+
+    name = "nonogram"
+    summary = "nonograms: a picture from the lengths of the runs of black cells in rows and columns"
+    config = NonogramConfig
+    noun = "pictures"
+    ranges = {"rows": (1, 100), "columns": (1, 100)}
+
+    def parse(self, text: str, source: str) -> Nonogram:
+        """The lengths of the runs of each row, a line each, an empty line, and those of each column; 0 for no
+        run."""
+        parts = sections(text, source)
+        if len(parts) != 2:
+            raise DataError(
+                f"{source}: {len(parts)} parts, expected two: the runs of each row, an empty line, and the "
+                "runs of each column."
+            )
+        rows, columns = parts
+        by_row = tuple(_lengths(line, source, len(columns), "columns") for line in rows)
+        by_column = tuple(_lengths(line, source, len(rows), "rows") for line in columns)
+        black = sum(map(sum, by_row)), sum(map(sum, by_column))
+        if black[0] != black[1]:
+            raise DataError(
+                f"{source}: the rows have {black[0]} black cells, but the columns {black[1]}; the lengths "
+                "contradict each other."
+            )
+        return Nonogram(by_row, by_column)
+
+    def draw(self, config: Any, generator: torch.Generator) -> Nonogram:
+        """The runs of a random picture."""
+        from .graph import draw_picture, hints_of
+
+        picture = draw_picture(config.rows, config.columns, generator)
+        return Nonogram(tuple(hints_of(picture)), tuple(hints_of(picture.T)))
+
+    def declare_instance(self, instance: Nonogram) -> unn.FactorGraph:
+        """The graph of its runs."""
+        from .graph import declare
+
+        return declare(instance.rows, instance.columns)
+
+    def given(self, instance: Nonogram) -> Given:
+        """Nothing beside the runs."""
+        import torch
+
+        import unn
+
+        cells = torch.zeros(1, len(instance.rows) * len(instance.columns), 2)
+        return {"X": unn.Partial(cells, torch.zeros(cells.shape[:2], dtype=torch.bool))}
+
+    def show(self, instance: Nonogram, values: Mapping[str, Tensor]) -> list[str]:
+        """The picture, black cells as #."""
+        width = len(instance.columns)
+        signs = "".join("#" if x else "." for x in values["X"].argmax(-1).tolist())
+        return [signs[k : k + width] for k in range(0, len(signs), width)]
+
+    def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
+        """Rows of cells, 1 for black ones."""
+        instance = self.instance(run.config)
+        return values["X"].argmax(-1).view(len(instance.rows), len(instance.columns)).tolist()
+
+
+def _lengths(line: Line, source: str, size: int, what: str) -> tuple[int, ...]:
+    number, text = line
+    lengths = []
+    for word in text.replace(",", " ").split():
+        if not word.isascii() or not word.isdecimal() or len(word) > 6:
+            raise DataError(f"{source}, line {number}: {word!r} is not the length of a run.")
+        lengths.append(int(word))
+    if lengths == [0]:
+        return ()
+    if 0 in lengths:
+        raise DataError(f"{source}, line {number}: a run has at least one cell; write 0 alone for no run.")
+    needed = sum(lengths) + len(lengths) - 1
+    if needed > size:
+        raise DataError(
+            f"{source}, line {number}: these runs need {needed} cells, but there are {size} {what}."
+        )
+    return tuple(lengths)

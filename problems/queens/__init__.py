@@ -1,0 +1,1 @@
+"""Queens on a chessboard."""

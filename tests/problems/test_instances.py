@@ -1,0 +1,274 @@
+"""Problems whose instances are files: verified answers by independent checks, files, bad input."""
+
+import itertools
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.commands import answered, printed, refused
+
+from problems.futoshiki.problem import FutoshikiProblem
+from problems.instances import solved
+from problems.jigsaw.problem import JigsawProblem
+from problems.kenken.graph import has_result
+from problems.kenken.problem import KenKenProblem
+from problems.killer.problem import KillerProblem
+from problems.latin.problem import LatinProblem
+from problems.nonogram.problem import NonogramProblem
+from problems.queens.problem import QueensProblem
+from problems.regions import connected, draw_regions
+from unn.errors import DataError
+
+SMALL = {
+    LatinProblem: {"size": 5},
+    QueensProblem: {"size": 6, "queens": 1},
+    JigsawProblem: {"size": 5},
+    KillerProblem: {"size": 4},
+    FutoshikiProblem: {"size": 4},
+    KenKenProblem: {"size": 4},
+    NonogramProblem: {"rows": 5, "columns": 6},
+}
+EVERY = pytest.mark.parametrize("kind", SMALL, ids=lambda kind: kind.name)
+
+
+def lines_of(grid):
+    return [*grid, *map(list, zip(*grid, strict=True))]
+
+
+def is_latin(grid):
+    return all(sorted(line) == list(range(1, len(grid) + 1)) for line in lines_of(grid))
+
+
+def is_right(instance, answer):
+    """Whether an answer solves an instance, checked from the rules alone."""
+    name = type(instance).__name__
+    flat = list(itertools.chain.from_iterable(answer)) if isinstance(answer[0], list) else answer
+    cells = getattr(instance, "cells", ())
+    if not all(given in (0, value) for given, value in zip(cells, flat, strict=False)):
+        return False
+    if name == "LatinSquare":
+        return is_latin(answer)
+    if name == "Board":
+        places = [(r, c - 1) for r, c in enumerate(answer)]
+        apart = all(
+            b != d and abs(a - c) != abs(b - d) for (a, b), (c, d) in itertools.combinations(places, 2)
+        )
+        return apart and all(divmod(q, instance.size) in places for q in instance.queens)
+    if name == "Jigsaw":
+        parts = [
+            [v for v, r in zip(flat, instance.regions, strict=True) if r == k] for k in range(instance.size)
+        ]
+        return is_latin(answer) and all(sorted(p) == list(range(1, instance.size + 1)) for p in parts)
+    if name == "Futoshiki":
+        return is_latin(answer) and all(flat[a] < flat[b] for a, b in instance.inequalities)
+    if name == "KenKen":
+        return is_latin(answer) and all(has_result([flat[k] for k in c.cells], c) for c in instance.cages)
+    if name == "Killer":
+        rows = instance.block_rows
+        columns = instance.size // rows
+        blocks = [
+            [answer[r + i][c + j] for i in range(rows) for j in range(columns)]
+            for r in range(0, instance.size, rows)
+            for c in range(0, instance.size, columns)
+        ]
+        sums = [[flat[k] for k in cage.cells] for cage in instance.cages]
+        return (
+            is_latin(answer)
+            and all(len(set(block)) == instance.size for block in blocks)
+            and all(
+                sum(x) == c.result and len(set(x)) == len(x)
+                for x, c in zip(sums, instance.cages, strict=True)
+            )
+        )
+    assert name == "Nonogram"
+    hints = [
+        tuple(len(list(run)) for black, run in itertools.groupby(line) if black) for line in lines_of(answer)
+    ]
+    return tuple(hints) == (*instance.rows, *instance.columns)
+
+
+def instance_of(kind, seed, **options):
+    problem = kind()
+    config = replace(problem.config(), puzzle_seed=seed, **{**SMALL[kind], **options})
+    return problem, config, problem.instance(config)
+
+
+def solve(kind, instance, count=1, seed=0):
+    problem = kind()
+    values = solved(problem.declare_instance(instance), problem.given(instance), count, seed)
+    return None if values is None else [_encoded(problem, instance, values, k) for k in range(count)]
+
+
+def _encoded(problem, instance, values, k):
+    flat = values["X"][k]
+    if problem.name == "queens":
+        return (flat.view(instance.size, -1).argmax(1) + 1).tolist()
+    numbers = flat.argmax(-1) + (problem.name != "nonogram")
+    height = len(instance.rows) if problem.name == "nonogram" else instance.size
+    return numbers.view(height, -1).tolist()
+
+
+@EVERY
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8)
+def test_random_instances_have_answers_that_follow_the_rules(kind, seed):
+    _, _, instance = instance_of(kind, seed)
+    answers = solve(kind, instance, 2, seed)
+    assert answers is not None and all(is_right(instance, answer) for answer in answers)
+
+
+@EVERY
+def test_the_command_line_prints_an_answer_that_follows_the_rules(kind, capsys):
+    _, _, instance = instance_of(kind, 0)
+    options = [f"{name}={value}" for name, value in SMALL[kind].items()]
+    data = answered(capsys, "solve", kind.name, "--options", *options)
+    assert data["solved"] == 1 and is_right(instance, data["instances"][0]["answers"][0])
+
+
+@EVERY
+def test_the_same_seed_draws_the_same_instance_and_another_seed_another(kind):
+    problem, config, instance = instance_of(kind, 1)
+    draw = problem.draw
+    assert draw(config, torch.Generator().manual_seed(1)) == instance
+    assert any(instance_of(kind, seed)[2] != instance for seed in range(2, 6))
+
+
+LATIN = "# a comment\n1 . .\n. 1 .\n. . .\n"
+QUEENS = "Q.....\n......\n......\n......\n......\n......\n"
+JIGSAW = "aab\nacb\nccb\n\n1..\n...\n...\n"
+KENKEN = "aab\nccb\nddd\n\na 3+\nb 3x\nc 1-\nd 6+\n"
+KILLER = "aabb\nccdd\neeff\ngghh\n\n" + "".join(
+    f"{c} {s}\n" for c, s in zip("abcdefgh", [3, 7, 7, 3] * 2, strict=True)
+)
+NONOGRAM = "2\n1\n0\n\n2\n1\n0\n"
+
+FILES = {
+    "latin": LATIN,
+    "jigsaw": JIGSAW,
+    "futoshiki": "1<.<.\n\n. . .\n    ^\n. . .\n",
+    "kenken": KENKEN,
+    "killer": KILLER,
+    "nonogram": NONOGRAM,
+}
+KINDS = {kind.name: kind for kind in SMALL}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_read_and_solved(name, tmp_path, capsys):
+    path = tmp_path / "puzzle.txt"
+    path.write_text(FILES[name])
+    instance = KINDS[name]().parse(FILES[name], "puzzle")
+    data = answered(capsys, "solve", name, path)
+    if name == "nonogram":
+        assert data["instances"][0]["answers"] == [[[1, 1, 0], [1, 0, 0], [0, 0, 0]]]
+    assert is_right(instance, data["instances"][0]["answers"][0])
+
+
+def test_a_corner_queen_on_six_rows_is_impossible(tmp_path, capsys):
+    path = tmp_path / "board.txt"
+    path.write_text(QUEENS)
+    data = answered(capsys, "solve", "queens", path)
+    assert data["impossible"] == 1
+    assert "the search visited every case" in printed(capsys, "solve", "queens", path)
+
+
+def test_several_files_are_solved_one_after_the_other(tmp_path, capsys):
+    paths = []
+    for k, size in enumerate((3, 4)):
+        paths.append(tmp_path / f"{k}.txt")
+        paths[-1].write_text("\n".join(["." * size] * size))
+    data = answered(capsys, "solve", "latin", *paths)
+    assert data["solved"] == 2 and [len(x["answers"][0]) for x in data["instances"]] == [3, 4]
+
+
+def test_contradictory_cells_are_impossible_with_the_group(tmp_path, capsys):
+    path = tmp_path / "puzzle.txt"
+    path.write_text("1 1 .\n. . .\n. . .\n")
+    data = answered(capsys, "solve", "latin", path)
+    assert data["impossible"] == 1 and "rows" in data["instances"][0]["reason"]
+
+
+def test_a_killer_sum_that_no_digits_have_is_impossible(tmp_path, capsys):
+    path = tmp_path / "puzzle.txt"
+    path.write_text(KILLER.replace("a 3", "a 8"))
+    assert answered(capsys, "solve", "killer", path)["impossible"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("latin", "", "no content"),
+        ("latin", "12\n1\n", "line 2: 1 cells, expected 2"),
+        ("latin", "12\n13\n", "line 2, cell 2: '3' is neither a number from 1 to 2"),
+        ("queens", "Q.\n.b\n", "line 2, column 2: 'b' is neither a queen"),
+        ("jigsaw", "ab\nab\n", "1 parts, expected two"),
+        ("jigsaw", "ab\nbb\n\n..\n..\n", "line 1: the region of column 1 has 1 cells, expected 2"),
+        ("jigsaw", "ab\nab\n\n..\n..\n..\n", "line 4: 3 rows of cells"),
+        ("futoshiki", ". .\n. .\n", "2 lines, expected an odd number"),
+        ("futoshiki", ".x.\n\n. .\n", "line 1, column 2: 'x' is not an inequality"),
+        ("futoshiki", ".<.\n <\n. .\n", "line 2, column 2: '<' is not an inequality"),
+        ("futoshiki", "3 .\n\n. .\n", "line 1, column 1: '3' is neither a number from 1 to 2"),
+        ("futoshiki", ". . .\n\n. .\n", "line 1: 5 columns, expected 3"),
+        ("kenken", "aa\nbb\n", "1 parts, expected two or three"),
+        ("kenken", "aa\nbb\n\na 3+\n", "cage 'b' has no result"),
+        ("kenken", "aa\nbb\n\na 3+\nb ?\n", "line 5: 'b \\?' is not the letter"),
+        ("kenken", "aa\nbb\n\na 3+\na 3+\n", "line 5: cage 'a' has a result already"),
+        ("kenken", "aa\nbb\n\na 3+\nc 3+\n", "line 5: no cell belongs to cage 'c'"),
+        ("kenken", "aa\na.\n\na 3-\n", "'-' takes two cells, but cage 'a' has 3"),
+        ("kenken", "aa\nbb\n\na 3\nb 3+\n", "has no operation"),
+        ("kenken", "aa\nbb\n\na 9+\nb 3+\n", "no numbers from 1 to 2"),
+        ("killer", "aa\nbb\n\na 3x\nb 3\n", "line 4: 'a 3x' is not the letter"),
+        ("nonogram", "1\n", "1 parts, expected two"),
+        ("nonogram", "1\n2\n\n1\n1\n", "the rows have 3 black cells, but the columns 2"),
+        ("nonogram", "1 1\n1\n\n1\n1\n", "line 1: these runs need 3 cells, but there are 2 columns"),
+        ("nonogram", "a\n\n1\n", "line 1: 'a' is not the length of a run"),
+        ("nonogram", "1 0\n\n1\n0\n", "line 1: a run has at least one cell"),
+    ],
+)
+def test_malformed_files_are_refused_with_the_line_and_the_reason(name, text, message, tmp_path, capsys):
+    path = tmp_path / "puzzle.txt"
+    path.write_text(text)
+    error = refused(capsys, "solve", name, path)
+    assert re.search(message, error) and "puzzle.txt" in error
+
+
+@EVERY
+@given(text=st.text(alphabet="abAB123.^v<>x+-= \n", max_size=60))
+@settings(max_examples=40)
+def test_any_text_is_read_or_refused_by_a_data_error(kind, text):
+    try:
+        instance = kind().parse(text, "file")
+    except DataError as error:
+        message = str(error)
+    else:
+        message = "file" if kind().declare_instance(instance).constraints else ""
+    assert message.startswith("file")
+
+
+@EVERY
+def test_a_missing_file_is_refused_by_name(kind, capsys):
+    assert "none.txt" in refused(capsys, "solve", kind.name, "none.txt")
+
+
+@EVERY
+def test_options_out_of_range_are_refused_by_name(kind, capsys):
+    name = next(iter(kind.ranges))
+    assert name in refused(capsys, "solve", kind.name, "--options", f"{name}=-1")
+
+
+def test_more_queens_than_rows_are_refused(capsys):
+    assert "9 queens" in refused(capsys, "solve", "queens", "--options", "queens=9")
+
+
+@given(st.integers(2, 7), st.integers(0, 2**16))
+@settings(max_examples=20)
+def test_random_regions_are_connected_and_of_equal_sizes(size, seed):
+    from random import Random
+
+    regions = draw_regions(size, 10 * size, Random(seed))
+    for area in range(size):
+        cells = [k for k, x in enumerate(regions) if x == area]
+        assert len(cells) == size and connected(cells, size)
