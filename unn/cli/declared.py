@@ -338,9 +338,14 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         return verdicts
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert the configuration of a run of an earlier version, in which the process named the engine."""
+        """Convert the configuration of a run of an earlier version, in which the process named the engine, or
+        the solver did not decimate."""
         model = content.get("model")
-        if "engine" in content or not isinstance(model, Mapping):
+        if not isinstance(model, Mapping):
+            return content
+        if content.get("engine") == "solver":
+            return {**content, "model": {"decimate_every": 0, **model}}
+        if "engine" in content:
             return content
         process = model.get("process")
         engine = process if process in ("regressor", "vaeac") else "denoiser"

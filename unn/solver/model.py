@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
@@ -28,6 +29,12 @@ _LAYOUTS = 64
 
 _LEAST = 16
 """Smallest number of new examples whose evidence is propagated together."""
+
+_SHARPNESS = 4.0
+"""Factor of the log-probabilities by which values are drawn in decimation."""
+
+_LARGEST = 30.0
+"""Bound on scores in exponentials."""
 
 _OLD = 40
 """Steps after which a solved example leaves the pool in any case."""
@@ -144,7 +151,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         generator: torch.Generator,
         number: int,
     ) -> Attempt:
-        """Start from random states; tries after the first also from suppositions.
+        """Start from random states; tries after the first decimate.
 
         Raises:
             ObservationError: for evidence that does not fit the graph.
@@ -153,12 +160,11 @@ class Solver(nn.Module, CanLearn, CanSolve):
         known = evidence(layout, *layout.frame.observation(given, count))
         if self.options.propagation == "full":
             known, _ = propagate(layout, known)
-            for _ in range(min(number, self.options.suppositions)):
-                known = suppose(layout, known, generator)
         else:
             known = exclude(layout, known)
         steps = steps or self.options.solving_steps
-        return _Attempt(self.network, layout, known, steps, self.options.noise, generator)
+        every = self.options.decimate_every if number and self.options.propagation == "full" else 0
+        return _Attempt(self.network, layout, known, steps, self.options.noise, every, generator)
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pool and their states."""
@@ -181,11 +187,13 @@ class _Attempt(Attempt):
         known: Known,
         steps: int,
         noise: float,
+        every: int,
         generator: torch.Generator,
     ) -> None:
         self.network, self.layout, self.steps = network, layout, steps
         self.noise, self.generator = noise, generator
-        self.known = known
+        self.every, self.taken = every, 0
+        self.known = self.root = known
         self.weight = network.score.weight
         self.packed = pack(layout, known, self.weight.dtype)
         self.on_device = self.packed.to(self.weight.device)
@@ -199,17 +207,55 @@ class _Attempt(Attempt):
             self.state = self.network(_disturbed(self.state, self.noise, self.generator), self.on_device)
         self.steps -= min(CHECKED_EVERY, self.steps)
         rows = self.known.true.to(self.weight.dtype)
-        here = chosen(self.packed, self.network.scores(self.state).cpu())
+        scores = self.network.scores(self.state).cpu()
+        here = chosen(self.packed, scores)
         rows[self.packed.row, self.packed.candidate] = here.to(rows)
+        self.taken += CHECKED_EVERY
+        if self.every and self.taken >= self.every:
+            self.taken = 0
+            self._decimate(scores)
         return self.layout.frame.unflatten(rows)
+
+    def _decimate(self, scores: Tensor) -> None:
+        """Fix a probable value in each row, and propagate; rows that are then refuted start again."""
+        packed, width = self.packed, self.state.shape[1]
+        confidence = scores.new_full(self.known.true.shape, -torch.inf)
+        confidence[packed.row, packed.candidate] = _SHARPNESS * log_probabilities(packed, scores)
+        noise = torch.rand(confidence.shape, generator=self.generator).clamp(1e-9, 1 - 1e-6)
+        # the Gumbel-max trick
+        best = (confidence - (-noise.log()).log()).argmax(1)
+        chosen = F.one_hot(best, confidence.shape[1]).bool() & self.known.open
+        known, refuted = suppose(self.layout, self.known, chosen)
+        # a complete answer that comes here was not verified
+        refuted |= ~self.known.open.any(1)
+        true = torch.where(refuted[:, None], self.root.true, known.true)
+        false = torch.where(refuted[:, None], self.root.false, known.false)
+        state = torch.randn(*true.shape, width, generator=self.generator, dtype=self.weight.dtype)
+        continues = ~refuted[packed.row]
+        state[packed.row[continues], packed.candidate[continues]] = self.state.cpu()[continues]
+        self._place(Known(true, false), state)
+
+    def _place(self, known: Known, state: Tensor) -> None:
+        """Continue with other knowledge, and states of shape ``(rows, candidates, width)``."""
+        self.known = known
+        self.packed = pack(self.layout, known, self.weight.dtype)
+        self.on_device = self.packed.to(self.weight.device)
+        self.state = state[self.packed.row, self.packed.candidate].to(self.weight.device)
 
     def keep(self, rows: Tensor) -> None:
         unsolved = torch.zeros(self.packed.batch, dtype=torch.bool)
         unsolved[rows] = True
         self.state = self.state[unsolved[self.packed.row].to(self.state.device)]
-        self.known = self.known.select(unsolved)
+        self.known, self.root = self.known.select(unsolved), self.root.select(unsolved)
         self.packed = pack(self.layout, self.known, self.state.dtype)
         self.on_device = self.packed.to(self.state.device)
+
+
+def log_probabilities(packed: Packed, scores: Tensor) -> Tensor:
+    """Logarithm of the probability of each candidate among those of its node, shape ``(candidates,)``."""
+    finite = scores.nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
+    totals = torch.zeros(len(packed.group), dtype=finite.dtype).index_add(0, packed.node, finite.exp())
+    return finite - totals[packed.node].log()
 
 
 def chosen(packed: Packed, scores: Tensor) -> Tensor:

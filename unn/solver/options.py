@@ -26,9 +26,9 @@ class SolverOptions:
         labels: Train with the values of the examples, or from the constraints alone.
         propagation: What the evidence implies before the first step of a try: by one exclusion of what true
             values exclude, as in training, or by all bounds until nothing changes.
-        suppositions: Largest number of random values that a try supposes before its first step; the first try
-            none, the second one at most one, and so on. Counting excludes a value that it refutes. With full
-            propagation only.
+        decimate_every: Steps of a try, after the first one, between two values that are fixed, drawn with the
+            probabilities of the network (belief-guided decimation); what they imply is propagated, and
+            a try whose values are refuted starts again. 0 for none. With full propagation only.
     """
 
     width: int = 32
@@ -40,7 +40,7 @@ class SolverOptions:
     noise: float = 0.1
     labels: bool = True
     propagation: Literal["once", "full"] = "full"
-    suppositions: int = 0
+    decimate_every: int = 4
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -55,7 +55,7 @@ class SolverOptions:
             "noise": (self.noise, 0, 1e3),
             "truncation": (self.truncation, 1, 10_000),
             "pool": (self.pool, 1, 10**6),
-            "suppositions": (self.suppositions, 0, 10**6),
+            "decimate_every": (self.decimate_every, 0, 10**6),
         }
         check_ranges(where, ranges)
         if self.width % 2:

@@ -107,22 +107,23 @@ def branch(layout: Layout, known: Known, generator: torch.Generator) -> Tensor:
     return torch.nn.functional.one_hot(number, layout.candidates).bool() & members
 
 
-def suppose(layout: Layout, known: Known, generator: torch.Generator) -> Known:
-    """Make one open candidate of each row true, and propagate; where counting refutes it, it becomes false.
+def suppose(layout: Layout, known: Known, chosen: Tensor) -> tuple[Known, Tensor]:
+    """Make some open candidates true, and propagate; where counting refutes it, they are false instead.
 
     Args:
         layout: candidates and groups.
-        known: what is known, propagated.
-        generator: random number generator.
+        known: what is known.
+        chosen: mask of the candidates, at most one in each row, shape ``(batch, candidates)``.
+
+    Returns:
+        What is then known, and the mask of the rows in which counting refutes both, shape ``(batch,)``.
     """
-    chosen = branch(layout, known, generator)
     supposed, impossible = propagate(layout, Known(known.true | chosen, known.false))
-    refuted, _ = propagate(layout, Known(known.true, known.false | chosen))
+    refuted, also_impossible = propagate(layout, Known(known.true, known.false | chosen))
     possible = (impossible < 0)[:, None]
-    return Known(
-        torch.where(possible, supposed.true, refuted.true),
-        torch.where(possible, supposed.false, refuted.false),
-    )
+    true = torch.where(possible, supposed.true, refuted.true)
+    false = torch.where(possible, supposed.false, refuted.false)
+    return Known(true, false), (impossible >= 0) & (also_impossible >= 0)
 
 
 def _count(to_groups: Tensor, candidates: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
 """unn solve sudoku: verified grids, several answers, impossible puzzles, other sizes and bad input."""
 
 import re
+from dataclasses import asdict
 
 import pytest
 from support.commands import answered, printed, refused
 from support.puzzles import SEVENTEEN, SOLUTION, is_grid
 
 from problems.sudoku.grids import completions
+from problems.sudoku.problem import SudokuProblem
 
 PUZZLE = "1004041001004001"
 EMPTY = "." * 16
@@ -148,3 +150,11 @@ def test_a_latin_square_is_a_puzzle_whose_blocks_are_its_rows(capsys):
     assert all({row[k] for row in square} == digits for k in range(7))
     cells = [digit for row in square for digit in row]
     assert all(clue in (".", str(cell)) for clue, cell in zip(puzzle, cells, strict=True))
+
+
+def test_a_solver_of_an_earlier_version_opens_as_one_that_does_not_decimate():
+    problem = SudokuProblem()
+    content = asdict(problem.config_for("solver")())
+    assert problem.earlier_config(content) == content
+    del content["model"]["decimate_every"]
+    assert problem.earlier_config(content)["model"]["decimate_every"] == 0

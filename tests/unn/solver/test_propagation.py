@@ -10,7 +10,7 @@ from support.sudoku_graph import declare_sudoku
 import unn
 from factors import Cardinality
 from unn.solver.layout import Layout
-from unn.solver.propagation import Known, evidence, exclude, propagate, suppose
+from unn.solver.propagation import Known, branch, evidence, exclude, propagate, suppose
 
 
 @st.composite
@@ -113,15 +113,32 @@ def test_what_a_count_of_zero_excludes_is_false_and_belongs_to_no_group():
 
 
 @given(seed=st.integers(0, 2**16))
-def test_suppositions_keep_a_solution_unless_they_are_wrong(seed):
+def test_a_supposition_adds_what_it_implies_and_keeps_a_solution_unless_it_is_wrong(seed):
     generator = torch.Generator().manual_seed(seed)
     layout = Layout(declare_sudoku(2, 2), {})
     grid = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
     truth = torch.nn.functional.one_hot(grid, 4).bool().flatten()
     nodes = torch.rand(1, 16, generator=generator) < 0.2
     known, _ = propagate(layout, evidence(layout, truth[None].float(), nodes))
-    later = suppose(layout, known, generator)
-    # what was known stays, more is known if anything was open, and no group is refuted by what is supposed
+    marked = branch(layout, known, generator)
+    later, refuted = suppose(layout, known, marked)
+    assert not refuted.any()
     assert (later.true >= known.true).all() and (later.false >= known.false).all()
-    assert bool(known.open.any()) == bool((later.open != known.open).any())
-    assert not (later.true & later.false).any()
+    assert ((later.true | later.false) >= marked).all() and not (later.true & later.false).any()
+    wrong = bool((marked & ~truth).any())
+    assert wrong or (later.true <= truth).all()
+
+
+def test_rows_in_which_counting_refutes_a_candidate_and_its_exclusion_are_named():
+    g = unn.FactorGraph("g", node=2, value=2)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(Cardinality(X["n v"], each="v", equals=1, name="both differ"))
+    g.index("of_node", "listed", [0, 1], into="node")
+    g.index("of_value", "listed", [0, 0], into="value")
+    g.factor(Cardinality(X["of_node[k] of_value[k]"], each="", equals=2, name="both are 0"))
+    layout = Layout(g, {})
+    none = torch.zeros(2, 4, dtype=torch.bool)
+    chosen = none.clone()
+    chosen[0, 0] = True
+    _, refuted = suppose(layout, Known(none, none.clone()), chosen)
+    assert refuted.all()
