@@ -1,6 +1,17 @@
-"""Difficult sudoku puzzles: a Markov chain over minimal puzzles, compiled by numba."""
+"""Draw sudoku puzzles that are difficult for search: a Markov chain over minimal puzzles, compiled by numba.
+
+    python -m tests.benchmarks.difficult OUT FIRST_SEED LAST_SEED [STEPS]
+
+A step removes one to three cells of a puzzle, adds random cells until there is one solution, and removes
+those that are not needed. The chain prefers puzzles for which depth-first search with naked and hidden
+singles needs many guesses to prove the solution unique; the rating is the mean logarithm of one plus this
+number, over random orders. Each line has a puzzle, its solution, the rating and the seed of its chain.
+Needs ``pip install unn[rivals]``.
+"""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 from numba import njit
@@ -9,8 +20,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.int64]
 
 _FULL = 511
+"""All nine digits, a bit each."""
+
 _DEEPEST = 82
-_HOTTEST = 0.3
+"""Number of levels of the search."""
+
+_HOTTEST, _COLDEST = 0.3, 0.05
+"""Temperatures of the chain, in units of the rating; it falls during the first half of the steps."""
+
+_LEAST = 2.5
+"""Smallest rating of the puzzles that are written."""
 
 
 def _units() -> Array:
@@ -162,7 +181,7 @@ def _completed(puzzle: Array) -> None:
 
 
 @njit(cache=True)
-def _chain(seed: int, steps: int, coldest: float, searches: int, puzzles: Array, ratings: Array) -> int:
+def _chain(seed: int, steps: int, searches: int, puzzles: Array, ratings: NDArray[np.float64]) -> int:
     """Number of puzzles that a chain accepts; they are written to ``puzzles`` and ``ratings``."""
     np.random.seed(seed)
     puzzle = np.zeros(81, np.int64)
@@ -170,7 +189,7 @@ def _chain(seed: int, steps: int, coldest: float, searches: int, puzzles: Array,
     rating = _rating(puzzle, searches)
     accepted = 0
     for step in range(steps):
-        temperature = max(coldest, _HOTTEST * (coldest / _HOTTEST) ** (2 * step / steps))
+        temperature = max(_COLDEST, _HOTTEST * (_COLDEST / _HOTTEST) ** (2 * step / steps))
         proposal = puzzle.copy()
         cells = np.random.permutation(np.nonzero(proposal)[0])
         proposal[cells[: 1 + np.random.randint(3)]] = 0
@@ -183,3 +202,20 @@ def _chain(seed: int, steps: int, coldest: float, searches: int, puzzles: Array,
             puzzles[accepted], ratings[accepted] = puzzle, rating
             accepted += 1
     return accepted
+
+
+def main(out: str, first: int, last: int, steps: int) -> None:
+    """Write the puzzles of some chains."""
+    puzzles, ratings = np.empty((steps, 81), np.int64), np.empty(steps)
+    solution = np.empty((2, 81), np.int64)
+    with open(out, "w") as file:
+        for seed in range(first, last):
+            for k in range(_chain(seed, steps, 6, puzzles, ratings)):
+                if ratings[k] > _LEAST:
+                    _search(puzzles[k], 2, 1 << 60, solution)
+                    texts = ("".join(map(str, cells)) for cells in (puzzles[k], solution[0]))
+                    print(*texts, f"{ratings[k]:.2f}", seed, sep=",", file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else 8000)

@@ -31,7 +31,9 @@ from problems.killer.problem import KillerProblem
 from problems.latin.problem import LatinProblem
 from problems.nonogram.problem import Nonogram, NonogramProblem
 from problems.queens.problem import QueensProblem
-from unn.extending import SearchOptions, SolvingOptions
+from unn.extending import SearchOptions, SolvingOptions, open_trained
+from unn.solver.layout import Layout
+from unn.solver.propagation import evidence
 
 FIELDS = ["set", "instances", "method", "solved", "median seconds", "longest seconds"]
 
@@ -114,12 +116,30 @@ def depth_first(problem: InstanceProblem, limit: float) -> Callable[[Any], bool]
     return solve
 
 
+def sudoku_weights(problem: InstanceProblem, limit: float, trained: bool = True) -> Callable[[Any], bool]:
+    """The engine ``solver`` with the weights for sudoku that come with the package, or with random ones."""
+    _, run = open_trained("sudoku", "solver")
+    weights = run.network.state_dict()
+
+    def solve(instance: Any) -> bool:
+        torch.manual_seed(0)
+        solver = unn.Solver(problem.declare_instance(instance), run.network.options, {})
+        if trained:
+            solver.load_state_dict(weights)
+        options = SolvingOptions(seconds=limit, tries=64)
+        return bool(unn.solve(solver, problem.given(instance), options=options).solved.all())
+
+    return solve
+
+
+def random_weights(problem: InstanceProblem, limit: float) -> Callable[[Any], bool]:
+    """The engine ``solver`` without training."""
+    return sudoku_weights(problem, limit, trained=False)
+
+
 def cp_sat(problem: InstanceProblem, limit: float) -> Callable[[Any], bool]:
     """The groups of the declaration as linear constraints on booleans, by OR-tools CP-SAT on one core."""
     from ortools.sat.python import cp_model
-
-    from unn.solver.layout import Layout
-    from unn.solver.propagation import evidence
 
     def solve(instance: Any) -> bool:
         layout = Layout(problem.declare_instance(instance), {})
@@ -149,7 +169,11 @@ def main(out: str, count: int, seconds: float) -> None:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         for instances in sets(count):
-            for name, method in (("depth-first search", depth_first), ("CP-SAT", cp_sat)):
+            methods = {"depth-first search": depth_first, "CP-SAT": cp_sat}
+            if Layout(instances.problem.declare_instance(instances.instances[0]), {}).kinds == [(1, 1)]:
+                # groups of exactly one, as in sudoku
+                methods |= {"weights of sudoku": sudoku_weights, "random weights": random_weights}
+            for name, method in methods.items():
                 row = measure(instances, name, method(instances.problem, seconds))
                 writer.writerow({k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()})
                 file.flush()
