@@ -5,10 +5,10 @@ import itertools
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.problem_graphs import one_hot_grids, sudoku
 
 import unn
 from factors import Among, Cardinality, Different, Table
-from problems.sudoku.grids import declare, one_hot
 from unn.extending import SearchOptions
 from unn.solver.layout import Layout
 from unn.solver.propagation import Known, branch, evidence, propagate
@@ -22,11 +22,11 @@ HARD = [
 ]
 
 
-def sudoku(lines):
+def puzzles(lines):
     cells = torch.tensor([[int(sign) if sign != "." else 0 for sign in line] for line in lines]).view(
         -1, 9, 9
     )
-    return {"X": unn.Partial(one_hot((cells - 1).clamp(min=0), 9), cells > 0)}
+    return {"X": unn.Partial(one_hot_grids((cells - 1).clamp(min=0), 9), cells > 0)}
 
 
 def coloured(nodes, edges, colours):
@@ -66,25 +66,27 @@ def test_all_solutions_are_reached(seed):
 
 def test_the_hardest_sudokus_are_solved_in_one_try():
     solutions = unn.solve(
-        unn.Search(declare(3, 3), DEPTH_FIRST), sudoku(HARD), options=unn.SolvingOptions(tries=1)
+        unn.Search(sudoku(3, 3), DEPTH_FIRST),
+        puzzles(HARD),
+        options=unn.SolvingOptions(tries=1),
     )
     assert solutions.outcomes == ("solved",) * 3
 
 
 def test_a_contradiction_that_counting_does_not_show_is_proved():
     changed = HARD[0][:1] + "2" + HARD[0][2:]
-    layout = Layout(declare(3, 3), {})
-    rows, nodes = layout.frame.observation(sudoku([changed]), 1)
+    layout = Layout(sudoku(3, 3), {})
+    rows, nodes = layout.frame.observation(puzzles([changed]), 1)
     assert propagate(layout, evidence(layout, rows, nodes))[1].tolist() == [-1]
     for chains in (1, 4):
         options = SearchOptions(mode="depth-first", chains=chains)
-        solutions = unn.solve(unn.Search(declare(3, 3), options), sudoku([changed]))
+        solutions = unn.solve(unn.Search(sudoku(3, 3), options), puzzles([changed]))
         assert solutions.outcomes == ("impossible",) and solutions.reasons == ("",)
 
 
 def test_an_instance_whose_tree_is_cut_off_is_unsolved_and_not_impossible():
     options = unn.SolvingOptions(tries=1, steps=2)
-    solutions = unn.solve(unn.Search(declare(3, 3), DEPTH_FIRST), sudoku(HARD[:1]), options=options)
+    solutions = unn.solve(unn.Search(sudoku(3, 3), DEPTH_FIRST), puzzles(HARD[:1]), options=options)
     assert solutions.outcomes == ("unsolved",) and int(solutions.violations) > 0
 
 
@@ -108,7 +110,7 @@ def test_the_same_seed_gives_the_same_answer():
 
 
 def test_a_branch_is_an_open_candidate_of_a_smallest_group():
-    layout = Layout(declare(2, 2), {})
+    layout = Layout(sudoku(2, 2), {})
     true = torch.zeros(20, layout.candidates, dtype=torch.bool)
     true[:10, 0] = True
     known, _ = propagate(layout, Known(true, torch.zeros_like(true)))
@@ -138,6 +140,6 @@ def test_binary_nodes_are_branched_on_only_where_no_other_group_is_open():
 
 
 def test_nothing_is_marked_where_nothing_is_open():
-    layout = Layout(declare(1, 1), {})
+    layout = Layout(sudoku(1, 1), {})
     known = Known(torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1, dtype=torch.bool))
     assert not branch(layout, known, torch.Generator()).any()
