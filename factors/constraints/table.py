@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import numpy as np
 import torch
@@ -97,7 +97,8 @@ class Table(Constraint):
         """Combinations that are not allowed, as counts of at most all but one of their categories.
 
         Categories, and pairs of them, that no allowed combination has, come first, so that counting alone
-        excludes what they rule out. None where a node occurs twice in an assignment of letters.
+        excludes categories that another one leaves no support. None where a node occurs twice in an
+        assignment of letters.
 
         Raises:
             DeclarationError: for a table with categories that the variables do not have.
@@ -108,12 +109,18 @@ class Table(Constraint):
         nodes = torch.stack([x[:, 0] for x in entries], 1).tolist()
         if any(len(set(zip(names, row, strict=True))) < len(names) for row in nodes):
             return []
-        parts: list[tuple[int, ...]] = [(k,) for k in range(len(names))]
-        if len(names) > 2:
-            parts += list(combinations(range(len(names)), 2))
+        numbers_of_columns = range(len(names))
+        # pairs in both orders, so that each of the two excludes what the other one leaves no support
+        parts: list[tuple[int, ...]] = [(k,) for k in numbers_of_columns]
+        parts += list(permutations(numbers_of_columns, 2))
         groups = []
-        for part in dict.fromkeys([*parts, tuple(range(len(names)))]):
+        counted = set()
+        for part in dict.fromkeys([*parts, tuple(numbers_of_columns)]):
             for first, last in _excluded(self.allowed[:, list(part)], [sizes[k] for k in part]):
+                key = frozenset([*zip(part, first, strict=False), *((part[-1], v) for v in last)])
+                if key in counted:
+                    continue
+                counted.add(key)
                 columns = [(k, [v]) for k, v in zip(part, first, strict=False)]
                 columns += [(part[-1], last)] if last else []
                 members: dict[str, list[Tensor]] = {}

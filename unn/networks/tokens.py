@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -53,28 +53,29 @@ class Slot:
     numbers: slice
 
 
-class Frame:
-    """Token layout of a graph at given sizes.
+class Rows:
+    """Values of some variables of a graph at given sizes as rows of numbers.
 
     Args:
         graph: declaration of the graph.
         sizes: sizes of the axes without a static size.
+        variables: names of the variables; all by default.
 
     Attributes:
         sizes: sizes as given.
-        adjacency: adjacency of the nodes.
         slots: layout of each variable, by name.
 
     Raises:
-        DeclarationError: for a graph without nodes, or sizes that are missing or contradict the declaration.
+        DeclarationError: for variables without nodes, or sizes that are missing or contradict the
+            declaration.
     """
 
-    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, graph: Declaration, sizes: Mapping[str, int], variables: Collection[str] | None = None
+    ) -> None:
         self.graph = graph
         self.sizes = dict(sizes)
-        self.adjacency = adjacency(graph, sizes)
-        self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
-        self.slots = _slots(graph, self.sizes)
+        self.slots = _slots(graph, self.sizes, graph.variables if variables is None else variables)
         if not self.nodes:
             raise DeclarationError(
                 f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing "
@@ -84,36 +85,12 @@ class Frame:
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        return self.adjacency.count
+        return sum(slot.nodes.stop - slot.nodes.start for slot in self.slots.values())
 
     @property
     def numbers(self) -> int:
         """Number of numbers per sample."""
         return sum(slot.numbers.stop - slot.numbers.start for slot in self.slots.values())
-
-    def masks(self, structure: Structure) -> AttentionMask | None:
-        """Attention mask of a structure; None for dense attention."""
-        if structure not in self._masks:
-            directed = structure == "directed"
-            generator = torch.Generator().manual_seed(0)
-            changed = self.adjacency.directed() if directed else self.adjacency.random(generator)
-            self._masks[structure] = AttentionMask(changed)
-        return self._masks[structure]
-
-    @property
-    def isolated(self) -> list[str]:
-        """Names of the variables with a node that interacts with no other."""
-        return [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
-
-    @cached_property
-    def symmetries(self) -> list[Symmetry]:
-        """Exchangeable indices of the graph at these sizes."""
-        return symmetries(self.graph, self.sizes)
-
-    @cached_property
-    def candidates(self) -> list[Symmetry]:
-        """Exchangeable indices by the declared patterns, including those of size 1."""
-        return candidates(self.graph, self.adjacency.shapes)
 
     @cached_property
     def node_of_number(self) -> Tensor:
@@ -214,10 +191,6 @@ class Frame:
             rows[:, slot.numbers] = torch.where(expanded.repeat_interleave(slot.channels, 1), numbers, 0)
         return rows, observed
 
-    def _has_isolated_node(self, slot: Slot) -> bool:
-        degree = self.adjacency.matrix.indptr[1:] - self.adjacency.matrix.indptr[:-1]
-        return bool((degree[slot.nodes] == 1).any())
-
     def _check_names(self, values: Mapping[str, object]) -> None:
         for name in values:
             if name not in self.slots:
@@ -287,9 +260,58 @@ class Frame:
         return flat.all(-1)
 
     def __repr__(self) -> str:
-        return f"Frame of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers" + (
-            f", {self.sizes}" if self.sizes else ""
+        return (
+            f"{type(self).__name__} of graph {self.graph.name!r}: {self.nodes} nodes, {self.numbers} numbers"
+            + (f", {self.sizes}" if self.sizes else "")
         )
+
+
+class Frame(Rows):
+    """Token layout of a graph at given sizes.
+
+    Args:
+        graph: declaration of the graph.
+        sizes: sizes of the axes without a static size.
+
+    Attributes:
+        adjacency: adjacency of the nodes.
+
+    Raises:
+        DeclarationError: for a graph without nodes, or sizes that are missing or contradict the declaration.
+    """
+
+    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
+        self.adjacency = adjacency(graph, sizes)
+        self._masks: dict[str, AttentionMask | None] = {"graph": AttentionMask(self.adjacency), "dense": None}
+        super().__init__(graph, sizes)
+
+    def masks(self, structure: Structure) -> AttentionMask | None:
+        """Attention mask of a structure; None for dense attention."""
+        if structure not in self._masks:
+            directed = structure == "directed"
+            generator = torch.Generator().manual_seed(0)
+            changed = self.adjacency.directed() if directed else self.adjacency.random(generator)
+            self._masks[structure] = AttentionMask(changed)
+        return self._masks[structure]
+
+    @property
+    def isolated(self) -> list[str]:
+        """Names of the variables with a node that interacts with no other."""
+        return [name for name, slot in self.slots.items() if self._has_isolated_node(slot)]
+
+    @cached_property
+    def symmetries(self) -> list[Symmetry]:
+        """Exchangeable indices of the graph at these sizes."""
+        return symmetries(self.graph, self.sizes)
+
+    @cached_property
+    def candidates(self) -> list[Symmetry]:
+        """Exchangeable indices by the declared patterns, including those of size 1."""
+        return candidates(self.graph, self.adjacency.shapes)
+
+    def _has_isolated_node(self, slot: Slot) -> bool:
+        degree = self.adjacency.matrix.indptr[1:] - self.adjacency.matrix.indptr[:-1]
+        return bool((degree[slot.nodes] == 1).any())
 
 
 class Frames:
@@ -363,12 +385,14 @@ def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
     return channels
 
 
-def _slots(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, Slot]:
+def _slots(graph: Declaration, sizes: Mapping[str, int], variables: Collection[str]) -> dict[str, Slot]:
     table = graph.size_table
     solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
     slots: dict[str, Slot] = {}
     node = number = 0
     for name, kind in kinds(graph).items():
+        if name not in variables:
+            continue
         variable = graph.variables[name]
         shape = tuple(size or 0 for size in table.shape(variable, solved))
         node_shape = shape[: len(variable.node_axes)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..engine import Attempt, CanLearn, CanSolve
 from ..errors import DeclarationError
 from ..graph.declaration import Declaration
-from ..networks.tokens import Given
+from ..networks.tokens import Frame, Given
 from ..ops.attention import AttentionMask
 from ..ops.constraint_loss import attention_loss, constraint_loss
 from ..solver.layout import Layout
@@ -43,6 +43,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         super().__init__()
         self.graph, self.options = graph, options
         self.layout = Layout(graph, sizes)
+        self.frame = Frame(graph, sizes)
         slots = self.layout.frame.slots.values()
         self.network = RecurrentTransformer(
             sum(slot.channels + 1 for slot in slots),
@@ -54,7 +55,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             options.dropout,
             options.inject,
         )
-        neighbours = torch.from_numpy(self.layout.frame.adjacency.matrix.toarray()).float()
+        neighbours = torch.from_numpy(self.frame.adjacency.matrix.toarray()).float()
         self.register_buffer("neighbours", neighbours, persistent=False)
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
@@ -156,7 +157,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         return torch.cat(tokens, 1)
 
     def _mask(self) -> AttentionMask | None:
-        return self.layout.frame.masks(self.options.structure)
+        return self.frame.masks(self.options.structure)
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         own = self.layout.frame.sizes

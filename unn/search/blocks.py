@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..graph.adjacency import adjacency
 from ..graph.colouring import greedy_colours
 from ..ops.sparse import sums
 from ..solver.layout import Layout
@@ -73,7 +74,7 @@ def counts_of(layout: Layout) -> Counts:
 def blocks_of(layout: Layout, counts: Counts) -> list[Block]:
     """All nodes in blocks, by greedy colouring of the graph of nodes in common groups."""
     frame = layout.frame
-    colours = torch.from_numpy(greedy_colours(frame.adjacency.matrix))
+    colours = torch.from_numpy(greedy_colours(adjacency(layout.graph, frame.sizes).matrix))
     by_candidate = counts.candidate.argsort(stable=True)
     candidate, group = counts.candidate[by_candidate], counts.group[by_candidate]
     blocks = []

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint
-from ..networks.tokens import Frame, Frames, Slot
+from ..graph.partial import Partial
+from ..networks.tokens import Frames, Rows, Slot
 from ..networks.tokens import kinds as kinds_of_values
 from ..ops.sparse import sums
 
 _SHOWN = 9
 """Members of a group that are named in messages."""
+
+Evidence = TypeVar("Evidence", bound=Tensor | Partial)
 
 Bounds = tuple[int, int | None]
 """Least and greatest number of true candidates in a group; None without a bound."""
@@ -40,18 +44,42 @@ class Family:
     bounds: Bounds
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Groups with several candidates of one node, by node: the part of a group in a node counts at most one.
+
+    Attributes:
+        groups: numbers of these groups, shape ``(groups,)``.
+        group: place among ``groups`` of each part, shape ``(parts,)``.
+        node: group of the node of each part, shape ``(parts,)``.
+        to_parts: sums over the candidates of each part, sparse, shape ``(parts, candidates)``.
+        to_candidates: its transpose.
+        to_groups: sums over the parts of each of ``groups``, sparse, shape ``(groups, parts)``.
+        to_nodes: sums over the parts of the node of each candidate, sparse, shape ``(candidates, parts)``.
+    """
+
+    groups: Tensor
+    group: Tensor
+    node: Tensor
+    to_parts: Tensor
+    to_candidates: Tensor
+    to_groups: Tensor
+    to_nodes: Tensor
+
+
 class Layout:
     """Candidates (node, value) of a graph at given sizes, and groups of them.
 
     A candidate is true if the node has the value. Each node is a group of exactly one true candidate, and
-    each counting constraint has groups with its bounds. A binary variable has the values 0 and 1.
+    each counting constraint has groups with its bounds. A binary variable has the values 0 and 1. Continuous
+    variables have no candidates.
 
     Args:
-        graph: declaration whose variables are categorical or binary.
+        graph: declaration with categorical or binary variables.
         sizes: sizes of the axes without a static size.
 
     Attributes:
-        frame: layout of the values; the numbers of its rows are the candidates.
+        frame: layout of the discrete values; the numbers of its rows are the candidates.
         families: groups by node, then by constraint.
         kinds: distinct bounds of the groups, sorted.
         candidate, group: the members of all groups as pairs, sorted by candidate, shape ``(pairs,)``; groups
@@ -69,7 +97,7 @@ class Layout:
 
     def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
         self.graph = graph
-        self.frame = Frame(graph, sizes)
+        self.frame = Rows(graph, sizes, discrete(graph))
         self.never = torch.zeros(self.frame.numbers, dtype=torch.bool)
         self.families = [*(_node_family(slot) for slot in self.frame.slots.values()), *self._constraints()]
         self.kinds = kinds_of(self.families)
@@ -107,6 +135,42 @@ class Layout:
         return nodes
 
     @cached_property
+    def parts(self) -> Parts | None:
+        """The groups with several candidates of one node, by node; None if there are none."""
+        of_constraint = self.families_of[self.group] >= len(self.frame.slots)
+        candidate, group = self.candidate[of_constraint], self.group[of_constraint]
+        keys, part = (group * self.groups + self.node[candidate]).unique(return_inverse=True)
+        members = torch.bincount(part, minlength=len(keys))
+        groups, place = (keys // self.groups).unique(return_inverse=True)
+        several = torch.zeros(len(groups), dtype=torch.bool)
+        several[place[members > 1]] = True
+        if not bool(several.any()):
+            return None
+        kept = several[place]
+        number = kept.cumsum(0) - 1
+        pairs = kept[part]
+        count, place_of_group = int(kept.sum()), several.cumsum(0) - 1
+        own, candidate = number[part[pairs]], candidate[pairs]
+        group_of_part, node = place_of_group[place[kept]], (keys % self.groups)[kept]
+        numbers = torch.arange(count)
+        by_node = node.argsort(stable=True)
+        parts_of_node = torch.bincount(node, minlength=self.groups)
+        first = parts_of_node.cumsum(0) - parts_of_node
+        repeats = parts_of_node[self.node]
+        columns = torch.arange(int(repeats.sum())) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+        columns = by_node[columns + first[self.node].repeat_interleave(repeats)]
+        rows = torch.arange(self.candidates).repeat_interleave(repeats)
+        return Parts(
+            groups[several],
+            group_of_part,
+            node,
+            sums(own, candidate, (count, self.candidates)),
+            sums(candidate, own, (self.candidates, count)),
+            sums(group_of_part, numbers, (int(several.sum()), count)),
+            sums(rows, columns, (self.candidates, count)),
+        )
+
+    @cached_property
     def binary(self) -> Tensor:
         """Mask of the groups that are the two values of a binary node, shape ``(groups,)``."""
         slots = list(self.frame.slots.values())
@@ -127,6 +191,23 @@ class Layout:
     def to_candidates(self) -> Tensor:
         """Sums over the groups of each candidate, sparse, shape ``(candidates, groups)``."""
         return sums(self.candidate, self.group, (self.candidates, self.groups))
+
+    def discrete_part(self, given: Mapping[str, Evidence]) -> dict[str, Evidence]:
+        """Evidence without that on continuous variables.
+
+        Args:
+            given: evidence by variable.
+
+        Raises:
+            ObservationError: for an unknown variable.
+        """
+        for name in given:
+            if name not in self.graph.variables:
+                raise ObservationError(
+                    f"graph {self.graph.name!r} has no variable {name!r}."
+                    f"{suggest(name, self.graph.variables)}"
+                )
+        return {name: x for name, x in given.items() if name in self.frame.slots}
 
     def describe(self, group: int) -> str:
         """A group as text: the constraint or variable, and the values of its members.
@@ -184,15 +265,22 @@ def _by_bounds(bounds: Bounds) -> tuple[int, float]:
 def refusal(graph: Declaration) -> str:
     """Why a graph has no candidates or no groups, in one sentence that names the variable or constraint;
     empty if it has."""
-    without = without_candidates(graph)
-    if without:
-        return without
+    return without_candidates(graph) or refusal_of_groups(graph)
+
+
+def refusal_of_groups(graph: Declaration) -> str:
+    """Why a graph has no groups, in one sentence that names the constraints; empty if it has."""
     if not graph.constraints:
         return "the graph has no constraints"
     uncounted = [c.name for c in graph.constraints if type(c).groups is Constraint.groups]
     if len(uncounted) == len(graph.constraints):
         return f"no constraint counts entries: {', '.join(map(repr, uncounted))} have no groups"
     return ""
+
+
+def discrete(graph: Declaration) -> list[str]:
+    """Names of the categorical and binary variables of a graph."""
+    return [name for name, kind in kinds_of_values(graph).items() if kind != "real"]
 
 
 def without_candidates(graph: Declaration) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .layout import Layout
+from .layout import Layout, Parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,8 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
     """Repeat both implications of every bound until nothing changes.
 
     A group with its greatest number of true candidates excludes the others; one with as few possible
-    candidates as it needs has them all.
+    candidates as it needs has them all. Where a group has several candidates of one node, these count at most
+    one, and they count one if all other values of the node are excluded.
 
     Returns:
         What is then known, and the number of a group that cannot meet its bounds, -1 for none, shape
@@ -71,16 +72,48 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
         ones = _count(layout.to_groups, here_true)
         possible = layout.members[:, None] - _count(layout.to_groups, here_false)
         wrong = (possible < lower) | (ones > upper)
+        excluded_parts = None
+        if layout.parts is not None:
+            excluded_parts = _count_parts(layout, layout.parts, here_false, possible, wrong)
         fails = wrong.any(0)
         impossible[active[fails]] = wrong[:, fails].to(torch.uint8).argmax(0)
         marks = torch.cat([ones >= upper, possible <= lower], 1).float()
         excluded, required = (layout.to_candidates @ marks > 0).T.chunk(2)
+        if excluded_parts is not None:
+            excluded = excluded | excluded_parts
         new_false = here_false | (excluded & ~here_true)
         new_true = here_true | (required & ~here_false)
         changed = (new_true != here_true).any(1) | (new_false != here_false).any(1)
         true[active], false[active] = new_true, new_false & ~new_true
         active = active[changed & ~fails]
     return Known(true, false), impossible
+
+
+def _count_parts(layout: Layout, parts: Parts, false: Tensor, possible: Tensor, wrong: Tensor) -> Tensor:
+    """Candidates that the groups exclude by the nodes that they can and must count.
+
+    Args:
+        layout: candidates and groups.
+        parts: groups with several candidates of one node, by node.
+        false: what is false, shape ``(batch, candidates)``.
+        possible: number of possible candidates of each group, shape ``(groups, batch)``.
+        wrong: mask of the groups that cannot meet their bounds, to which others are added, shape ``(groups,
+            batch)``.
+
+    Returns:
+        Mask of the candidates, shape ``(batch, candidates)``.
+    """
+    lower, upper = layout.lower[parts.groups, None], layout.upper[parts.groups, None]
+    own = parts.to_parts @ (~false).T.float()
+    can = own > 0
+    must = can & (own == possible[parts.node])
+    ones, most = parts.to_groups @ must.float(), parts.to_groups @ can.float()
+    wrong[parts.groups] |= (most < lower) | (ones > upper)
+    full = (ones >= upper)[parts.group] & can & ~must
+    needed = ((most <= lower)[parts.group] & can).float()
+    outside = parts.to_nodes @ needed - parts.to_candidates @ needed
+    excluded: Tensor = (parts.to_candidates @ full.float() > 0) | (outside > 0)
+    return excluded.T
 
 
 def branch(layout: Layout, known: Known, generator: torch.Generator) -> Tensor:

@@ -29,8 +29,8 @@ class Solutions:
 
     Attributes:
         outcomes: outcome of each instance.
-        values: one answer to each instance by variable, shape ``(instances, *axes)``: a verified one, or the
-            one with the fewest violations.
+        values: one answer to each instance by discrete variable, shape ``(instances, *axes)``: a verified
+            one, or the one with the fewest violations.
         violations: number of violated parts of all constraints in that answer, shape ``(instances,)``.
         answers: the different verified answers to each instance, by variable, shape ``(answers, *axes)``.
         tries: number of tries of each instance, shape ``(instances,)``.
@@ -61,7 +61,7 @@ class _Progress:
 
     Attributes:
         graph: declaration with constraints.
-        given: evidence of all instances.
+        given: evidence of all instances on discrete variables.
         wanted: number of different answers to each instance.
         best: answer with the fewest violations, by variable, shape ``(instances, *axes)``.
         violations: number of its violations, shape ``(instances,)``.
@@ -133,7 +133,7 @@ def solve(
     options: SolvingOptions | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Solutions:
-    """Find values of all variables that agree with the evidence and meet all constraints.
+    """Find values of all discrete variables that agree with the evidence and meet all constraints.
 
     Every answer is verified by the constraints themselves; what is not verified is not called solved. An
     instance is impossible where counting alone proves it.
@@ -165,12 +165,14 @@ def solve(
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
     layout = Layout(graph, sizes or {})
-    rows, nodes = layout.frame.observation(given, instances)
+    rows, nodes = layout.frame.observation(layout.discrete_part(given), instances)
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)
     expanded = {name: _expanded(x, instances) for name, x in given.items()}
     # a first answer to every instance, also without time for a try: the evidence itself
-    progress = _Progress.of(graph, expanded, options.count, layout.frame.unflatten(rows))
+    progress = _Progress.of(
+        graph, layout.discrete_part(expanded), options.count, layout.frame.unflatten(rows)
+    )
     tries = torch.zeros(instances, dtype=torch.long)
     exhausted = torch.zeros(instances, dtype=torch.bool)
     for number in range(options.tries):

@@ -71,7 +71,7 @@ def test_masked_attention_reaches_neighbours_alone():
     torch.manual_seed(0)
     options = RecurrentOptions(width=16, heads=2, recurrences=1, dropout=0.0, structure="graph")
     model = RecurrentModel(declare_sudoku(2, 2), options, {}).eval()
-    mask = model.layout.frame.masks("graph")
+    mask = model.frame.masks("graph")
     tokens = torch.zeros(2, 16, dtype=torch.long)
     tokens[1, 15] = 3
     with torch.no_grad():
