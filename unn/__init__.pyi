@@ -65,6 +65,8 @@ from .ops.constraint_loss import attention_loss as attention_loss
 from .ops.constraint_loss import binarize as binarize
 from .ops.constraint_loss import constraint_loss as constraint_loss
 from .ops.straight_through import straight_through as straight_through
+from .perception.model import Perception as Perception
+from .perception.options import PerceptionOptions as PerceptionOptions
 from .programs import trace as trace
 from .recurrent.model import RecurrentModel as RecurrentModel
 from .recurrent.network import RecurrentTransformer as RecurrentTransformer

@@ -77,6 +77,7 @@ from .graph.sizes import LetterSizes as LetterSizes
 from .graph.sizes import SizeRule as SizeRule
 from .graph.views import checked_views as checked_views
 from .networks.tokens import Frames as Frames
+from .perception.options import PerceptionOptions as PerceptionOptions
 from .recurrent.options import RecurrentOptions as RecurrentOptions
 from .regularizers import AlongAxis as AlongAxis
 from .regularizers import Elementwise as Elementwise

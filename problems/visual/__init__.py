@@ -1,0 +1,1 @@
+"""Sudoku whose given digits are images."""

@@ -1,0 +1,1 @@
+"""The engine ``perception``: values read from images or features, corrected by constraints."""

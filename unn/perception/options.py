@@ -1,0 +1,47 @@
+"""Options of the engine ``perception``; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import DeclarationError
+from ..ranges import check_ranges
+
+
+@dataclass(frozen=True)
+class PerceptionOptions:
+    """Options of the engine ``perception``.
+
+    Attributes:
+        channels: Channels of the first convolutions, where a node is an image; half of the hidden units for
+            other nodes.
+        hidden: Hidden units before the classes.
+        dropout: Dropout probability before the classes.
+        shift: Largest shift of images in training, in pixels, in both directions.
+        readings: Number of readings of an instance that a try searches, in order of falling probability.
+        solving_steps: Number of nodes of the search tree of each reading.
+    """
+
+    channels: int = 16
+    hidden: int = 128
+    dropout: float = 0.25
+    shift: int = 2
+    readings: int = 200
+    solving_steps: int = 1000
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            DeclarationError: for an option that is out of range, with its name.
+        """
+        ranges: dict[str, tuple[float, float, float]] = {
+            "channels": (self.channels, 1, 4096),
+            "hidden": (self.hidden, 1, 10**5),
+            "shift": (self.shift, 0, 1000),
+            "readings": (self.readings, 1, 10**6),
+            "solving_steps": (self.solving_steps, 1, 10**9),
+        }
+        check_ranges(where, ranges)
+        if not 0 <= self.dropout < 1:
+            raise DeclarationError(f"{where}: dropout is a probability < 1, got {self.dropout}.")
