@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from ..digits.data import Digits, load_digits
 from ..sudoku.grids import declare, draw_grids, one_hot
 
 _FILE = Path("csp") / "visual_sudoku_idx.npz"
-_SEED = 20_231
-"""Seed of the test boards that are drawn at random."""
+_SEED, _HELD_OUT = 20_231, 1000
+"""Seed and number of the test boards that are drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ def listed_boards(kind: str, part: str) -> Boards:
             f"visual sudoku: boards={kind} needs {_FILE} in the folder $UNN_DATA; or use boards=random."
         )
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             numbers = torch.from_numpy(arrays[f"{kind}_{part}_idx"].astype(np.int64)).view(-1, 9, 9)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise DataError(f"{path}: not a readable file of boards ({error}).") from None
     labels = labels_of(digits_of("mnist"), part)
     if not len(numbers) or int(numbers.max()) >= len(labels):
@@ -132,10 +133,10 @@ def solve_boards(signs: Tensor, rows: int, columns: int) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def held_out_boards(rows: int, columns: int, given: float, images: str, count: int) -> Boards:
-    """Random boards with test images, always the same."""
+def held_out_boards(rows: int, columns: int, given: float, images: str) -> Boards:
+    """1,000 random boards with test images, always the same."""
     generator = torch.Generator().manual_seed(_SEED)
-    return draw_boards(count, rows, columns, given, labels_of(digits_of(images), "test"), generator)
+    return draw_boards(_HELD_OUT, rows, columns, given, labels_of(digits_of(images), "test"), generator)
 
 
 def values_of(boards: Boards, digits: Digits, part: str) -> dict[str, Tensor]:

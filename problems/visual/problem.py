@@ -38,8 +38,8 @@ class VisualConfig:
         images: Images of 8 x 8 pixels that come with scikit-learn, or MNIST under $UNN_DATA.
         boards: Random grids with random given cells, or the easy or hard puzzles of 9 x 9 under $UNN_DATA.
         given_share: Share of the cells of random boards that are given.
-        labels: Labels of training examples: of all cells and signs, or of the empty cells alone, so that no
-            image of a digit has a label.
+        labelled: Cells with labels in training: all, or the empty cells alone, so that no image of a digit has
+            a label.
     """
 
     block_rows: int = 2
@@ -47,7 +47,7 @@ class VisualConfig:
     images: Literal["embedded", "mnist"] = "embedded"
     boards: Literal["random", "easy", "hard"] = "random"
     given_share: float = 0.5
-    labels: Literal["all", "empty"] = "all"
+    labelled: Literal["all", "empty"] = "all"
 
 
 class VisualProblem(DeclaredProblem):
@@ -60,9 +60,9 @@ class VisualProblem(DeclaredProblem):
     monitor, larger_is_better = "boards", True
     defaults = {
         "perception": Defaults(
-            PerceptionOptions(channels=8),
+            PerceptionOptions(filters=8),
             TrainingConfig(steps=1200, evaluate_every=1200, batch=16, rate=2e-3, warmup=0.05, ema=0.99),
-            {"labels": "empty"},
+            {"labelled": "empty"},
         ),
         "denoiser": Defaults(DenoiserOptions(self_conditioning="none", sampling_steps=20)),
     }
@@ -112,7 +112,7 @@ class VisualProblem(DeclaredProblem):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Training boards; without labels of given cells, if configured."""
         values, observed = super().examples(config, count, generator, sizes)
-        return (values if config.labels == "all" else without_labels(values)), observed
+        return (values if config.labelled == "all" else without_labels(values)), observed
 
     def observed(
         self, config: VisualConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -165,10 +165,11 @@ class VisualProblem(DeclaredProblem):
         from .data import held_out_boards, listed_boards
 
         if config.boards == "random":
-            return held_out_boards(
-                config.block_rows, config.block_columns, config.given_share, config.images, count
+            boards = held_out_boards(
+                config.block_rows, config.block_columns, config.given_share, config.images
             )
-        boards = listed_boards(config.boards, "test")
+        else:
+            boards = listed_boards(config.boards, "test")
         return boards.select(torch.arange(min(count, len(boards.signs))))
 
     def read_instances(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int], int]:

@@ -295,7 +295,8 @@ def cp_sat(cells: list[int], rows: int) -> list[int] | None:
 def main(out: str, runs: list[str]) -> None:
     """Measure all methods on all sets, and write a row for each."""
     torch.set_num_threads(1)
-    rows = []
+    with open(out, "w", newline="") as file:
+        csv.DictWriter(file, FIELDS, lineterminator="\n").writeheader()
     for puzzles in sets():
         measured = [measure_propagation(puzzles)]
         measured += [measure_run(folder, puzzles, Variant()) for folder in runs]
@@ -305,15 +306,12 @@ def main(out: str, runs: list[str]) -> None:
             if puzzles.rows == 3 and puzzles.tries == 8:
                 measured.append(measure_exact("bitmask search", bitmask, puzzles))
             measured += [measure_exact("CP-SAT", cp_sat, puzzles)]
-        for row in measured:
-            rows.append({"set": puzzles.name, "puzzles": len(puzzles.cells), **row})
-            print(rows[-1], flush=True)
-    with open(out, "w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows
-        )
+        rows = [{"set": puzzles.name, "puzzles": len(puzzles.cells), **row} for row in measured]
+        with open(out, "a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writerows(
+                {name: f"{x:.4g}" if isinstance(x, float) else x for name, x in row.items()} for row in rows
+            )
 
 
 if __name__ == "__main__":

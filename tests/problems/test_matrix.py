@@ -26,6 +26,7 @@ SMALL = {
     "descent": ["--iterations", "2"],
     "untied": ["--iterations", "2"],
     "recurrent": ["--width", "8", "--heads", "2", "--recurrences", "2"],
+    "perception": ["--filters", "2", "--hidden", "8"],
     "search": [],
     "solver": ["--width", "8", "--pool", "4"],
 }
@@ -41,6 +42,7 @@ OPTIONS = {
     "killer": ["--size", "4", "--examples", "8"],
     "futoshiki": ["--size", "3", "--examples", "8"],
     "kenken": ["--size", "3", "--examples", "8"],
+    "visual": ["--given-share", "0.7"],
     "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],
 }
 
@@ -115,7 +117,7 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
             )
             assert torch.tensor(data[want]).isfinite().all()
     if "solve" in answers:
-        instances = ["1..." + "." * 12] if name == "sudoku" else []
+        instances = {"sudoku": ["1..." + "." * 12], "visual": ["test:0"]}.get(name, [])
         data = json.loads(printed(capsys, "solve", tmp_path / "run", *instances, "--tries", 1, "--json"))
         assert data["solved"] + data["unsolved"] == 1
     if "infer" not in answers:

@@ -76,14 +76,17 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
 
 
 def solving_engine(name: Path | str) -> str:
-    """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it,
-    or the default engine of the problem, if that needs no training; empty for the folder of a run."""
+    """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it, or
+    the default engine of the problem, if that needs no training or has trained weights; empty for the folder
+    of a run."""
     if Path(name).exists() or str(name) not in problem_names():
         return ""
     problem = load_problem(str(name))
     default = getattr(problem, "default_engine", "")
-    needs_none = bool(default) and not load_engine(default).trains
-    return default if needs_none and problem.pretrained("solver") is None else "solver"
+    if problem.pretrained("solver") is not None or not default:
+        return "solver"
+    answers = not load_engine(default).trains or problem.pretrained(default) is not None
+    return default if answers else "solver"
 
 
 def _untrained(name: str, engine: str) -> tuple[Problem, Trained]:

@@ -27,7 +27,7 @@ class Reader(nn.Module):
     Args:
         shape: sizes of the feature axes.
         classes: number of values.
-        options: channels, hidden units, dropout and shift.
+        options: filters, hidden units, dropout and shift.
     """
 
     center: Tensor
@@ -41,7 +41,7 @@ class Reader(nn.Module):
         layers: list[nn.Module] = []
         if self.reads_images:
             rows, columns = shape[-2:]
-            channels, width = math.prod(shape[:-2]), options.channels
+            channels, width = math.prod(shape[:-2]), options.filters
             for _ in range(_STAGES):
                 if min(rows, columns) < _SMALLEST:
                     break
@@ -49,7 +49,7 @@ class Reader(nn.Module):
                 layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
                 channels, width, rows, columns = (
                     width,
-                    min(2 * width, 4 * options.channels),
+                    min(2 * width, 4 * options.filters),
                     rows // 2,
                     columns // 2,
                 )

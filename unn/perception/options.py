@@ -13,8 +13,7 @@ class PerceptionOptions:
     """Options of the engine ``perception``.
 
     Attributes:
-        channels: Channels of the first convolutions, where a node is an image; half of the hidden units for
-            other nodes.
+        filters: Number of filters of the first convolutions, where the features of a node are an image.
         hidden: Hidden units before the classes.
         dropout: Dropout probability before the classes.
         shift: Largest shift of images in training, in pixels, in both directions.
@@ -22,10 +21,10 @@ class PerceptionOptions:
         solving_steps: Number of nodes of the search tree of each reading.
     """
 
-    channels: int = 16
+    filters: int = 16
     hidden: int = 128
     dropout: float = 0.25
-    shift: int = 2
+    shift: int = 1
     readings: int = 200
     solving_steps: int = 1000
 
@@ -36,7 +35,7 @@ class PerceptionOptions:
             DeclarationError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
-            "channels": (self.channels, 1, 4096),
+            "filters": (self.filters, 1, 4096),
             "hidden": (self.hidden, 1, 10**5),
             "shift": (self.shift, 0, 1000),
             "readings": (self.readings, 1, 10**6),

@@ -17,7 +17,7 @@ from unn.extending import load_engine
 from unn.perception.model import possible_values
 from unn.perception.network import Reader, shifted
 
-SMALL = unn.PerceptionOptions(channels=2, hidden=8, dropout=0.0)
+SMALL = unn.PerceptionOptions(filters=2, hidden=8, dropout=0.0)
 
 
 def permutations(n, features=None):
