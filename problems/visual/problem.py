@@ -38,8 +38,8 @@ class VisualConfig:
         images: Images of 8 x 8 pixels that come with scikit-learn, or MNIST under $UNN_DATA.
         boards: Random grids with random given cells, or the easy or hard puzzles of 9 x 9 under $UNN_DATA.
         given_share: Share of the cells of random boards that are given.
-        labelled: Cells with labels in training: all, or the empty cells alone, so that no image of a digit has
-            a label.
+        labelled: Cells with labels in training: all, or the empty cells alone, so that no image of a digit
+            has a label.
     """
 
     block_rows: int = 2

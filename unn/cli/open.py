@@ -76,9 +76,9 @@ def open_trained(folder: Path | str, engine: str = "") -> tuple[Problem, Trained
 
 
 def solving_engine(name: Path | str) -> str:
-    """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it, or
-    the default engine of the problem, if that needs no training or has trained weights; empty for the folder
-    of a run."""
+    """Engine that solves a problem by default: the solver, if the problem comes with trained weights of it,
+    or the default engine of the problem, if that needs no training or has trained weights; empty for the
+    folder of a run."""
     if Path(name).exists() or str(name) not in problem_names():
         return ""
     problem = load_problem(str(name))
