@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .errors import UnnError, is_whole, suggest
+from .errors import DeclarationError, UnnError, is_whole, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -347,6 +347,26 @@ class CanSolve(ABC):
             generator: random number generator.
             number: number of the try, from 0.
         """
+
+
+def check_model(name: str, options: object, kind: type, refusal: str) -> None:
+    """Check what a model is made of.
+
+    Args:
+        name: name of the model, for messages.
+        options: its options.
+        kind: class of the options.
+        refusal: why the engine cannot serve the graph; empty if it can.
+
+    Raises:
+        DeclarationError: for options of another kind, or a graph that the engine does not serve.
+    """
+    if not isinstance(options, kind):
+        raise DeclarationError(
+            f"{name}: the options must be a unn.{kind.__name__}, got {type(options).__name__}."
+        )
+    if refusal:
+        raise DeclarationError(f"{name}: {refusal}.")
 
 
 def build_model(engine: Engine, graph: Declaration, options: Any, sizes: Mapping[str, int]) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanLearn, CanSolve
+from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given, Rows
@@ -20,7 +20,7 @@ from ..solver.propagation import Known, evidence, propagate
 from .network import Reader
 from .options import PerceptionOptions
 from .readings import readings
-from .sensors import Sensor, sensors
+from .sensors import Sensor, refusal, sensors
 
 _LAYOUTS = 64
 """Number of sizes of a graph whose layouts are kept."""
@@ -44,6 +44,10 @@ class Perception(nn.Module, CanLearn, CanSolve):
         graph: declaration with continuous variables, each joined to a discrete one by a factor ``Depends``.
         options: network, number of readings and of nodes of the search.
 
+    Raises:
+        DeclarationError: for a graph without a continuous variable, with one that belongs to no discrete
+            variable or to several, or without a constraint that counts.
+
     Attributes:
         graph: the declaration.
         readers: network of each continuous variable.
@@ -51,6 +55,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
 
     def __init__(self, graph: Declaration, options: PerceptionOptions) -> None:
         super().__init__()
+        check_model("Perception", options, PerceptionOptions, refusal(graph))
         self.graph, self.options = graph, options
         self.sensors = sensors(graph)
         self._layouts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Rows]] = BoundedCache(_LAYOUTS)

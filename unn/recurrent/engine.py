@@ -25,9 +25,9 @@ class RecurrentEngine(Engine):
 
     def refusal(self, graph: Declaration) -> str:
         """A continuous variable, or no constraint."""
-        from ..solver.layout import without_candidates
+        from .model import refusal
 
-        return without_candidates(graph) or ("" if graph.constraints else "the graph has no constraints")
+        return refusal(graph)
 
     def build(self, graph: Declaration, options: RecurrentOptions, sizes: Mapping[str, int]) -> nn.Module:
         """A ``RecurrentModel``."""

@@ -9,17 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..engine import Attempt, CanLearn, CanSolve
+from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..errors import DeclarationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Given
 from ..ops.attention import AttentionMask
 from ..ops.constraint_loss import attention_loss, constraint_loss
-from ..solver.layout import Layout
+from ..solver.layout import Layout, without_candidates
 from ..solver.model import CHECKED_EVERY, node_mask
 from .network import Hidden, RecurrentTransformer
 from .options import RecurrentOptions
 from .permutations import Renaming, renamings
+
+
+def refusal(graph: Declaration) -> str:
+    """Why a graph has no recurrent transformer, in one sentence that names the variable; empty if it has."""
+    return without_candidates(graph) or ("" if graph.constraints else "the graph has no constraints")
 
 
 class RecurrentModel(nn.Module, CanLearn, CanSolve):
@@ -34,6 +39,9 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         options: sizes, recurrences and weights of the losses.
         sizes: sizes of the axes without a static size; the weights serve these alone.
 
+    Raises:
+        DeclarationError: for a continuous variable, or a graph without constraints.
+
     Attributes:
         graph: the declaration.
         network: the recurrent transformer.
@@ -41,6 +49,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
 
     def __init__(self, graph: Declaration, options: RecurrentOptions, sizes: Mapping[str, int]) -> None:
         super().__init__()
+        check_model("RecurrentModel", options, RecurrentOptions, refusal(graph))
         self.graph, self.options = graph, options
         self.layout = Layout(graph, sizes)
         self.frame = Frame(graph, sizes)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanLearn, CanSolve
+from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given
 from ..ops.sparse import sums
-from ..solver.layout import Layout
+from ..solver.layout import Layout, refusal
 from ..solver.propagation import Known, evidence, propagate
 from .blocks import Block, Counts, blocks_of, counts_of
 from .options import SearchOptions
@@ -36,10 +36,14 @@ class Search(nn.Module, CanLearn, CanSolve):
     Args:
         graph: declaration with categorical or binary variables and counting constraints.
         options: mode, sweeps, chains and temperatures.
+
+    Raises:
+        DeclarationError: for a continuous variable, or no constraint that counts.
     """
 
     def __init__(self, graph: Declaration, options: SearchOptions) -> None:
         super().__init__()
+        check_model("Search", options, SearchOptions, refusal(graph))
         self.graph, self.options = graph, options
         self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[Block]]]
         self._parts = BoundedCache(_LAYOUTS)

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanLearn, CanSolve
+from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given
-from .layout import Layout
+from .layout import Layout, refusal
 from .losses import constraint_surprise, label_loss
 from .network import GroupNetwork
 from .options import SolverOptions
@@ -53,6 +53,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
         options: width, steps and training.
         sizes: sizes of the axes without a static size.
 
+    Raises:
+        DeclarationError: for a continuous variable, or no constraint that counts.
+
     Attributes:
         graph: the declaration.
         network: the shared update.
@@ -60,6 +63,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
 
     def __init__(self, graph: Declaration, options: SolverOptions, sizes: Mapping[str, int]) -> None:
         super().__init__()
+        check_model("Solver", options, SolverOptions, refusal(graph))
         self.graph = graph
         self.options = options
         self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(_LAYOUTS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..engine import CanSolve, SolvingOptions
-from ..errors import DeclarationError
+from ..errors import DeclarationError, ObservationError, UnnError, is_whole
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..networks.tokens import Given, kinds
@@ -155,8 +155,8 @@ def solve(
         >>> solutions.outcomes[0], solutions["X"][0].argmax(-1) + 1
     """
     began = time.perf_counter()
-    options = options or SolvingOptions()
-    options.check()
+    options = SolvingOptions() if options is None else options
+    _check_arguments(model, given, count, options)
     graph: Declaration = model.graph  # type: ignore[attr-defined]
     if not graph.constraints:
         raise DeclarationError(
@@ -217,6 +217,33 @@ def solve(
         reasons,
         time.perf_counter() - began,
     )
+
+
+def _check_arguments(model: object, given: object, count: object, options: object) -> None:
+    """Check the kinds of the arguments.
+
+    Raises:
+        UnnError: names the first that is wrong.
+    """
+    if not isinstance(model, CanSolve):
+        raise UnnError(
+            "solve: the model must derive from unn.CanSolve, as unn.Search(graph, unn.SearchOptions()) does, "
+            f"got {type(model).__name__}."
+        )
+    if not isinstance(given, Mapping):
+        raise UnnError(
+            f"solve: the evidence is a mapping from variables to values, got {type(given).__name__}."
+        )
+    for name, x in given.items():
+        if not isinstance(x, Tensor | Partial):
+            raise ObservationError(
+                f"solve: variable {name!r} needs a tensor or a unn.Partial, got {type(x).__name__}."
+            )
+    if count is not None and not is_whole(count, 1):
+        raise UnnError(f"solve: count must be a whole number of instances, at least 1, got {count!r}.")
+    if not isinstance(options, SolvingOptions):
+        raise UnnError(f"solve: options must be a unn.SolvingOptions, got {type(options).__name__}.")
+    options.check()
 
 
 def violations_of(graph: Declaration, given: Mapping[str, Partial], values: Mapping[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 import unn
 from factors import Cardinality
 from unn.engine import Attempt, CanSolve, SolvingOptions
-from unn.errors import UnnError
+from unn.errors import DeclarationError, UnnError
 
 GRID = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
 
@@ -218,3 +218,36 @@ def test_constraints_without_groups_are_verified_as_well():
     model.attempt = lambda given, count, sizes, steps, generator, number: Bits(model, count, 3, generator)
     solutions = unn.solve(model, {}, count=30)
     assert bool(solutions.solved.all()) and bool((solutions["b"].sum(1) % 2 == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: unn.solve(None, {}), "CanSolve.*NoneType"),
+        (lambda m: unn.solve(m, None), "evidence.*NoneType"),
+        (lambda m: unn.solve(m, {"X": [1]}), "'X'.*list"),
+        (lambda m: unn.solve(m, {}, options={"tries": 1}), "SolvingOptions.*dict"),
+        (lambda m: unn.solve(m, {}, count=0), "count.*0"),
+        (lambda m: unn.solve(m, {}, count=1.5), "count.*1.5"),
+        (lambda m: unn.Search(m.graph, None), "SearchOptions.*NoneType"),
+        (lambda m: unn.Solver(m.graph, unn.SearchOptions(), {}), "SolverOptions.*SearchOptions"),
+        (lambda m: unn.RecurrentModel(m.graph, {}, {}), "RecurrentOptions.*dict"),
+        (lambda m: unn.Perception(m.graph, unn.PerceptionOptions()), "no continuous variable"),
+        (lambda m: unn.Search(unn.FactorGraph("empty"), unn.SearchOptions()), "no variables"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_with_what_is_needed(call, words):
+    with pytest.raises(unn.UnnError, match=words):
+        call(unn.Search(declare_sudoku(2, 2), unn.SearchOptions()))
+
+
+def test_models_of_discrete_values_refuse_a_graph_with_a_continuous_variable():
+    g = declare_sudoku(2, 2)
+    g.variable("height", "row", unn.SquaredNorm())
+    for model in (
+        lambda: unn.Search(g, unn.SearchOptions()),
+        lambda: unn.Solver(g, unn.SolverOptions(), {}),
+        lambda: unn.RecurrentModel(g, unn.RecurrentOptions(), {}),
+    ):
+        with pytest.raises(DeclarationError, match="'height'"):
+            model()
