@@ -66,6 +66,13 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         # a network of the problem's own is trained in its own tests
         if engine != problem.own_engine:
             assert "network of its own" in refused(capsys, "train", name, "--engine", engine)
+        elif name == "parsing":
+            # its own engine may be named
+            options = ["--steps", 1, "--evaluate-every", 1, "--quiet", "--json"]
+            trained = printed(
+                capsys, "train", name, "--engine", engine, *options, "--folder", tmp_path / "run"
+            )
+            assert json.loads(trained)["step"] == 1
         return
     verdict = problem.verdicts()[engine]
     options = [*SMALL[engine], *OPTIONS.get(name, [])]

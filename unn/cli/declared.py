@@ -508,7 +508,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
     def evaluate_samples(self, run: Trained, request: Evaluate) -> Answer:
         """Metrics with other sampling options; with several attempts, also their average number."""
-        from .measures import calibrations, measure
+        from .measures import MOST_CALIBRATED, calibrations, measure
 
         options = request.sampling
         unavailable = replace(options, steps=None, tries=1, seed=None, at_once=256)
@@ -538,6 +538,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
                 run.network,
                 request.count or max(CONDITIONS, self.test_count(run.config, run.network)),
                 now,
+                calibrated=request.count or MOST_CALIBRATED,
             )
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
             shown = number or self._default_number(run)

@@ -26,7 +26,8 @@ class Evaluate(Verb):
     data: Path | None = None
     """Measure on these data instead of the run's own, where the problem offers it."""
     count: int | None = None
-    """Conditions to measure on, with one sample each, where the run samples."""
+    """Conditions to measure on, with one sample each, where the run samples; also the largest number of
+    examples in calibration, which has at least 8."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
     """File for a picture of the rank histograms of simulation-based calibration."""

@@ -161,6 +161,9 @@ def parse(arguments: Sequence[str]) -> tuple[Any, Problem | None]:
         if engine is not None:
             prog += f" --engine {engine}"
         config_type = problem.config_for(engine)
+        if engine and engine == problem.own_engine:
+            # the configuration of a network of the problem's own has no option for it
+            rest = _without_engine(rest)
         return tyro.cli(
             kind[config_type], prog=prog, description=problem.summary, args=rest, config=options
         ), problem
@@ -208,6 +211,16 @@ def _engine_in(arguments: Sequence[str]) -> str | None:
         elif word.startswith("--engine="):
             engine = word.removeprefix("--engine=")
     return engine
+
+
+def _without_engine(arguments: Sequence[str]) -> list[str]:
+    """Arguments without the option ``--engine``."""
+    before = ["", *arguments[:-1]]
+    return [
+        word
+        for word, previous in zip(arguments, before, strict=True)
+        if word != "--engine" and previous != "--engine" and not word.startswith("--engine=")
+    ]
 
 
 def _all_problems(kind: Any) -> Any:

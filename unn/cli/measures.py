@@ -31,7 +31,7 @@ Batch = tuple[dict[str, int], Mapping[str, Tensor], Sequence[tuple[float, "Masks
 _DRAWS = 32
 """Number of samples per example in simulation-based calibration."""
 
-_MOST_EXAMPLES, _FEWEST_EXAMPLES = 256, 8
+MOST_CALIBRATED, _FEWEST_CALIBRATED = 256, 8
 """Bounds of the number of examples in simulation-based calibration."""
 
 _MOST_NODES, _MOST_NODES_IN_TRAINING = 50_000, 8_000
@@ -182,6 +182,7 @@ def measure(
     count: int,
     options: SamplingOptions,
     most: int = _MOST_NODES,
+    calibrated: int = MOST_CALIBRATED,
 ) -> dict[str, float]:
     """Metrics of a problem on its test queries, and calibration of the sample distribution.
 
@@ -193,6 +194,7 @@ def measure(
         options: sampling options, with the seed of queries and samples; with more than one attempt per
             sample, their average number is also a metric.
         most: see ``calibrations``.
+        calibrated: maximum number of examples in calibration.
     """
     figures: dict[str, float] = {}
     for name, query in _queries(problem, config, count, options.seed or 0).items():
@@ -202,7 +204,7 @@ def measure(
         figures |= _metrics(problem, config, name, query, values)
         if options.tries > 1:
             figures |= _add_query({"tries": tries}, name)
-    return figures | summary(calibrations(problem, config, network, options, most))
+    return figures | summary(calibrations(problem, config, network, options, most, calibrated))
 
 
 @torch.no_grad()
@@ -212,6 +214,7 @@ def calibrations(
     network: nn.Module,
     options: SamplingOptions,
     most: int = _MOST_NODES,
+    examples: int = MOST_CALIBRATED,
 ) -> dict[str, Calibration]:
     """Simulation-based calibration of the variables that the problem compares, by name; none without samples.
 
@@ -224,6 +227,7 @@ def calibrations(
         options: sampling options with the seed of examples and samples; samples that violate constraints are
             included.
         most: maximum total number of nodes of all samples, which bounds the number of examples.
+        examples: maximum number of examples, of which there are at least 8 and at most 256.
     """
     names = problem.compared_variables(config)
     if not names or not isinstance(network, CanSample):
@@ -232,7 +236,7 @@ def calibrations(
     seed = options.seed or 0
     generator = torch.Generator().manual_seed(seed_of(seed, 7))
     frame = Frames(problem.graph(network)).at(**sizes)
-    count = min(_MOST_EXAMPLES, max(_FEWEST_EXAMPLES, most // (_DRAWS * frame.nodes)))
+    count = min(MOST_CALIBRATED, max(_FEWEST_CALIBRATED, min(examples, most // (_DRAWS * frame.nodes))))
     truth = problem.generate(config, count, generator, sizes)
     observed = problem.observed(config, count, generator, sizes)
     given = {

@@ -20,7 +20,8 @@ class TrainingConfig:
             need it.
         batch: Number of examples per step, over all processes and parts.
         accumulate: Number of parts in which each process computes its share of a batch, one after another, to
-            save memory.
+            save memory. Parts are weighted by their numbers of examples; a loss that is a mean over nodes
+            instead changes a little with the number of parts.
         optimizer: Optimization algorithm: "adam", "adamw" or "sgd" (with momentum 0.9).
         rate: Learning rate.
         weight_decay: Weight decay of the optimizer.
