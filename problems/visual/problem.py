@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import unn
     from unn.extending import Trained
     from unn.networks.tokens import Given
+    from unn.training import Task
 
     from .data import Boards
 
@@ -98,6 +99,19 @@ class VisualProblem(DeclaredProblem):
 
         size = 28 if config.images == "mnist" else 8
         return declare(config.block_rows, config.block_columns, size, size)
+
+    def task(self, config: Any) -> Task:
+        """Training on boards; checksums of the images and boards detect other data."""
+        from unn.runs import tensor_digest
+
+        from .data import digits_of, listed_boards
+
+        task = super().task(config)
+        data = digits_of(config.images).checksums(config.images)
+        if config.boards != "random":
+            data["boards"] = tensor_digest(listed_boards(config.boards, "train").images)
+        task.facts = {"data": data}
+        return task
 
     def generate(
         self, config: VisualConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]

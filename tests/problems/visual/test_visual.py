@@ -14,10 +14,15 @@ import unn
 from problems.visual.data import digits_of, draw_boards, labels_of, listed_boards, values_of
 from problems.visual.graph import declare
 from problems.visual.problem import VisualProblem, without_labels
+from unn.extending import open_trained
 from unn.perception.model import possible_values
 
 DATA = Path(os.environ.get("UNN_DATA", ""))
 EMBEDDED = digits_of("embedded")
+WITH_BOARDS = pytest.mark.skipif(
+    not (DATA / "csp" / "visual_sudoku_idx.npz").exists() or not (DATA / "mnist").exists(),
+    reason="no boards under $UNN_DATA",
+)
 
 
 def boards(count=6, given=0.5, seed=0):
@@ -155,10 +160,7 @@ def test_boards_of_a_file_need_the_file(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(
-    not (DATA / "csp" / "visual_sudoku_idx.npz").exists() or not (DATA / "mnist").exists(),
-    reason="no boards under $UNN_DATA",
-)
+@WITH_BOARDS
 def test_the_listed_boards_have_images_of_their_signs_and_solutions():
     digits = digits_of("mnist")
     for kind, least, most in (("easy", 31, 42), ("hard", 17, 34)):
@@ -169,3 +171,20 @@ def test_the_listed_boards_have_images_of_their_signs_and_solutions():
         assert least <= int(givens.min()) and int(givens.max()) <= most
         agrees = (listed.signs == 0) | (listed.signs == listed.solutions)
         assert bool(agrees.all())
+
+
+def test_the_packaged_weights_answer_a_picture_without_any_data(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("UNN_DATA", raising=False)
+    np.save(tmp_path / "board.npy", np.full((252, 252), -1.0))
+    data = json.loads(printed(capsys, "solve", "visual", tmp_path / "board.npy", "--tries", 1, "--json"))
+    assert data["solved"] + data["unsolved"] == 1
+    assert "UNN_DATA" in refused(capsys, "solve", "visual", "test:0")
+
+
+@pytest.mark.data
+@WITH_BOARDS
+def test_the_packaged_weights_read_and_solve_nine_of_ten_boards():
+    problem, run = open_trained("visual", "perception")
+    (query,) = problem.test_queries(run.config, 100, torch.Generator()).values()
+    solutions = unn.solve(run.network, query.given, options=unn.SolvingOptions(tries=1))
+    assert problem.metrics(run.config, query, solutions.values)["boards"] > 0.9
