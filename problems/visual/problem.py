@@ -107,10 +107,10 @@ class VisualProblem(DeclaredProblem):
         from .data import digits_of, listed_boards
 
         task = super().task(config)
-        data = digits_of(config.images).checksums(config.images)
+        data: dict[str, str] = {}
         if config.boards != "random":
             data["boards"] = tensor_digest(listed_boards(config.boards, "train").images)
-        task.facts = {"data": data}
+        task.facts = {"data": data | digits_of(config.images).checksums(config.images)}
         return task
 
     def generate(

@@ -175,6 +175,7 @@ def test_the_listed_boards_have_images_of_their_signs_and_solutions():
 
 def test_the_packaged_weights_answer_a_picture_without_any_data(capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("UNN_DATA", raising=False)
+    listed_boards.cache_clear()
     np.save(tmp_path / "board.npy", np.full((252, 252), -1.0))
     data = json.loads(printed(capsys, "solve", "visual", tmp_path / "board.npy", "--tries", 1, "--json"))
     assert data["solved"] + data["unsolved"] == 1
