@@ -325,7 +325,13 @@ class CanSolve(ABC):
     """Capability of a model: it proposes values that meet all constraints of its graph.
 
     ``unn.solve`` verifies the proposals and starts new tries.
+
+    Attributes:
+        is_ranked: whether the model proposes the answers that it prefers first, so that others are no answers
+            although they meet the constraints.
     """
+
+    is_ranked: ClassVar[bool] = False
 
     @abstractmethod
     def attempt(

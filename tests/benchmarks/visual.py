@@ -58,8 +58,9 @@ def reading_alone(query: Query, logs: Tensor) -> dict[str, object]:
     return figures(query.truth, solutions["X"].argmax(-1), solutions.solved)
 
 
-def most_probable(query: Query, network: unn.Perception, tries: int) -> dict[str, object]:
+def most_probable(query: Query, network: unn.Perception, tries: int, unique: bool) -> dict[str, object]:
     """The readings in order of falling probability."""
+    network.options = replace(network.options, unique=unique)
     solutions = unn.solve(network, query.given, options=SolvingOptions(tries=tries))
     return figures(query.truth, solutions["X"].argmax(-1), solutions.solved)
 
@@ -118,9 +119,10 @@ def main(out: str, runs: list[str]) -> None:
                 )
                 methods = {
                     "readings alone": (lambda q=query, x=logs: reading_alone(q, x), COUNT, seconds),
-                    "perception": (lambda q=query: most_probable(q, network, 1), COUNT, 0.0),
-                    "perception, 8 tries": (lambda q=query: most_probable(q, network, 8), COUNT, 0.0),
-                    "perception, 50 boards": (lambda q=some: most_probable(q, network, 1), 50, 0.0),
+                    "any answer": (lambda q=query: most_probable(q, network, 1, False), COUNT, 0.0),
+                    "unique": (lambda q=query: most_probable(q, network, 1, True), COUNT, 0.0),
+                    "unique, 8 tries": (lambda q=query: most_probable(q, network, 8, True), COUNT, 0.0),
+                    "any answer, 50 boards": (lambda q=some: most_probable(q, network, 1, False), 50, 0.0),
                     "CP-SAT, 50 boards": (lambda q=some, x=logs[:50]: cp_sat(q, x), 50, seconds / 20),
                 }
                 if folder != runs[0]:

@@ -678,7 +678,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             violated = self._violations(run, solutions, k)
             text = ", ".join(f"{number} of {name!r}" for name, number in violated.items())
             lines = self.describe(run, solutions.values, k)
-            return [*title, "unsolved; the best answer violates " + text, *lines, ""]
+            why = f"the best answer violates {text}" if text else "no answer within the limits"
+            return [*title, f"unsolved; {why}", *lines, ""]
         answers = solutions.answers[k]
         lines = title
         for j in range(_count(answers)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import torch
@@ -14,9 +14,9 @@ from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given, Rows
-from ..search.tree import DepthFirst
 from ..solver.layout import Layout
 from ..solver.propagation import Known, evidence, propagate
+from .attempt import ReadingSearch
 from .network import Reader
 from .options import PerceptionOptions
 from .readings import readings
@@ -52,6 +52,8 @@ class Perception(nn.Module, CanLearn, CanSolve):
         graph: the declaration.
         readers: network of each continuous variable.
     """
+
+    is_ranked = True
 
     def __init__(self, graph: Declaration, options: PerceptionOptions) -> None:
         super().__init__()
@@ -180,7 +182,9 @@ class Perception(nn.Module, CanLearn, CanSolve):
             islice(_candidates(layout, scores[row], read[row]), first, first + self.options.readings)
             for row in range(count)
         ]
-        return _Attempt(layout, base, choices, steps or self.options.solving_steps, generator)
+        return ReadingSearch(
+            layout, base, choices, steps or self.options.solving_steps, self.options.unique, generator
+        )
 
     @property
     def _device(self) -> torch.device:
@@ -194,92 +198,6 @@ class Perception(nn.Module, CanLearn, CanSolve):
     def _nodes(self, sensor: Sensor, rows: Tensor) -> Tensor:
         """Features of all nodes, shape ``(nodes, *feature axes)``, on the device of the network."""
         return rows.reshape(-1, *self._reader(sensor).shape).to(self._device)
-
-
-class _Attempt(Attempt):
-    """Search trees of the readings of each instance, one reading at a time."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        base: Known,
-        choices: Sequence[Iterator[Tensor]],
-        steps: int,
-        generator: torch.Generator,
-    ) -> None:
-        self.layout, self.base, self.choices = layout, base, list(choices)
-        self.steps, self.generator = steps, generator
-        count = len(choices)
-        self.values = layout.frame.unflatten(base.true.float() - base.false.float())
-        self.waiting = torch.arange(count)
-        # the instances of the tree
-        self.searched = self.waiting[:0]
-        self.tree: DepthFirst | None = None
-
-    @torch.no_grad()
-    def advance(self) -> dict[str, Tensor] | None:
-        if self.tree is None:
-            self._plant()
-            if self.tree is None:
-                return None
-        values = self.tree.advance()
-        if values is None:
-            # not decided within the steps
-            self.waiting = torch.cat([self.waiting, self.searched])
-            self.tree = None
-            return self.values
-        for name, x in values.items():
-            self.values[name][self.searched] = x
-        refuted = self.tree.refuted()
-        if bool(refuted.any()):
-            self.waiting = torch.cat([self.waiting, self.searched[refuted]])
-            self._keep_trees(~refuted)
-        return self.values
-
-    def keep(self, rows: Tensor) -> None:
-        place = torch.full((len(self.choices),), -1)
-        place[rows] = torch.arange(len(rows))
-        self.base = self.base.select(rows)
-        self.choices = [self.choices[row] for row in rows.tolist()]
-        self.values = {name: x[rows] for name, x in self.values.items()}
-        self.waiting = place[self.waiting]
-        self.waiting = self.waiting[self.waiting >= 0]
-        kept = place[self.searched] >= 0
-        self._keep_trees(kept)
-        self.searched = place[self.searched]
-
-    def _keep_trees(self, kept: Tensor) -> None:
-        self.searched = self.searched[kept]
-        if self.tree is not None:
-            self.tree.keep(kept.nonzero()[:, 0])
-            if not len(self.searched):
-                self.tree = None
-
-    def _plant(self) -> None:
-        """Begin a tree for the next possible reading of each instance that waits for one."""
-        planted: list[Known] = []
-        instances: list[Tensor] = []
-        waiting = self.waiting
-        while len(waiting):
-            chosen = [(row, next(self.choices[row], None)) for row in waiting.tolist()]
-            some = [(row, candidates) for row, candidates in chosen if candidates is not None]
-            waiting = torch.tensor([row for row, _ in some], dtype=torch.long)
-            if not some:
-                break
-            true = torch.zeros(len(some), self.layout.candidates, dtype=torch.bool)
-            for place, (_, candidates) in enumerate(some):
-                true[place, candidates] = True
-            base = self.base.select(waiting)
-            known, impossible = propagate(self.layout, Known(base.true | true, base.false))
-            possible = impossible < 0
-            planted.append(known.select(possible))
-            instances.append(waiting[possible])
-            waiting = waiting[~possible]
-        self.waiting = waiting
-        if any(len(rows) for rows in instances):
-            self.searched = torch.cat(instances)
-            known = Known(torch.cat([k.true for k in planted]), torch.cat([k.false for k in planted]))
-            self.tree = DepthFirst(self.layout, known, self.steps, 1, self.generator)
 
 
 def possible_values(layout: Layout, values: Mapping[str, Tensor]) -> Tensor:

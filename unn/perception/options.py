@@ -19,6 +19,7 @@ class PerceptionOptions:
         shift: Largest shift of images in training, in pixels, in both directions.
         readings: Number of readings of an instance that a try searches, in order of falling probability.
         solving_steps: Number of nodes of the search tree of each reading.
+        unique: Prefer readings that leave exactly one answer, as those of proper puzzles do.
     """
 
     filters: int = 16
@@ -27,6 +28,7 @@ class PerceptionOptions:
     shift: int = 1
     readings: int = 200
     solving_steps: int = 1000
+    unique: bool = False
 
     def check(self, where: str) -> None:
         """Check the ranges.

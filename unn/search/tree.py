@@ -57,6 +57,13 @@ class DepthFirst(Attempt):
         )
         return self.layout.frame.unflatten(self._answer(self.known.select(best)))
 
+    @property
+    def is_complete(self) -> Tensor:
+        """Mask of the instances of which a tree stands at an answer, as far as counting shows, shape
+        ``(instances,)``."""
+        complete = ~self.known.open.any(1) & ~self.fails
+        return complete.view(-1, self.trees).any(1)
+
     def keep(self, rows: Tensor) -> None:
         rows = (rows[:, None] * self.trees + torch.arange(self.trees)).flatten()
         self.known, self.level = self.known.select(rows), self.level[rows]

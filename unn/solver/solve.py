@@ -77,14 +77,23 @@ class _Progress:
 
     @classmethod
     def of(
-        cls, graph: Declaration, given: Mapping[str, Partial], wanted: int, first: dict[str, Tensor]
+        cls,
+        graph: Declaration,
+        given: Mapping[str, Partial],
+        wanted: int,
+        first: dict[str, Tensor],
+        is_ranked: bool,
     ) -> _Progress:
-        """Begin with one answer to each instance."""
+        """Begin with one answer to each instance, which for a model that ranks answers is none of its own."""
         count = len(next(iter(first.values())))
         none: list[dict[str, Tensor]] = [{} for _ in range(count)]
         most = torch.full((count,), torch.iinfo(torch.long).max)
         progress = cls(graph, given, wanted, dict(first), most, none)
         progress.add(torch.arange(count), first)
+        if is_ranked:
+            progress.answers = [{} for _ in range(count)]
+            # any answer of the model is better
+            progress.violations = progress.violations.clamp(min=1)
         return progress
 
     def add(self, instances: Tensor, values: Mapping[str, Tensor]) -> Tensor:
@@ -171,7 +180,7 @@ def solve(
     expanded = {name: _expanded(x, instances) for name, x in given.items()}
     # a first answer to every instance, also without time for a try: the evidence itself
     progress = _Progress.of(
-        graph, layout.discrete_part(expanded), options.count, layout.frame.unflatten(rows)
+        graph, layout.discrete_part(expanded), options.count, layout.frame.unflatten(rows), model.is_ranked
     )
     tries = torch.zeros(instances, dtype=torch.long)
     exhausted = torch.zeros(instances, dtype=torch.bool)
@@ -192,6 +201,9 @@ def solve(
                 if values is None:
                     break
                 leaves = progress.add(chunk, values)
+                if model.is_ranked:
+                    # its next answers come in the same try
+                    leaves = ~progress.incomplete()[chunk]
                 refuted = attempt.refuted()
                 if refuted is not None:
                     exhausted[chunk[refuted]] = True

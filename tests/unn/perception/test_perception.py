@@ -59,6 +59,76 @@ def test_the_answer_is_the_most_probable_one_of_all_that_meet_the_constraints(n,
         assert float((solutions["X"][k] * logs[k]).sum()) == pytest.approx(best, abs=1e-4)
 
 
+def shown_permutations(n):
+    """Cells with different values, of which some are shown: sign 0 shows nothing, sign k shows value k."""
+    g = unn.FactorGraph("shown", cell=n, value=n, sign=n + 1, feature=n + 1)
+    X = g.variable("X", "cell | value", unn.Entropy())
+    S = g.variable("S", "cell | sign", unn.Entropy())
+    seen = g.variable("seen", "cell | feature", unn.SquaredNorm())
+    g.factor(Cardinality(X["c v"], each="v", equals=1, name="each value once"))
+    signs = [(0, v) for v in range(n)] + [(v + 1, v) for v in range(n)]
+    g.factor(Table(S["c s"], X["c v"], allowed=signs))
+    g.factor(Depends(seen["c f"], S["c s"]))
+    return g
+
+
+def completions(signs):
+    """Permutations that agree with signs."""
+    every = itertools.permutations(range(len(signs)))
+    return [p for p in every if all(sign in (0, value + 1) for sign, value in zip(signs, p, strict=True))]
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@given(n=st.integers(1, 3), seed=st.integers(0, 2**16), blank=st.floats(-3, 6))
+@settings(max_examples=25, deadline=None)
+def test_the_reading_is_the_most_probable_one_with_an_answer_or_with_one_answer_if_any(
+    unique, n, seed, blank
+):
+    random = torch.Generator().manual_seed(seed)
+    logs = 2 * torch.randn(4, n, n + 1, generator=random)
+    logs[..., 0] += blank
+    logs = logs.log_softmax(-1)
+    model = reading_its_features(shown_permutations(n), readings=(n + 1) ** n, unique=unique)
+    solutions = unn.solve(model, {"seen": logs}, options=unn.SolvingOptions(tries=1))
+    assert solutions.outcomes == ("solved",) * 4
+    for k in range(4):
+        total = {
+            signs: float(sum(logs[k, c, s] for c, s in enumerate(signs)))
+            for signs in itertools.product(range(n + 1), repeat=n)
+            if completions(signs)
+        }
+        single = {signs: x for signs, x in total.items() if len(completions(signs)) == 1}
+        expected = max((single if unique else total).values())
+        read = tuple(solutions["S"][k].argmax(-1).tolist())
+        assert total[read] == pytest.approx(expected, abs=1e-4)
+        assert tuple(solutions["X"][k].argmax(-1).tolist()) in completions(read)
+
+
+def test_where_no_reading_leaves_one_answer_the_first_answer_is_given():
+    known = torch.full((1, 3, 4), -50.0)
+    known[..., 0] = 0.0
+    model = reading_its_features(shown_permutations(3), readings=1, unique=True)
+    solutions = unn.solve(model, {"seen": known}, options=unn.SolvingOptions(tries=1))
+    assert solutions.outcomes == ("solved",) and solutions["S"].argmax(-1).tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_several_answers_are_different_and_meet_the_constraints(unique):
+    logs = random_logs(1, 4, 0)[:, :3]
+    logs = torch.nn.functional.pad(logs, (1, 0), value=-9.0)[..., :4]
+    g = shown_permutations(3)
+    model = reading_its_features(g, unique=unique)
+    solutions = unn.solve(model, {"seen": logs}, options=unn.SolvingOptions(count=3, tries=4))
+    answers = solutions.answers[0]
+    rows = {
+        tuple(x.argmax(-1).tolist() + s.argmax(-1).tolist())
+        for x, s in zip(answers["X"], answers["S"], strict=True)
+    }
+    assert len(rows) == len(answers["X"]) == 3
+    for constraint in g.constraints:
+        assert not constraint.violations_of(answers).any()
+
+
 def test_evidence_on_values_and_on_features_is_combined():
     logs = torch.full((1, 3, 3), -5.0)
     logs[0, :, 0] = -0.1
