@@ -151,13 +151,17 @@ class InstanceProblem(DeclaredProblem):
         }
 
     def solve(self, run: Trained, request: Solve) -> Answer:
-        """Verified answers to the instances of some files, each with the time limit of its own."""
+        """Verified answers to the instances of some files, each with the time limit and a picture of its own;
+        the pictures are numbered."""
         if len(request.instances) < 2:
             return super().solve(run, request)
         lines: list[str] = []
         data: dict[str, Any] = {}
-        for text in request.instances:
-            answer = super().solve(run, replace(request, instances=(text,)))
+        for number, text in enumerate(request.instances, 1):
+            draw = request.draw
+            if draw is not None:
+                draw = draw.with_stem(f"{draw.stem}-{number}")
+            answer = super().solve(run, replace(request, instances=(text,), draw=draw))
             lines += [f"{text}:", *answer.lines]
             for name, value in answer.data.items():
                 data[name] = data[name] + value if name in data else value
@@ -247,7 +251,8 @@ def square(lines: list[Line], source: str) -> list[list[str]]:
     """
     rows = []
     for number, line in lines:
-        row = line.split() if " " in line.strip() else list(line.strip())
+        words = line.split()
+        row = words if len(words) > 1 else list(line.strip())
         if len(row) != len(lines):
             raise DataError(
                 f"{source}, line {number}: {len(row)} cells, expected {len(lines)}, since there are "

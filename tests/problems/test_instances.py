@@ -272,3 +272,20 @@ def test_random_regions_are_connected_and_of_equal_sizes(size, seed):
     for area in range(size):
         cells = [k for k, x in enumerate(regions) if x == area]
         assert len(cells) == size and connected(cells, size)
+
+
+def test_cells_may_be_separated_by_tabs(tmp_path, capsys):
+    path = tmp_path / "square.txt"
+    path.write_text("1\t.\t.\n.\t.\t.\n.\t.\t2\n")
+    assert answered(capsys, "solve", "latin", path)["solved"] == 1
+
+
+def test_each_of_several_files_has_a_picture_of_its_own(tmp_path, capsys):
+    paths = []
+    for number in range(2):
+        paths.append(tmp_path / f"square{number}.txt")
+        paths[-1].write_text(f"{number + 1}..\n...\n...\n")
+    text = printed(capsys, "solve", "latin", *paths, "--draw", tmp_path / "answer.png")
+    for number in (1, 2):
+        assert (tmp_path / f"answer-{number}.png").stat().st_size > 1000
+        assert f"answer-{number}.png" in text
