@@ -101,6 +101,11 @@ class Perception(nn.Module, CanLearn, CanSolve):
         possible = possible_values(layout, values)
         names = {sensor.features for sensor in self.sensors}
         nodes = features.flatten({name: x for name, x in values.items() if name in names})
+        if len(nodes) != len(possible):
+            raise ObservationError(
+                f"values of graph {self.graph.name!r} differ in their batch sizes: {len(nodes)} of continuous "
+                f"variables, {len(possible)} of others."
+            )
         total = torch.zeros((), device=self._device)
         count = 0
         for sensor in self.sensors:
@@ -224,6 +229,10 @@ def possible_values(layout: Layout, values: Mapping[str, Tensor]) -> Tensor:
         if slot.kind == "binary":
             x = torch.stack([1 - x, x], -1)
         parts.append(x.reshape(len(x), -1).cpu() > 0)
+    if len({len(part) for part in parts}) > 1:
+        raise ObservationError(
+            f"values of graph {layout.graph.name!r} differ in their batch sizes: {[len(part) for part in parts]}."
+        )
     allowed = torch.cat(parts, 1)
     known = Known(torch.zeros_like(allowed), ~allowed | layout.never)
     known, impossible = propagate(layout, known)

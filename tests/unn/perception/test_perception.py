@@ -246,6 +246,7 @@ def test_labels_that_contradict_each_other_are_refused_with_the_group():
         ({"X": torch.ones(1, 3), "seen": torch.zeros(1, 3, 3)}, "X"),
         ({"X": torch.eye(3)[None], "seen": torch.full((1, 3, 3), torch.nan)}, "seen.*NaN"),
         ({"X": torch.zeros(1, 3, 3), "seen": torch.zeros(1, 3, 3)}, "X"),
+        ({"X": torch.eye(3)[None], "seen": torch.zeros(2, 3, 3)}, "batch sizes: 2 of continuous"),
     ],
 )
 def test_examples_that_do_not_fit_are_refused_with_the_variable(values, words):
