@@ -103,8 +103,8 @@ class Perception(nn.Module, CanLearn, CanSolve):
         nodes = features.flatten({name: x for name, x in values.items() if name in names})
         if len(nodes) != len(possible):
             raise ObservationError(
-                f"values of graph {self.graph.name!r} differ in their batch sizes: {len(nodes)} of continuous "
-                f"variables, {len(possible)} of others."
+                f"values of graph {self.graph.name!r} differ in their batch sizes: {len(nodes)} of "
+                f"continuous variables, {len(possible)} of others."
             )
         total = torch.zeros((), device=self._device)
         count = 0
@@ -230,8 +230,9 @@ def possible_values(layout: Layout, values: Mapping[str, Tensor]) -> Tensor:
             x = torch.stack([1 - x, x], -1)
         parts.append(x.reshape(len(x), -1).cpu() > 0)
     if len({len(part) for part in parts}) > 1:
+        batches = sorted({len(part) for part in parts})
         raise ObservationError(
-            f"values of graph {layout.graph.name!r} differ in their batch sizes: {[len(part) for part in parts]}."
+            f"values of graph {layout.graph.name!r} differ in their batch sizes: {batches}."
         )
     allowed = torch.cat(parts, 1)
     known = Known(torch.zeros_like(allowed), ~allowed | layout.never)
