@@ -71,11 +71,13 @@ def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator
     """Draw a random interior point of a domain, float64.
 
     For an elementwise domain it is noise mapped into the interval, otherwise the mean of several
-    mirrors, which lies in the domain because it is convex.
+    mirrors, which lies in the domain because it is convex. Entries of a simplex that a mask excludes are 0.
     """
     noise = 1.5 * torch.randn(shape, dtype=torch.float64, generator=generator)
     if isinstance(regularizer, reg.Simplex):
-        return torch.softmax(noise, regularizer.dim)
+        # the mirror of equal entries is positive wherever the domain allows it
+        excluded = regularizer.mirror(torch.zeros_like(noise)) == 0
+        return torch.softmax(noise.masked_fill(excluded, -torch.inf), regularizer.dim).nan_to_num(0)
     if isinstance(regularizer, reg.Elementwise):
         return _inside(noise, *regularizer.interval())
     if isinstance(regularizer, reg.Ball):

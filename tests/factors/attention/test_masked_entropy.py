@@ -8,7 +8,7 @@ from support.undirected_attention import EXACT
 import unn
 from factors import MaskedEntropy
 from unn.errors import DeclarationError
-from unn.testing import RegularizerContract
+from unn.testing import RegularizerContract, domain_point
 
 
 class TestMaskedEntropyWithoutMask(RegularizerContract):
@@ -95,3 +95,12 @@ class TestMaskedEntropyWithAnEmptyRow(TestMaskedEntropy):
     def test_forbidden_entries_are_zero_and_nothing_else_is_allowed(self):
         x = self.regularizer().mirror(self.noise(0, 3.0))
         assert (x[:, ~self.allowed] == 0).all() and (x[:, self.allowed] > 0).all()
+
+
+def test_points_of_the_domain_that_contracts_draw_are_zero_where_nothing_is_allowed():
+    """Points that are off the mask by less than the tolerance of the domain have a lower energy."""
+    allowed = torch.tensor([[False, True], [True, True], [False, False]])
+    regularizer = MaskedEntropy(allowed=allowed).bind(("n", "m"), "S")
+    x = domain_point(regularizer, (20, 3, 2), torch.Generator().manual_seed(0))
+    assert (x[:, ~allowed] == 0).all() and (x[:, allowed] > 0).all()
+    assert regularizer.contains(x).all()
