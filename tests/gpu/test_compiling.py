@@ -39,5 +39,5 @@ def test_a_compiled_network_under_autocast_is_close_to_the_eager_one(device):
     eager = case.unrolled()
     torch._dynamo.reset()
     with torch.autocast(device.type, torch.bfloat16), torch.no_grad():
-        found = torch.compile(eager, fullgraph=True, backend=backend)()
-    check_close({"value": found}, {"value": eager().cpu()}, 0.05, device)
+        value = torch.compile(eager, fullgraph=True, backend=backend)()
+    check_close({"value": value}, {"value": eager().cpu()}, 0.05, device)

@@ -24,11 +24,11 @@ def test_attention_over_a_graph_is_that_of_the_cpu_with_its_gradients(device, gr
         out = attention(q, k, v, mask, chosen)
         return out, *torch.autograd.grad((out * inputs[3].to(place)).sum(), (q, k, v))
 
-    for found, expected in zip(
+    for ours, expected in zip(
         everything(device, kernel), everything(torch.device("cpu"), "dense"), strict=True
     ):
-        assert found.device == device
-        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+        assert ours.device == device
+        torch.testing.assert_close(ours.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -60,5 +60,5 @@ def test_a_model_learns_and_samples_and_keeps_what_is_given(device, self_conditi
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     where = torch.rand(5, 4, 4) < 0.5
     given = unn.Partial(grids[:5].cpu(), where)
-    found = diffusion.sample({"X": given}, 5, steps=5, seed=0, verify=True, tries=2)
-    assert torch.equal(found["X"][where], grids[:5].cpu()[where]) and found.valid is not None
+    samples = diffusion.sample({"X": given}, 5, steps=5, seed=0, verify=True, tries=2)
+    assert torch.equal(samples["X"][where], grids[:5].cpu()[where]) and samples.valid is not None

@@ -21,9 +21,9 @@ def test_unrolled_values_and_gradients_are_close_to_those_of_the_cpu(name, half,
     case = make(name)
     there = case.to(device, torch.float32)
     with torch.autocast(device.type, half):
-        found, gradients = there.unrolled()(), there.gradients()
+        value, gradients = there.unrolled()(), there.gradients()
     assert all(d.dtype == torch.float32 for d in gradients.values())
-    check_close({"value": found}, {"value": case.unrolled()()}, TOLERANCES[half][0], device)
+    check_close({"value": value}, {"value": case.unrolled()()}, TOLERANCES[half][0], device)
     check_close(gradients, case.gradients(), TOLERANCES[half][1], device)
 
 
@@ -71,5 +71,5 @@ def test_float64_is_left_alone(device):
     case = make("mlp forward")
     there = case.to(device)
     with torch.autocast(device.type, torch.bfloat16):
-        found = there.unrolled()()
-    check_close({"value": found}, {"value": case.unrolled()()}, 1e-9, device)
+        value = there.unrolled()()
+    check_close({"value": value}, {"value": case.unrolled()()}, 1e-9, device)

@@ -63,12 +63,12 @@ def check_same(ours, expected, tolerance):
 
 
 def test_losses_and_weights_are_those_of_the_cpu(device, config):
-    found, expected = (
+    result, expected = (
         fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place)))
         for place in (device, "cpu")
     )
-    assert next(found.network.parameters()).device == device
-    check_same(found, expected, 1e-3)
+    assert next(result.network.parameters()).device == device
+    check_same(result, expected, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_losses_and_weights_are_those_of_the_cpu(device, config):
     ids=str,
 )
 def test_every_option_gives_what_it_gives_on_the_cpu(change, device, config):
-    found, expected = (
+    result, expected = (
         fit(toy_network(dropout=0), DeviceTask(), replace(config, device=str(place), **change))
         for place in (device, "cpu")
     )
-    check_same(found, expected, 1e-3)
+    check_same(result, expected, 1e-3)
 
 
 def test_dropout_on_the_device_lowers_the_loss_and_is_repeatable(config):
@@ -103,8 +103,8 @@ def test_a_run_that_stops_ends_with_the_numbers_of_one_that_never_stopped(at, co
     with pytest.raises(StopError):
         fit(toy_network(), DeviceTask(stop_at=at), config, tmp_path)
     start = toy_network(seed=9) if at >= 5 else toy_network()
-    found = fit(start, DeviceTask(), config, tmp_path)
-    check_same(found, expected, 1e-4)
+    result = fit(start, DeviceTask(), config, tmp_path)
+    check_same(result, expected, 1e-4)
     assert [e["step"] for e in without_times(runs.read_metrics(tmp_path))] == [
         e["step"] for e in expected.history
     ]
@@ -117,11 +117,11 @@ def test_a_checkpoint_of_one_device_goes_on_on_the_other(change, there_first, de
     expected = fit(toy_network(dropout=0), DeviceTask(), replace(config, device="cpu", **change))
     with pytest.raises(StopError):
         fit(toy_network(dropout=0), DeviceTask(stop_at=13), replace(config, device=first, **change), tmp_path)
-    found = fit(
+    result = fit(
         toy_network(seed=9, dropout=0), DeviceTask(), replace(config, device=second, **change), tmp_path
     )
-    check_same(found, expected, 1e-3)
-    assert str(next(found.network.parameters()).device) == second
+    check_same(result, expected, 1e-3)
+    assert str(next(result.network.parameters()).device) == second
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -40,9 +40,9 @@ def test_log_partition_marginals_and_derivatives_are_those_of_the_cpu(
         (gradient,) = torch.autograd.grad((arcs * slope.to(place)).sum() + partition.sum(), leaf)
         return partition, arcs, gradient
 
-    for found, expected in zip(everything(device), everything(torch.device("cpu")), strict=True):
-        assert found.device == device
-        torch.testing.assert_close(found.cpu(), expected, rtol=slack, atol=slack)
+    for ours, expected in zip(everything(device), everything(torch.device("cpu")), strict=True):
+        assert ours.device == device
+        torch.testing.assert_close(ours.cpu(), expected, rtol=slack, atol=slack)
 
 
 def test_trees_and_samples_are_those_of_the_cpu(device):
@@ -83,5 +83,5 @@ def test_a_structured_network_trains_as_on_the_cpu(device, compiled):
             *torch.autograd.grad((y * slope.to(place)).sum(), [g.get_parameter(name) for name in "WUV"]),
         ]
 
-    for found, expected in zip(gradients(device), gradients(torch.device("cpu")), strict=True):
-        torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)
+    for gradient, expected in zip(gradients(device), gradients(torch.device("cpu")), strict=True):
+        torch.testing.assert_close(gradient.cpu(), expected.cpu(), rtol=1e-3, atol=1e-4)

@@ -32,22 +32,22 @@ def test_regularizers_give_the_values_of_the_cpu(name, masked, dtype, device):
     def everything(t, mask):
         t.requires_grad_()
         x = r.mirror(t, mask)
-        found = {
+        values = {
             "mirror": x,
             "conjugate": r.conjugate(t, mask),
             "value": r.value(x, mask),
             "loss": r.loss(t, x.detach().roll(1, 0), mask),
         }
-        found["gradient"] = torch.autograd.grad(
-            x.square().sum() + found["conjugate"].sum(), t, retain_graph=True
+        values["gradient"] = torch.autograd.grad(
+            x.square().sum() + values["conjugate"].sum(), t, retain_graph=True
         )[0]
-        return found
+        return values
 
     expected = everything(t.clone(), mask)
-    found = everything(t.to(device, dtype), None if mask is None else mask.to(device))
-    check_close(found, expected, DTYPES[dtype], device)
-    assert all(x.dtype == dtype for x in found.values())
-    assert r.contains(found["mirror"], None if mask is None else mask.to(device)).all()
+    values = everything(t.to(device, dtype), None if mask is None else mask.to(device))
+    check_close(values, expected, DTYPES[dtype], device)
+    assert all(x.dtype == dtype for x in values.values())
+    assert r.contains(values["mirror"], None if mask is None else mask.to(device)).all()
 
 
 @pytest.mark.parametrize("name", ["SquaredNorm", "BinaryEntropy", "SignedEntropy", "Entropy"])
@@ -82,11 +82,11 @@ def test_gradients_of_unrolled_networks_are_those_of_the_cpu(name, dtype, device
 def test_energies_by_factor_are_those_of_the_cpu(name, device):
     case = make(name)
     constants = {n: x for n, x in case.given.items() if n not in case.graph.variables}
-    found = {n: x.detach() for n, x in case.infer().values.items()} | constants
-    expected = case.graph.energy(found, by_factor=True, lengths=case.lengths or None)
+    values = {n: x.detach() for n, x in case.infer().values.items()} | constants
+    expected = case.graph.energy(values, by_factor=True, lengths=case.lengths or None)
     there = case.to(device)
     ours = there.graph.energy(
-        {n: x.to(device) for n, x in found.items()}, by_factor=True, lengths=there.lengths or None
+        {n: x.to(device) for n, x in values.items()}, by_factor=True, lengths=there.lengths or None
     )
     check_close(ours, expected, 1e-9, device)
 
@@ -138,10 +138,10 @@ def test_masks_from_a_generator_of_the_cpu_are_those_of_the_cpu(device):
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
     options = {"order": ["H", "Y"], "dropout": {"H": 0.5}}
     expected = unn.infer(mlp(), {"X": x}, generator=torch.Generator().manual_seed(3), **options)
-    found = unn.infer(
+    inferred = unn.infer(
         mlp().to(device), {"X": x.to(device)}, generator=torch.Generator().manual_seed(3), **options
     )
-    check_close(found.values, expected.values, 1e-5, device)
+    check_close(inferred.values, expected.values, 1e-5, device)
 
 
 def test_a_network_that_ran_on_the_cpu_runs_on_the_device_and_back(device):
@@ -183,8 +183,8 @@ def test_equations_are_those_of_the_cpu(device):
     factor = g.factor(SumOfProducts(*references, within=0.1))
     x = {"A": torch.rand(2, 2, 2, device=device), "R": torch.rand(2, 2, 3, device=device)}
     x["E"] = x["A"] @ x["R"] + torch.tensor([0.0, 0.2], device=device)[:, None, None]
-    found = factor.violations_of(x)
-    assert found.tolist() == [0, 6] and found.device == device
+    violations = factor.violations_of(x)
+    assert violations.tolist() == [0, 6] and violations.device == device
 
 
 def test_the_adjacency_needs_no_device(device):
@@ -192,8 +192,8 @@ def test_the_adjacency_needs_no_device(device):
     expected = g.adjacency().index()
     g.to(device)
     before = torch.cuda.memory_stats(device)["allocation.all.allocated"] if device.type == "cuda" else 0
-    found = g.adjacency().index()
-    assert found.device.type == "cpu" and torch.equal(found, expected)
+    index = g.adjacency().index()
+    assert index.device.type == "cpu" and torch.equal(index, expected)
     assert not before or torch.cuda.memory_stats(device)["allocation.all.allocated"] == before
 
 

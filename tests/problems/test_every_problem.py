@@ -137,10 +137,12 @@ def test_measures_of_perfect_samples_are_perfect(name, options):
     observed = {"sorting": ["u"], "boolean": ["L0"], "sudoku": ["X"], "inversion": ["A", "E"]}.get(
         name, ["E"]
     )
-    found = problem.metrics(config, Query({key: values[key] for key in observed}), values)
+    metrics = problem.metrics(config, Query({key: values[key] for key in observed}), values)
     # of few numbers, as they are
-    assert found.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.7)
-    assert found and all(value == pytest.approx(best[metric], abs=1e-5) for metric, value in found.items())
+    assert metrics.pop("unused_spread", 1.0) == pytest.approx(1, abs=0.7)
+    assert metrics and all(
+        value == pytest.approx(best[metric], abs=1e-5) for metric, value in metrics.items()
+    )
 
 
 # -- the graphs of the paper ---------------------------------------------------------------------------------
@@ -181,11 +183,11 @@ GRAPHS = {
 def test_the_graphs_have_the_masks_of_the_paper(file):
     make, sizes, transposed = GRAPHS[file]
     golden = np.load(GOLDEN / f"{file}.npz")
-    found = make().adjacency(**sizes)
-    names = [renamed(name, transposed) for name in found.names()]
+    adjacency = make().adjacency(**sizes)
+    names = [renamed(name, transposed) for name in adjacency.names()]
     order = [names.index(name) for name in golden["names"].tolist()]
-    assert sorted(order) == list(range(found.count))
-    assert np.array_equal(found.dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
+    assert sorted(order) == list(range(adjacency.count))
+    assert np.array_equal(adjacency.dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
     # as many options as the reference has: 0 for real numbers there
     if "n_options" in golden:
         channels = torch.bincount(Frame(make(), sizes).node_of_number)[order]
@@ -255,8 +257,12 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_problem_trains_evaluates_and_samples(runs, capsys, name, undrawn):
     run = runs(name)
-    found = answered(capsys, "evaluate", run)
-    assert set(found) == {"2"} and all(math.isfinite(value) for value in found["2"].values()) and found["2"]
+    metrics_by_steps = answered(capsys, "evaluate", run)
+    assert (
+        set(metrics_by_steps) == {"2"}
+        and all(math.isfinite(value) for value in metrics_by_steps["2"].values())
+        and metrics_by_steps["2"]
+    )
     data = answered(capsys, "sample", run, "--count", 3, "--seed", 1)
     assert set(data["values"]) == OTHERS[name] and data["tries"] == [1] * 3
     assert all(len(value) == 3 for value in data["values"].values())
@@ -406,12 +412,12 @@ UNTRAINED = {
 @pytest.mark.parametrize("name", UNTRAINED)
 def test_methods_without_training_are_measured_on_test_conditions(capsys, name):
     methods, metrics = UNTRAINED[name]
-    found = answered(capsys, "baselines", name, *FEW)
-    assert set(found) == methods and all(set(row) == metrics for row in found.values())
+    rows = answered(capsys, "baselines", name, *FEW)
+    assert set(rows) == methods and all(set(row) == metrics for row in rows.values())
     lines = printed(capsys, "baselines", name, *FEW).splitlines()
     assert lines == [
         f"{method}: " + ", ".join(f"{m} {value:.4g}" for m, value in row.items())
-        for method, row in found.items()
+        for method, row in rows.items()
     ]
 
 

@@ -44,13 +44,13 @@ def evaluated(gates, inputs):
 def test_outputs_are_those_of_the_gates_one_by_one(depth, gates, seed):
     is_or = boolean.gates_of(depth, gates)
     assert [len(layer) for layer in is_or] == [2 ** (depth - 1 - k) for k in range(depth)]
-    found = boolean.generate(is_or, 4, True, generator(seed))
-    assert list(found) == [f"L{k}" for k in range(depth + 1)]
+    values = boolean.generate(is_or, 4, True, generator(seed))
+    assert list(values) == [f"L{k}" for k in range(depth + 1)]
     for k in range(4):
-        expected = evaluated(is_or, [bool(x) for x in found["L0"][k]])
-        assert [found[f"L{layer}"][k].bool().tolist() for layer in range(depth + 1)] == expected
+        expected = evaluated(is_or, [bool(x) for x in values["L0"][k]])
+        assert [values[f"L{layer}"][k].bool().tolist() for layer in range(depth + 1)] == expected
     ends = boolean.generate(is_or, 4, False, generator(seed))
-    assert list(ends) == ["L0", f"L{depth}"] and all(torch.equal(ends[name], found[name]) for name in ends)
+    assert list(ends) == ["L0", f"L{depth}"] and all(torch.equal(ends[name], values[name]) for name in ends)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])

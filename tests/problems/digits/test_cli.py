@@ -190,8 +190,8 @@ def trained_run(tmp_path_factory):
 
 
 def test_show_explains_and_draws_the_graph_and_its_adjacency(capsys, tmp_path):
-    found = answered(capsys, "show", "digits", "--channels", "2", "--out", tmp_path, "--theme", "dark")
-    assert "softmax" in found["explanation"] and found["nodes"] == {
+    shown = answered(capsys, "show", "digits", "--channels", "2", "--out", tmp_path, "--theme", "dark")
+    assert "softmax" in shown["explanation"] and shown["nodes"] == {
         "image": 64,
         "H1": 72,
         "H2": 64,

@@ -63,8 +63,8 @@ def test_a_file_is_read_whether_compressed_or_not(tmp_path, raw):
 def test_every_type_of_the_format_is_read(tmp_path, code, kind):
     values = np.array([[1, 2, 3], [4, 5, 6]]) - (0 if kind == ">u1" else 9)
     (tmp_path / "file").write_bytes(idx(values, code, kind))
-    found = read_idx(tmp_path / "file")
-    assert found.dtype == np.dtype(kind) and np.array_equal(found, values)
+    array = read_idx(tmp_path / "file")
+    assert array.dtype == np.dtype(kind) and np.array_equal(array, values)
 
 
 @pytest.mark.parametrize(

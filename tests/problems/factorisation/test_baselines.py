@@ -24,35 +24,35 @@ def separable():
 @pytest.mark.parametrize("factorise", [k_means, nmf])
 def test_separable_matrices_are_factorised_exactly(factorise):
     E = separable()
-    found = factorise(E, 3, 0)
-    assert found["A"].shape == (2, 4, 3) and found["R"].shape == (2, 3, 5)
-    assert set(found["R"].flatten().tolist()) == {0.0, 1.0}
-    assert factorisation.error(found, E) < 1e-3
+    factors = factorise(E, 3, 0)
+    assert factors["A"].shape == (2, 4, 3) and factors["R"].shape == (2, 3, 5)
+    assert set(factors["R"].flatten().tolist()) == {0.0, 1.0}
+    assert factorisation.error(factors, E) < 1e-3
 
 
 def test_the_greedy_heuristic_keeps_the_largest_columns():
     E = torch.tensor([[[1.0, 5.0, 2.0], [1.0, 0.0, 2.0]]])
-    found = greedy(E, 2)
-    assert found["A"].tolist() == [[[5.0, 2.0], [0.0, 2.0]]]
-    assert found["R"].tolist() == [[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
-    assert factorisation.error(found, E) == pytest.approx(math.sqrt(2 / 6))
+    factors = greedy(E, 2)
+    assert factors["A"].tolist() == [[[5.0, 2.0], [0.0, 2.0]]]
+    assert factors["R"].tolist() == [[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
+    assert factorisation.error(factors, E) == pytest.approx(math.sqrt(2 / 6))
 
 
 @pytest.mark.parametrize("factorise", [k_means, greedy])
 @pytest.mark.parametrize("rank", [5, 8])
 def test_with_a_column_each_nothing_is_lost(factorise, rank):
     E = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = factorise(E, rank, 0)
-    assert found["A"].shape == (3, 4, rank) and found["R"].shape == (3, rank, 5)
-    assert found["A"].dtype == torch.float64
-    assert factorisation.error(found, E) < 1e-9
+    factors = factorise(E, rank, 0)
+    assert factors["A"].shape == (3, 4, rank) and factors["R"].shape == (3, rank, 5)
+    assert factors["A"].dtype == torch.float64
+    assert factorisation.error(factors, E) < 1e-9
 
 
 def test_columns_that_are_the_same_share_a_cluster():
     E = torch.ones(1, 4, 5)
-    found = k_means(E, 3, 0)
-    assert factorisation.error(found, E) == 0
-    assert found["R"].sum() == 5 and found["A"][:, :, 1:].abs().sum() == 0
+    factors = k_means(E, 3, 0)
+    assert factorisation.error(factors, E) == 0
+    assert factors["R"].sum() == 5 and factors["A"][:, :, 1:].abs().sum() == 0
 
 
 def test_the_least_error_is_taken_among_cuts():
@@ -74,11 +74,15 @@ def test_the_least_error_is_taken_among_cuts():
 @pytest.mark.parametrize("fill", [0.0, 0.5])
 def test_odd_matrices_are_factorised(factorise, shape, rank, fill):
     E = torch.full(shape, fill)
-    found = factorise(E, rank, 0)
-    assert found["A"].shape == (shape[0], shape[1], rank) and found["R"].shape == (shape[0], rank, shape[2])
-    assert found["A"].isfinite().all()
+    factors = factorise(E, rank, 0)
+    assert factors["A"].shape == (shape[0], shape[1], rank) and factors["R"].shape == (
+        shape[0],
+        rank,
+        shape[2],
+    )
+    assert factors["A"].isfinite().all()
     if fill == 0 or shape[2] == 1:
-        assert factorisation.error(found, E) < 1e-3
+        assert factorisation.error(factors, E) < 1e-3
 
 
 @pytest.mark.parametrize("factorise", HEURISTICS)

@@ -16,16 +16,16 @@ KIND = pytest.mark.parametrize("kind", ["binary", "hierarchical", "inversion"])
 @KIND
 @pytest.mark.parametrize("intermediate", [True, False])
 def test_a_matrix_is_the_product_of_its_factors(kind, intermediate):
-    found = factorisation.generate(kind, intermediate, 50, 3, 5, 4, generator(0))
-    A, R, E = found["A"], found["R"], found["E"]
+    values = factorisation.generate(kind, intermediate, 50, 3, 5, 4, generator(0))
+    A, R, E = values["A"], values["R"], values["E"]
     assert A.shape == (50, 3, 4) and R.shape == (50, 4, 5) and E.shape == (50, 3, 5)
     torch.testing.assert_close(E, A @ R)
-    assert ("C" in found) is intermediate and ("D" in found) is (intermediate and kind == "hierarchical")
+    assert ("C" in values) is intermediate and ("D" in values) is (intermediate and kind == "hierarchical")
     if intermediate:
-        torch.testing.assert_close(found["C"].sum(3), E)
-        torch.testing.assert_close(found["C"], torch.einsum("bik,bkj->bijk", A, R))
-    assert factorisation.error(found, E) == pytest.approx(0, abs=1e-6)
-    assert factorisation.error(found, E + 0.5) == pytest.approx(0.5, rel=1e-4)
+        torch.testing.assert_close(values["C"].sum(3), E)
+        torch.testing.assert_close(values["C"], torch.einsum("bik,bkj->bijk", A, R))
+    assert factorisation.error(values, E) == pytest.approx(0, abs=1e-6)
+    assert factorisation.error(values, E + 0.5) == pytest.approx(0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["binary", "hierarchical", "inversion"])
@@ -34,19 +34,19 @@ def test_the_product_of_the_factors_is_a_constraint_whatever_the_intermediate_pr
     kind, intermediate
 ):
     g = factorisation.declare(kind, intermediate, 4)
-    found = factorisation.generate(kind, intermediate, 20, 3, 5, 4, generator(0))
+    values = factorisation.generate(kind, intermediate, 20, 3, 5, 4, generator(0))
     (equation,) = g.constraints
-    assert equation.violations_of(found).tolist() == [0] * 20
-    found |= {"C": found["C"] + 1} if intermediate else {}
-    found["E"][3] += 0.099
-    assert equation.violations_of(found).tolist() == [0] * 20
-    found["E"][7, 1, 2] += 0.101
-    assert equation.violations_of(found).nonzero().flatten().tolist() == [7]
+    assert equation.violations_of(values).tolist() == [0] * 20
+    values |= {"C": values["C"] + 1} if intermediate else {}
+    values["E"][3] += 0.099
+    assert equation.violations_of(values).tolist() == [0] * 20
+    values["E"][7, 1, 2] += 0.101
+    assert equation.violations_of(values).nonzero().flatten().tolist() == [7]
 
 
 def test_in_the_hierarchical_problem_everything_beyond_the_rank_is_zero():
-    found = factorisation.generate("hierarchical", True, 600, 3, 4, 5, generator(0))
-    A, R, K, D = (found[name] for name in "ARKD")
+    values = factorisation.generate("hierarchical", True, 600, 3, 4, 5, generator(0))
+    A, R, K, D = (values[name] for name in "ARKD")
     assert torch.equal(K.sum(1), torch.ones(600)) and ((K == 0) | (K == 1)).all()
     rank = K.argmax(1) + 1
     assert torch.equal(D, (torch.arange(1, 6) <= rank[:, None]).float())

@@ -46,14 +46,14 @@ def test_inversion_is_tested_on_the_identity():
 
 
 def test_factorisations_whose_product_is_off_are_drawn_again_and_named(runs, capsys, tmp_path, undrawn):
-    found = factorisation.generate("binary", True, 1, 4, 4, 2, generator(0))
-    for name, x in found.items():
+    values = factorisation.generate("binary", True, 1, 4, 4, 2, generator(0))
+    for name, x in values.items():
         np.save(tmp_path / f"{name}.npy", x[0].numpy())
-    whole = [f"{name}={tmp_path / name}.npy" for name in found]
+    whole = [f"{name}={tmp_path / name}.npy" for name in values]
     assert "1 of 1 factorisations are valid" in printed(
         capsys, "sample", runs("factorisation"), "--given", *whole
     )
-    np.save(tmp_path / "E.npy", found["E"][0].numpy() + 0.11)
+    np.save(tmp_path / "E.npy", values["E"][0].numpy() + 0.11)
     ask = ("sample", runs("factorisation"), "--given", *whole, "--count", 2, "--tries", 3)
     assert "0 of 2 factorisations are valid; not valid: 1, 2" in printed(capsys, *ask)
     data = answered(capsys, *ask)

@@ -50,11 +50,11 @@ def chi_square(states, weights):
 
 def test_chains_end_in_the_posterior_of_a_discrete_model():
     sites, log_likelihood, joint = table()
-    found = metropolis(Program(sites, log_likelihood), 4000, 150, seed=0)
-    a, b = found["a"].long(), found["b"].long()
+    states = metropolis(Program(sites, log_likelihood), 4000, 150, seed=0)
+    a, b = states["a"].long(), states["b"].long()
     assert chi_square(a * 9 + b[:, 0] * 3 + b[:, 1], joint.flatten()) > 1e-3
-    assert found["a"].shape == (4000,) and found["b"].shape == (4000, 2)
-    assert 0.2 < found.acceptance.mean() < 0.95
+    assert states["a"].shape == (4000,) and states["b"].shape == (4000, 2)
+    assert 0.2 < states.acceptance.mean() < 0.95
 
 
 def test_given_choices_stay_in_some_chains_or_all():
@@ -63,9 +63,9 @@ def test_given_choices_stay_in_some_chains_or_all():
     chains = 4000
     mask = torch.tensor([[True, False], [False, True]]).repeat(chains // 2, 1)
     given = {"b": unn.Partial(torch.full((chains, 2), 2), mask)}
-    found = metropolis(Program(sites, log_likelihood, given), chains, 100, seed=1)
-    assert (found["b"][mask] == 2).all()
-    a, b = found["a"].long(), found["b"].long()
+    states = metropolis(Program(sites, log_likelihood, given), chains, 100, seed=1)
+    assert (states["b"][mask] == 2).all()
+    a, b = states["a"].long(), states["b"].long()
     assert chi_square(a[::2] * 3 + b[::2, 1], joint[:, 2].flatten()) > 1e-3
     assert chi_square(a[1::2] * 3 + b[1::2, 0], joint[:, :, 2].flatten()) > 1e-3
 
@@ -76,8 +76,8 @@ def test_where_all_is_given_nothing_moves():
         "a": unn.Partial(torch.ones(1), torch.ones(1, dtype=torch.bool)),
         "b": unn.Partial(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool)),
     }
-    found = metropolis(Program(sites, log_likelihood, given), 3, 10, seed=0)
-    assert (found["a"] == 1).all() and (found["b"] == 1).all() and not found.acceptance.any()
+    states = metropolis(Program(sites, log_likelihood, given), 3, 10, seed=0)
+    assert (states["a"] == 1).all() and (states["b"] == 1).all() and not states.acceptance.any()
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.9])
@@ -97,8 +97,8 @@ def test_chains_that_start_in_the_impossible_find_their_way():
     """Only one of 8 states has a likelihood, and its neighbours have none."""
     site = Site((3,), lambda count, g: torch.randint(2, (count,), generator=g), torch.zeros_like)
     program = Program({"x": site}, lambda values: values["x"].prod(1).log())
-    found = metropolis(program, 100, 100, seed=0)
-    assert (found["x"] == 1).all() and (found.log_likelihood == 0).all()
+    states = metropolis(program, 100, 100, seed=0)
+    assert (states["x"] == 1).all() and (states.log_likelihood == 0).all()
 
 
 def test_a_seed_says_all():
@@ -109,21 +109,21 @@ def test_a_seed_says_all():
 
 
 def test_small_puzzles_are_completed():
-    found = metropolis(sudoku_program(PUZZLE, 2, 2), 50, 400, seed=0)
-    grids = found["X"].argmax(3) + 1
-    assert found["X"].shape == (50, 4, 4, 4)
+    states = metropolis(sudoku_program(PUZZLE, 2, 2), 50, 400, seed=0)
+    grids = states["X"].argmax(3) + 1
+    assert states["X"].shape == (50, 4, 4, 4)
     assert (grids == PUZZLE)[(PUZZLE > 0).expand(50, -1, -1)].all()
     wrong = sudoku.violated_pairs(grids - 1, 2, 2)
     assert (wrong == 0).float().mean() > 0.9
     right = (56 - wrong) * math.log(0.9999) + wrong * math.log(1e-4)
-    torch.testing.assert_close(found.log_likelihood, right.double(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(states.log_likelihood, right.double(), atol=1e-4, rtol=0)
 
 
 def test_two_completions_are_equally_frequent():
     two = torch.tensor([[0, 0, 3, 4], [3, 4, 0, 0], [0, 0, 4, 3], [4, 3, 0, 0]])
     possible = torch.tensor(list(sudoku.completions(two.flatten().tolist(), 2, 2))).view(-1, 4, 4)
-    found = metropolis(sudoku_program(two[None], 2, 2, certainty=0.9), 400, 300, seed=0)["X"].argmax(3) + 1
-    hits = torch.tensor([int((found == grid).all(2).all(1).sum()) for grid in possible])
+    grids = metropolis(sudoku_program(two[None], 2, 2, certainty=0.9), 400, 300, seed=0)["X"].argmax(3) + 1
+    hits = torch.tensor([int((grids == grid).all(2).all(1).sum()) for grid in possible])
     assert hits.sum() > 40
     assert stats.chisquare(hits.numpy()).pvalue > 1e-3
 
@@ -133,20 +133,20 @@ def test_each_chain_has_its_own_puzzle():
     puzzles = grids.clone()
     puzzles[:, 0, :2] = 0
     puzzles[3] = grids[3]
-    found = metropolis(sudoku_program(puzzles, 2, 2), 6, 200, seed=0)
-    assert torch.equal(found["X"].argmax(3) + 1, grids)
-    assert found.acceptance[3] == 0
+    states = metropolis(sudoku_program(puzzles, 2, 2), 6, 200, seed=0)
+    assert torch.equal(states["X"].argmax(3) + 1, grids)
+    assert states.acceptance[3] == 0
 
 
 def test_short_lists_are_sorted_as_often_as_enumeration_says():
     u = torch.tensor([[0.3, -1.0, 0.8]])
     program = sorting_program(u, certainty=0.8)
-    found = metropolis(program, 3000, 100, seed=0)
+    states = metropolis(program, 3000, 100, seed=0)
     every = torch.tensor(list(itertools.product(range(3), repeat=3)))
     weights = program.log_likelihood({"choice": every.double()}).exp()
-    choice = found["P"].argmax(2)
+    choice = states["P"].argmax(2)
     assert chi_square(choice @ torch.tensor([9, 3, 1]), weights) > 1e-3
-    torch.testing.assert_close(found["s"], (found["P"] @ u[0, :, None])[:, :, 0])
+    torch.testing.assert_close(states["s"], (states["P"] @ u[0, :, None])[:, :, 0])
     # all five constraints are met by the sorted list alone
     assert every[int(weights.argmax())].tolist() == [1, 0, 2]
     assert weights.max().item() == pytest.approx(0.8**5)
@@ -165,14 +165,14 @@ def test_matrices_are_factorised_by_chains(drift):
     values = factorisation.generate("binary", False, 30, 3, 3, 2, torch.Generator().manual_seed(0))
     E = values["E"]
     program = factorisation_program(E, 2, deviation=0.03, drift=drift)
-    found = metropolis(program, 30, 1500, seed=0)
-    assert set(found["R"].flatten().tolist()) == {0.0, 1.0}
-    assert (found["A"] >= 0).all() and (found["A"] <= 1).all()
-    assert factorisation.error(found.values, E) < 0.2
-    log_likelihood = -((found["A"].double() @ found["R"].double() - E.double()) ** 2).sum((1, 2)) / (
+    states = metropolis(program, 30, 1500, seed=0)
+    assert set(states["R"].flatten().tolist()) == {0.0, 1.0}
+    assert (states["A"] >= 0).all() and (states["A"] <= 1).all()
+    assert factorisation.error(states.values, E) < 0.2
+    log_likelihood = -((states["A"].double() @ states["R"].double() - E.double()) ** 2).sum((1, 2)) / (
         2 * 0.03**2
     )
-    torch.testing.assert_close(found.log_likelihood, log_likelihood, atol=1e-2, rtol=1e-4)
+    torch.testing.assert_close(states.log_likelihood, log_likelihood, atol=1e-2, rtol=1e-4)
 
 
 def test_one_observation_serves_all_chains():

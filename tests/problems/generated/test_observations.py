@@ -31,12 +31,12 @@ def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
     sizes = problem.test_sizes(problem.config_for(None)(**options))
     shapes = graph.adjacency(**sizes).shapes
     draws = 12_000
-    found = any_nodes(graph, draws, generator(0), sizes)
-    assert {key: tuple(x.shape) for key, x in found.items()} == {
+    observed = any_nodes(graph, draws, generator(0), sizes)
+    assert {key: tuple(x.shape) for key, x in observed.items()} == {
         key: (draws, *shape) for key, shape in shapes.items()
     }
-    assert all(x.dtype == torch.bool for x in found.values())
-    flat = torch.cat([x.reshape(draws, -1) for x in found.values()], 1)
+    assert all(x.dtype == torch.bool for x in observed.values())
+    flat = torch.cat([x.reshape(draws, -1) for x in observed.values()], 1)
     nodes = flat.shape[1]
     counts = torch.bincount(flat.sum(1), minlength=nodes).double()
     assert len(counts) == nodes and counts.min() > 0
@@ -47,4 +47,4 @@ def test_any_subset_of_the_nodes_is_observed_how_many_is_uniform(name, options):
     share = flat.double().mean(0)
     assert (share - (nodes - 1) / (2 * nodes)).abs().max() < 5 * 0.5 / draws**0.5
     again = any_nodes(graph, draws, generator(0), sizes)
-    assert all(torch.equal(again[key], found[key]) for key in found)
+    assert all(torch.equal(again[key], observed[key]) for key in observed)

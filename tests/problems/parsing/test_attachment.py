@@ -33,13 +33,13 @@ def modifiers(heads):
 
 def test_the_reference_values_are_met():
     values, gold, predicted = golden()
-    found = measure(gold, predicted)
-    assert found.uas == pytest.approx(float(values["uas"]), abs=1e-12)
-    assert found.exact_match == pytest.approx(float(values["exact"]), abs=1e-12)
-    assert found.modifier_lists == pytest.approx(float(values["modlist_true"]), abs=1e-12)
-    assert (found.words, found.sentences) == (values["n_tokens"], 40)
+    attachment = measure(gold, predicted)
+    assert attachment.uas == pytest.approx(float(values["uas"]), abs=1e-12)
+    assert attachment.exact_match == pytest.approx(float(values["exact"]), abs=1e-12)
+    assert attachment.modifier_lists == pytest.approx(float(values["modlist_true"]), abs=1e-12)
+    assert (attachment.words, attachment.sentences) == (values["n_tokens"], 40)
     assert sum(len(modifiers(heads)) for heads in gold) == values["n_heads_true"]
-    assert found.las is None and found.uas_without_punctuation is None
+    assert attachment.las is None and attachment.uas_without_punctuation is None
 
 
 def test_the_published_code_counts_modifiers_instead_of_comparing_them_which_is_more():
@@ -78,18 +78,18 @@ def comparisons(draw):
 @settings(deadline=None)
 def test_scores_are_those_of_a_plain_recount(case):
     gold, predicted, marks, labels, guesses = case
-    found = measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
+    attachment = measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
     rows = [
         row
         for parts in zip(gold, predicted, marks, labels, guesses, strict=True)
         for row in zip(*parts, strict=True)
     ]
-    assert found.words == len(rows) and found.sentences == len(gold)
-    assert found.uas == pytest.approx(sum(g == p for g, p, *_ in rows) / len(rows))
-    assert found.las == pytest.approx(sum(g == p and a[0] == b[0] for g, p, _, a, b in rows) / len(rows))
+    assert attachment.words == len(rows) and attachment.sentences == len(gold)
+    assert attachment.uas == pytest.approx(sum(g == p for g, p, *_ in rows) / len(rows))
+    assert attachment.las == pytest.approx(sum(g == p and a[0] == b[0] for g, p, _, a, b in rows) / len(rows))
     kept = [g == p for g, p, mark, *_ in rows if not mark]
-    assert found.uas_without_punctuation == (pytest.approx(sum(kept) / len(kept)) if kept else None)
-    assert found.exact_match == pytest.approx(
+    assert attachment.uas_without_punctuation == (pytest.approx(sum(kept) / len(kept)) if kept else None)
+    assert attachment.exact_match == pytest.approx(
         sum(g == p for g, p in zip(gold, predicted, strict=True)) / len(gold)
     )
     lists = [
@@ -97,25 +97,28 @@ def test_scores_are_those_of_a_plain_recount(case):
         for g, p in zip(gold, predicted, strict=True)
         for head, wanted in modifiers(g).items()
     ]
-    assert found.modifier_lists == (pytest.approx(sum(lists) / len(lists)) if lists else None)
+    assert attachment.modifier_lists == (pytest.approx(sum(lists) / len(lists)) if lists else None)
 
 
 @given(comparisons(), st.randoms())
 @settings(deadline=None)
 def test_the_order_of_sentences_plays_no_part_and_a_perfect_prediction_has_perfect_scores(case, random):
     gold, predicted, marks, labels, guesses = case
-    found = measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
+    attachment = measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
     order = list(range(len(gold)))
     random.shuffle(order)
     gold, predicted, marks, labels, guesses = ([part[i] for i in order] for part in case)
-    assert measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses) == found
-    assert found.exact_match <= found.uas or found.exact_match < 1
-    assert found.las <= found.uas
+    assert (
+        measure(gold, predicted, punctuation=marks, gold_labels=labels, predicted_labels=guesses)
+        == attachment
+    )
+    assert attachment.exact_match <= attachment.uas or attachment.exact_match < 1
+    assert attachment.las <= attachment.uas
     assert set(vars(measure(gold, gold, gold_labels=labels, predicted_labels=labels)).values()) <= {
         1.0,
         None,
-        found.words,
-        found.sentences,
+        attachment.words,
+        attachment.sentences,
     }
     arrays = measure([np.array(heads) for heads in gold], [np.array(heads) for heads in predicted])
     assert arrays == measure(gold, predicted)
@@ -123,15 +126,15 @@ def test_the_order_of_sentences_plays_no_part_and_a_perfect_prediction_has_perfe
 
 def test_one_word_for_another_with_the_same_number_of_modifiers_is_wrong():
     # words 1 and 2 swap the heads of words 3 and 4: counts stay, sets do not
-    found = measure([[0, 1, 1, 2]], [[0, 1, 2, 1]])
-    assert found.modifier_lists == 0.0 and found.uas == 0.5
+    attachment = measure([[0, 1, 1, 2]], [[0, 1, 2, 1]])
+    assert attachment.modifier_lists == 0.0 and attachment.uas == 0.5
 
 
 def test_a_word_that_has_modifiers_only_in_the_prediction_does_not_count():
-    found = measure([[0, 1, 1]], [[0, 1, 2]])
-    assert found.modifier_lists == 0.0
-    found = measure([[0, 1, 2, 1, 4]], [[0, 1, 2, 1, 3]])
-    assert found.modifier_lists == pytest.approx(2 / 3)
+    attachment = measure([[0, 1, 1]], [[0, 1, 2]])
+    assert attachment.modifier_lists == 0.0
+    attachment = measure([[0, 1, 2, 1, 4]], [[0, 1, 2, 1, 3]])
+    assert attachment.modifier_lists == pytest.approx(2 / 3)
 
 
 def sentence(heads, forms=None, tags=None, labels=None):
@@ -155,8 +158,8 @@ def sentence(heads, forms=None, tags=None, labels=None):
 
 def test_sentences_bring_their_punctuation_and_labels():
     gold = [sentence([2, 0, 2], tags=["X", "X", "PUNCT"], labels=["a:b", "root", "punct"])]
-    found = measure_sentences(gold, [sentence([2, 0, 1], labels=["a", "root", "punct"])])
-    assert found == Attachment(2 / 3, 1.0, 0.0, 0.0, 2 / 3, 3, 1)
+    attachment = measure_sentences(gold, [sentence([2, 0, 1], labels=["a", "root", "punct"])])
+    assert attachment == Attachment(2 / 3, 1.0, 0.0, 0.0, 2 / 3, 3, 1)
     assert measure_sentences(gold, [sentence([2, 0, 1])]).las is None
     with pytest.raises(
         DataError, match="sentence 1 .lines 1 and 1. .*words.*problems.parsing.metrics.conll18"

@@ -158,11 +158,11 @@ def test_training_makes_a_run_and_says_how_good_it_is(capsysbinary, tmp_path):
 
 
 def test_training_learned_something(run, capsysbinary):
-    found = json.loads(done(capsysbinary, "evaluate", run, "--json")[0])
+    report = json.loads(done(capsysbinary, "evaluate", run, "--json")[0])
     assert (
-        found["iterations"]["2"]["uas"] > 0.5
-        and found["iterations"]["2"]["las"] > 0.4
-        and found["skipped"] == 0
+        report["iterations"]["2"]["uas"] > 0.5
+        and report["iterations"]["2"]["las"] > 0.4
+        and report["skipped"] == 0
     )
 
 
@@ -292,8 +292,8 @@ def test_raw_tokens_become_sentences(run, capsysbinary, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("the cat sees a bird .\n\nRun\n")
     out, _ = done(capsysbinary, "parse", run, path)
-    found = read(out).sentences
-    assert [s.forms for s in found] == [("the", "cat", "sees", "a", "bird", "."), ("Run",)] and found[
+    sentences = read(out).sentences
+    assert [s.forms for s in sentences] == [("the", "cat", "sees", "a", "bird", "."), ("Run",)] and sentences[
         0
     ].lines[0] == "# text = the cat sees a bird ."
     assert heads_of(out)[1] == (0,)
@@ -353,9 +353,9 @@ def test_machines_get_the_trees_as_data(run, capsysbinary, good):
 
 
 def test_without_labels_of_its_own_a_parser_keeps_those_of_heads_that_stay(unlabelled, capsysbinary, good):
-    found = read(done(capsysbinary, "parse", unlabelled, good)[0]).sentences
-    assert found[1].words[0].deprel == "root" and found[1].words[0].deps == "0:root"
-    assert all((word.deprel == "root") == (word.head == 0) for word in found[0].words)
+    sentences = read(done(capsysbinary, "parse", unlabelled, good)[0]).sentences
+    assert sentences[1].words[0].deprel == "root" and sentences[1].words[0].deps == "0:root"
+    assert all((word.deprel == "root") == (word.head == 0) for word in sentences[0].words)
 
 
 # -- completing ----------------------------------------------------------------------------------------------
@@ -370,9 +370,9 @@ def test_heads_that_are_given_are_kept_and_forbidden_ones_avoided(run, capsysbin
     before = done(capsysbinary, "parse", run, write(path, raw))[0]
     assert read(before).sentences[0].heads == free
     out, _ = done(capsysbinary, "parse", run, path, "--complete")
-    found = read(out).sentences[0]
-    assert found.heads[0] == other and found.heads[2] != free[2] and found.heads[4] != free[4]
-    assert found.words[0].deprel == "given" and found.words[2].misc == f"Gloss=x|NotHead={free[2]}"
+    sentence = read(out).sentences[0]
+    assert sentence.heads[0] == other and sentence.heads[2] != free[2] and sentence.heads[4] != free[4]
+    assert sentence.words[0].deprel == "given" and sentence.words[2].misc == f"Gloss=x|NotHead={free[2]}"
     only_trees_differ(raw.encode(), out)
 
 
@@ -396,10 +396,10 @@ def test_completing_does_not_depend_on_the_batch(run, capsysbinary, tmp_path):
     )
     assert whole == single
     only_trees_differ(path.read_bytes(), whole)
-    given, found = read(path.read_bytes(), trees=False).sentences, read(whole).sentences
+    given, completed = read(path.read_bytes(), trees=False).sentences, read(whole).sentences
     assert all(
         w.head in (None, v.head)
-        for s, t in zip(given, found, strict=True)
+        for s, t in zip(given, completed, strict=True)
         for w, v in zip(s.words, t.words, strict=True)
     )
 

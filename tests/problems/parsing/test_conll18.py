@@ -165,8 +165,10 @@ def load(text):
     return read_conllu(io.BytesIO(text.encode()), trees=True)
 
 
-def counts(found):
-    return [(s.correct, s.gold, s.system, s.aligned) for s in (found.words, found.uas, found.las, found.clas)]
+def counts(scores):
+    return [
+        (s.correct, s.gold, s.system, s.aligned) for s in (scores.words, scores.uas, scores.las, scores.clas)
+    ]
 
 
 @pytest.mark.parametrize(("gold", "system", "expected"), OFFICIAL, ids=range(len(OFFICIAL)))
@@ -178,8 +180,8 @@ def test_the_official_scorer_counts_the_same(gold, system, expected):
 
 
 def test_fractions_follow_from_the_counts():
-    found = Score(correct=3, gold=4, system=6, aligned=5)
-    assert (found.precision, found.recall, found.f1, found.aligned_accuracy) == (0.5, 0.75, 0.6, 0.6)
+    three = Score(correct=3, gold=4, system=6, aligned=5)
+    assert (three.precision, three.recall, three.f1, three.aligned_accuracy) == (0.5, 0.75, 0.6, 0.6)
     nothing = Score(0, 0, 0, 0)
     assert (nothing.precision, nothing.recall, nothing.f1, nothing.aligned_accuracy) == (0.0, 0.0, 0.0, 0.0)
 
@@ -238,13 +240,13 @@ def test_words_of_their_own_are_aligned_where_they_stand_for_the_same_characters
         )
     ours, theirs = both
     aligned = ours.keys() & theirs.keys()
-    found = score(gold, system)
-    assert found.words.correct == len(aligned) == found.uas.aligned == found.las.aligned
-    assert (found.uas.gold, found.uas.system) == (len(ours), len(theirs))
-    assert found.uas.correct == sum(ours[span][0] == theirs[span][0] for span in aligned)
-    assert found.las.correct == sum(ours[span] == theirs[span] for span in aligned)
+    scores = score(gold, system)
+    assert scores.words.correct == len(aligned) == scores.uas.aligned == scores.las.aligned
+    assert (scores.uas.gold, scores.uas.system) == (len(ours), len(theirs))
+    assert scores.uas.correct == sum(ours[span][0] == theirs[span][0] for span in aligned)
+    assert scores.las.correct == sum(ours[span] == theirs[span] for span in aligned)
     content = [span for span in aligned if ours[span][1] == "obj"]
-    assert found.clas.aligned == len(content) and found.clas.correct == sum(
+    assert scores.clas.aligned == len(content) and scores.clas.correct == sum(
         ours[span] == theirs[span] for span in content
     )
 
@@ -258,13 +260,13 @@ def test_a_file_agrees_with_itself_and_no_score_exceeds_the_alignment(data):
     for part in (itself.words, itself.uas, itself.las):
         assert part.f1 == part.precision == part.recall == part.aligned_accuracy == 1.0
     assert itself.clas.correct == itself.clas.gold
-    found = score(gold, system)
+    scores = score(gold, system)
     assert (
-        found.clas.correct
-        <= found.las.correct
-        <= found.uas.correct
-        <= found.words.correct
-        <= min(found.words.gold, found.words.system)
+        scores.clas.correct
+        <= scores.las.correct
+        <= scores.uas.correct
+        <= scores.words.correct
+        <= min(scores.words.gold, scores.words.system)
     )
 
 
@@ -279,10 +281,10 @@ def test_with_the_same_words_scores_are_plain_attachment_scores(data):
         heads.append([0 if i == root else root for i in range(1, n + 1)])
         labels.append([data.draw(st.sampled_from(["obj", "obj:y", "det"])) for _ in range(n)])
     system = gold.with_heads(heads, labels)
-    found, plain = score(gold, system), measure_sentences(gold.sentences, system.sentences)
-    assert found.uas.f1 == found.uas.precision == pytest.approx(plain.uas, abs=1e-12)
-    assert found.las.f1 == found.las.recall == pytest.approx(plain.las, abs=1e-12)
-    assert found.words.f1 == 1.0
+    scores, plain = score(gold, system), measure_sentences(gold.sentences, system.sentences)
+    assert scores.uas.f1 == scores.uas.precision == pytest.approx(plain.uas, abs=1e-12)
+    assert scores.las.f1 == scores.las.recall == pytest.approx(plain.las, abs=1e-12)
+    assert scores.words.f1 == 1.0
 
 
 def test_white_space_in_forms_plays_no_part():
@@ -329,9 +331,9 @@ def test_real_files_scored_against_a_chain_have_plain_attachment_scores(name):
     gold = read_conllu(folder / f"{name}.conllu.gz", trees=True)
     labels = [[word.deprel if i % 3 else "obj" for i, word in enumerate(s.words)] for s in gold.sentences]
     system = gold.with_heads([range(len(s.words)) for s in gold.sentences], labels)
-    found, plain = score(gold, system), measure_sentences(gold.sentences, system.sentences)
-    assert found.words.f1 == 1.0 and 0.05 < plain.las < plain.uas < 0.6
-    assert found.uas.f1 == pytest.approx(plain.uas, abs=1e-12) and found.las.f1 == pytest.approx(
+    scores, plain = score(gold, system), measure_sentences(gold.sentences, system.sentences)
+    assert scores.words.f1 == 1.0 and 0.05 < plain.las < plain.uas < 0.6
+    assert scores.uas.f1 == pytest.approx(plain.uas, abs=1e-12) and scores.las.f1 == pytest.approx(
         plain.las, abs=1e-12
     )
     assert score(gold, gold).clas.f1 == 1.0

@@ -602,13 +602,17 @@ def treebanks():
 def test_real_treebanks_are_read_whole_and_come_back(name):
     path = treebanks() / f"{name}.conllu.gz"
     treebank = read_conllu(path, trees=True)
-    found = treebank.sentences
-    assert (len(found), sum(len(s.words) for s in found), sum(len(s.ranges) for s in found)) == COUNTS[name]
+    every_sentence = treebank.sentences
+    assert (
+        len(every_sentence),
+        sum(len(s.words) for s in every_sentence),
+        sum(len(s.ranges) for s in every_sentence),
+    ) == COUNTS[name]
     raw = gzip.decompress(path.read_bytes())
     assert treebank.to_bytes() == raw and looks_like_conllu(raw[:4096])
-    assert treebank.with_heads([s.heads for s in found]).to_bytes() == raw
+    assert treebank.with_heads([s.heads for s in every_sentence]).to_bytes() == raw
     if "train" not in name:
-        agree(pytest.importorskip("conllu"), found, raw.decode())
+        agree(pytest.importorskip("conllu"), every_sentence, raw.decode())
 
 
 def test_a_sentence_made_by_hand_can_be_written():

@@ -64,13 +64,13 @@ def words_of(n: int, seed: int = 0) -> list[str]:
 
 def arcs_of(figure, kind: str = "arc") -> dict[tuple[int, int], np.ndarray]:
     """Head and modifier of the arcs of a kind, and the points of each."""
-    found = {}
+    points = {}
     for patch in figure.axes[0].patches:
         if match := re.fullmatch(rf"{kind} (\d+) (\d+)", patch.get_gid() or ""):
             arc = (int(match[1]), int(match[2]))
-            assert arc not in found
-            found[arc] = patch.get_path().vertices
-    return found
+            assert arc not in points
+            points[arc] = patch.get_path().vertices
+    return points
 
 
 def arcs(heads) -> set[tuple[int, int]]:

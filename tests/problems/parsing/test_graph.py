@@ -275,8 +275,8 @@ def test_values_that_diverged_in_one_round_do_not_come_back_in_a_later_one():
             return True
         return False
 
-    found = [diverged(k) for k in range(1, 9)]
-    assert any(found) and found == sorted(found)
+    outcomes = [diverged(k) for k in range(1, 9)]
+    assert any(outcomes) and outcomes == sorted(outcomes)
 
 
 # -- trees observed in part ----------------------------------------------------------------------------------
@@ -444,12 +444,12 @@ def test_the_gradient_of_the_loss_by_the_scores_is_the_marginals_minus_the_gold_
 
     monkeypatch.setattr(net, "scores", scores)
     net.loss(torch.randn(2, 5, 6, dtype=torch.float64), lengths, gold, None).backward()
-    found = seen[0][1]
-    arcs = net.trees.mirror(found.detach(), arcs_here(lengths))
+    arc_scores = seen[0][1]
+    arcs = net.trees.mirror(arc_scores.detach(), arcs_here(lengths))
     tree = torch.zeros(2, 5, 4, dtype=torch.float64)
     for b, m in (torch.arange(4) < lengths[:, None]).nonzero().tolist():
         tree[b, gold[b, m], m] = 1
-    close(found.grad, (arcs - tree) / 2)
+    close(arc_scores.grad, (arcs - tree) / 2)
 
 
 @ROUNDS

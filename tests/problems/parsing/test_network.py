@@ -157,8 +157,8 @@ def test_what_is_measured_is_the_network_with_the_best_attachment(language):
         TINY, training=replace(TINY.training, epochs=5, batch=20, rate=5e-2, schedule="constant", patience=5)
     )
     task, network = fresh(config, language)
-    found = fit(network, task, config.training)
-    assert task.evaluate(found.network)["dev_uas"] == max(entry["dev_uas"] for entry in found.history)
+    result = fit(network, task, config.training)
+    assert task.evaluate(result.network)["dev_uas"] == max(entry["dev_uas"] for entry in result.history)
 
 
 # -- the loss ------------------------------------------------------------------------------------------------
@@ -258,10 +258,10 @@ def test_every_choice_of_inputs_and_outputs_trains_and_parses(language, tags, la
         training=replace(TINY.training, epochs=1, batch=100),
     )
     task, network = fresh(config, language)
-    found = fit(network, task, config.training)
-    assert ("dev_las" in found.history[-1]) == labels and found.history[-1]["dev_uas"] > 0
+    result = fit(network, task, config.training)
+    assert ("dev_las" in result.history[-1]) == labels and result.history[-1]["dev_uas"] > 0
     heads, numbers = predict(
-        found.network, SentenceExamples(language.test.sentences, task.reader, task.labels)
+        result.network, SentenceExamples(language.test.sentences, task.reader, task.labels)
     )
     assert all(bool(row) == labels for row in numbers) and len(heads) == 20
     gradients = task.loss(network.train(), task.examples().batch(torch.arange(20), torch.Generator()))
@@ -311,8 +311,8 @@ def test_bounded_activations_never_diverge_however_large_the_weights_are(languag
     task, network = fresh(replace(TINY, activation=activation), language)
     with torch.no_grad():
         network.graph.V *= 1e5
-    found = network.eval().parse(task.reader.batch(tokens("the cat sees birds")), torch.tensor([4]), 200)
-    assert found.marginals.isfinite().all() and found.heads.tolist()[0].count(0) == 1
+    parse = network.eval().parse(task.reader.batch(tokens("the cat sees birds")), torch.tensor([4]), 200)
+    assert parse.marginals.isfinite().all() and parse.heads.tolist()[0].count(0) == 1
 
 
 def test_the_graph_is_that_of_the_paper(language):

@@ -223,10 +223,10 @@ def test_byte_pieces_of_a_word_are_those_after_a_space_whatever_the_folder_says_
 @pytest.mark.parametrize("form", ODD, ids=ascii)
 def test_every_word_has_pieces_and_none_of_them_is_a_special_token(folders, kind, form):
     reader = Pieces(folders[kind])
-    found = reader.pieces(form)
+    pieces = reader.pieces(form)
     unknown = 1 if kind == "bert" else 3
-    assert 1 <= len(found) <= MOST_PIECES
-    assert all(k >= 4 or k == unknown for k in found)
+    assert 1 <= len(pieces) <= MOST_PIECES
+    assert all(k >= 4 or k == unknown for k in pieces)
 
 
 def test_a_word_of_which_nothing_is_left_is_the_unknown_token(folders):
@@ -234,8 +234,8 @@ def test_a_word_of_which_nothing_is_left_is_the_unknown_token(folders):
 
 
 def test_of_a_word_in_many_pieces_the_first_and_the_last_eight_are_read(folders):
-    found = Pieces(folders["bert"]).pieces(LETTERS)
-    assert [WORDPIECES[k] for k in found] == [
+    pieces = Pieces(folders["bert"]).pieces(LETTERS)
+    assert [WORDPIECES[k] for k in pieces] == [
         "a",
         *("##" + k for k in LETTERS[1:8]),
         *("##" + k for k in LETTERS[-8:]),
@@ -292,10 +292,10 @@ def test_a_sentence_alone_is_as_in_a_padded_batch_and_padding_is_zero(folders, k
     sentences = [*TREEBANK[:8], *tokens(" ".join(["gardens"] * 60), "a")]
     batch = encoder(reader.batch(sentences))
     assert batch.shape == (10, 61, 8)
-    for found, sentence in zip(batch, sentences, strict=True):
+    for vectors, sentence in zip(batch, sentences, strict=True):
         alone = encoder(reader.batch([sentence]))[0]
-        torch.testing.assert_close(found[: len(alone)], alone, rtol=1e-5, atol=1e-5)
-        assert not found[len(alone) :].any() and bool(alone.any(1).all())
+        torch.testing.assert_close(vectors[: len(alone)], alone, rtol=1e-5, atol=1e-5)
+        assert not vectors[len(alone) :].any() and bool(alone.any(1).all())
 
 
 def test_a_batch_of_long_sentences_has_windows_between_words_and_vectors_from_their_middles(folders):
@@ -333,9 +333,9 @@ def test_each_word_of_a_long_sentence_is_read(folders, kind):
 def test_a_batch_has_vectors_where_some_rows_are_padding_alone(folders):
     reader, encoder = Pieces(folders["bert"]), encoder_of(folders["bert"])
     words = torch.cat([reader.batch(TREEBANK[:1]), torch.zeros_like(reader.batch(TREEBANK[:1]))])
-    found = encoder(words)
-    torch.testing.assert_close(found[:1], encoder(words[:1]))
-    assert not found[1].any()
+    vectors = encoder(words)
+    torch.testing.assert_close(vectors[:1], encoder(words[:1]))
+    assert not vectors[1].any()
     assert encoder(words[:, :1]).shape == (2, 1, 8)
 
 
@@ -377,15 +377,18 @@ def test_windows_of_a_batch_are_those_of_its_sentences(sentences, most):
     counts = torch.zeros(len(sentences), 1 + max(map(len, sentences)), dtype=torch.int64)
     for row, words in zip(counts, sentences, strict=True):
         row[: len(words) + 1] = torch.tensor([1, *words])
-    found = lay_windows(counts, most)
+    batch_windows = lay_windows(counts, most)
     for b, words in enumerate(sentences):
         ends = [sum(words[:k]) for k in range(len(words) + 1)]
         windows = cut_windows(ends, most)
-        own = found.sentence == b
-        assert found.start[own].tolist() == [ends[start] for start, _ in windows]
-        assert found.size[own].tolist() == [ends[stop] - ends[start] for start, stop in windows]
+        own = batch_windows.sentence == b
+        assert batch_windows.start[own].tolist() == [ends[start] for start, _ in windows]
+        assert batch_windows.size[own].tolist() == [ends[stop] - ends[start] for start, stop in windows]
         first = int(own.nonzero()[0])
-        assert (found.chosen[b, : len(words) + 1] - first).tolist() == [0, *most_central(ends, windows)]
+        assert (batch_windows.chosen[b, : len(words) + 1] - first).tolist() == [
+            0,
+            *most_central(ends, windows),
+        ]
 
 
 @FOLDERS
@@ -406,9 +409,9 @@ def test_in_half_precision_the_vectors_are_those_of_full_precision_nearly(folder
     words = reader.batch([*TREEBANK[:4], *tokens("gardens " * 40)])
     expected = encoder(words)
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoder(words)
-    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
-    found.float().square().sum().backward()
+        vectors = encoder(words)
+    torch.testing.assert_close(vectors.float(), expected, rtol=0.1, atol=0.1)
+    vectors.float().square().sum().backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in encoder.parameters())
 
 
@@ -427,10 +430,10 @@ def test_a_fresh_encoder_is_in_training_as_every_module(folders):
 def test_weights_are_those_of_the_folder_and_in_float32(folders, copied):
     model = transformers.AutoModel.from_pretrained(folders["bert"])
     model.half().save_pretrained(copied)
-    found = encoder_of(copied).model
-    assert all(weight.dtype == torch.float32 for weight in found.parameters())
+    loaded_model = encoder_of(copied).model
+    assert all(weight.dtype == torch.float32 for weight in loaded_model.parameters())
     torch.testing.assert_close(
-        found.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight.float()
+        loaded_model.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight.float()
     )
 
 
@@ -731,5 +734,5 @@ def test_the_weights_of_a_folder_may_go_once_a_run_has_them(copied):
 
 
 def test_the_reader_of_a_configuration_with_a_folder_is_its_tokenizer(folders):
-    found = reader_of(replace(config_of(folders["bert"]), labels=True), TREEBANK)
-    assert isinstance(found, Pieces) and found.facts() == Pieces(folders["bert"]).facts()
+    reader = reader_of(replace(config_of(folders["bert"]), labels=True), TREEBANK)
+    assert isinstance(reader, Pieces) and reader.facts() == Pieces(folders["bert"]).facts()

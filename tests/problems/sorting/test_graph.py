@@ -20,9 +20,9 @@ def generator(seed=0):
 @given(n=st.integers(1, 8), seed=st.integers(0, 10_000), intermediate=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_a_list_is_sorted_by_its_permutation(n, seed, intermediate):
-    found = sorting.generate(6, n, intermediate, generator(seed))
-    u, s, P = found["u"], found["s"], found["P"]
-    assert sorted(found) == sorted(["u", "s", "P", "C"] if intermediate else ["u", "s", "P"])
+    values = sorting.generate(6, n, intermediate, generator(seed))
+    u, s, P = values["u"], values["s"], values["P"]
+    assert sorted(values) == sorted(["u", "s", "P", "C"] if intermediate else ["u", "s", "P"])
     assert sorting.is_permutation(P).all() and ((P == 0) | (P == 1)).all()
     assert (
         torch.equal((P @ u[:, :, None])[:, :, 0], s)
@@ -30,7 +30,7 @@ def test_a_list_is_sorted_by_its_permutation(n, seed, intermediate):
         and (s.diff() >= 0).all()
     )
     if intermediate:
-        assert torch.equal(found["C"], P * u[:, None, :]) and torch.equal(found["C"].sum(2), s)
+        assert torch.equal(values["C"], P * u[:, None, :]) and torch.equal(values["C"].sum(2), s)
     assert sorting.error(u, P) == pytest.approx(0, abs=1e-6)
 
 
@@ -57,9 +57,11 @@ def test_errors_of_permutations_are_root_mean_squares():
 
 def test_sorting_in_which_only_children_see_their_parents_has_the_mask_of_the_paper():
     golden = np.load(GOLDEN / "sorting_n3_int_variant4.npz")
-    found = sorting.declare(3, True, "chain").adjacency()
-    order = [found.names().index(name) for name in golden["names"].tolist()]
-    assert np.array_equal(found.directed().dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
+    adjacency = sorting.declare(3, True, "chain").adjacency()
+    order = [adjacency.names().index(name) for name in golden["names"].tolist()]
+    assert np.array_equal(
+        adjacency.directed().dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool)
+    )
 
 
 def test_a_list_of_any_length_has_the_graph_of_its_length():

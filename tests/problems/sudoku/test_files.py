@@ -81,10 +81,10 @@ def test_malformed_puzzles_of_numbers_are_refused_with_line_and_cell(which):
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read_or_refused(text):
     try:
-        found = read_puzzles(text, 2, 2, "p")
+        puzzles = read_puzzles(text, 2, 2, "p")
     except unn.DataError:
         return
-    assert found and all(len(grid) == 16 and set(grid) <= set(range(5)) for grid in found)
+    assert puzzles and all(len(grid) == 16 and set(grid) <= set(range(5)) for grid in puzzles)
 
 
 @given(rows=st.integers(1, 4), columns=st.integers(1, 4), seed=st.integers(0, 10_000))

@@ -50,10 +50,10 @@ def test_small_grids_are_all_known_and_drawn_uniformly(rows, columns, count):
     assert every.shape == (count, n, n) and len({tuple(grid.flatten().tolist()) for grid in every}) == count
     assert all(is_grid(grid, rows, columns) for grid in every)
     draws = 100 * count
-    found = sudoku.draw_grids(draws, rows, columns, generator(0)).flatten(1)
+    drawn_grids = sudoku.draw_grids(draws, rows, columns, generator(0)).flatten(1)
     weights = n ** torch.arange(n * n)
     hits = (
-        torch.searchsorted((every.flatten(1) * weights).sum(1).sort().values, (found * weights).sum(1))
+        torch.searchsorted((every.flatten(1) * weights).sum(1).sort().values, (drawn_grids * weights).sum(1))
         .bincount(minlength=count)
         .double()
     )
@@ -80,12 +80,12 @@ def test_small_grids_are_all_known_and_drawn_uniformly(rows, columns, count):
 )
 def test_all_completions_are_found(puzzle, count):
     given_digits = digits_of(puzzle)
-    found = list(sudoku.completions(given_digits, 2, 2))
+    completions = list(sudoku.completions(given_digits, 2, 2))
     every = (sudoku.all_grids(2, 2) + 1).flatten(1).tolist()
     expected = [grid for grid in every if all(d in (0, e) for d, e in zip(given_digits, grid, strict=True))]
-    assert sorted(found) == sorted(expected) and (count is None or len(found) == count)
+    assert sorted(completions) == sorted(expected) and (count is None or len(completions) == count)
     shuffled = list(sudoku.completions(given_digits, 2, 2, random.Random(0)))
-    assert sorted(shuffled) == sorted(found)
+    assert sorted(shuffled) == sorted(completions)
 
 
 def test_completions_of_larger_puzzles():
@@ -137,8 +137,8 @@ def test_coverage_measures_how_evenly_samples_are_spread():
     nothing = sudoku.coverage(wrong, every)
     assert nothing["valid"] == 0 and nothing["kl"] == math.inf and math.isnan(nothing["expected_kl"])
     # uniform draws are about as uneven as they should be
-    found = [sudoku.coverage(sudoku.draw_grids(3000, 2, 2, generator(seed)), every) for seed in range(5)]
-    assert sum(f["kl"] for f in found) / 5 == pytest.approx(found[0]["expected_kl"], rel=0.1)
+    coverages = [sudoku.coverage(sudoku.draw_grids(3000, 2, 2, generator(seed)), every) for seed in range(5)]
+    assert sum(c["kl"] for c in coverages) / 5 == pytest.approx(coverages[0]["expected_kl"], rel=0.1)
 
 
 @pytest.fixture(scope="module")

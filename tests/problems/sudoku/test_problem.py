@@ -24,11 +24,11 @@ def generator(seed=0):
 
 def test_any_number_of_cells_is_given_in_training():
     problem = SudokuProblem()
-    found = problem.observed(problem.config_for(None)(), 8000, generator(0), {})["X"]
-    assert found.shape == (8000, 4, 4)
-    counts = found.flatten(1).sum(1).bincount(minlength=16).double()
+    observed = problem.observed(problem.config_for(None)(), 8000, generator(0), {})["X"]
+    assert observed.shape == (8000, 4, 4)
+    counts = observed.flatten(1).sum(1).bincount(minlength=16).double()
     assert len(counts) == 16 and float(((counts - 500) ** 2 / 500).sum()) < 15 + 5 * math.sqrt(30)
-    assert (found.double().mean(0) - 7.5 / 16).abs().max() < 0.03
+    assert (observed.double().mean(0) - 7.5 / 16).abs().max() < 0.03
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +54,26 @@ def test_training_makes_a_run_that_is_evaluated(capsys, tmp_path):
         path.name for path in (tmp_path / "run").iterdir()
     }
     assert (tmp_path / "run" / "plots" / "metrics.png").stat().st_size > 500
-    found = answered(capsys, "evaluate", tmp_path / "run")
-    assert set(found) == {"2"} and set(found["2"]) == metrics and 0 <= found["2"]["valid"] <= 1
+    metrics_by_steps = answered(capsys, "evaluate", tmp_path / "run")
+    assert (
+        set(metrics_by_steps) == {"2"}
+        and set(metrics_by_steps["2"]) == metrics
+        and 0 <= metrics_by_steps["2"]["valid"] <= 1
+    )
     text = printed(capsys, "evaluate", tmp_path / "run", "--iterations", 1, 2)
     assert (
-        "1 sampling steps: valid " in text and f"2 sampling steps: valid {found['2']['valid']:.4g}, " in text
+        "1 sampling steps: valid " in text
+        and f"2 sampling steps: valid {metrics_by_steps['2']['valid']:.4g}, " in text
     )
 
 
 def test_grids_are_sampled_and_judged(grids, capsys):
     text = printed(capsys, "sample", grids, "--count", 3, "--seed", 1)
-    found = grids_in(text)
-    assert len(found) == 3 and all(min(grid) >= 1 for grid in found)
+    sampled_grids = grids_in(text)
+    assert len(sampled_grids) == 3 and all(min(grid) >= 1 for grid in sampled_grids)
     data = answered(capsys, "sample", grids, "--count", 3, "--seed", 1)
     X = torch.tensor(data["values"]["X"])
-    assert X.shape == (3, 4, 4, 4) and (X.argmax(3) + 1).flatten(1).tolist() == found
+    assert X.shape == (3, 4, 4, 4) and (X.argmax(3) + 1).flatten(1).tolist() == sampled_grids
     valid = [is_grid(grid.tolist(), 2, 2) for grid in X.argmax(3)]
     assert data["valid"] == valid and data["tries"] == [1, 1, 1]
     wrong = ", ".join(str(k + 1) for k in range(3) if not valid[k])
@@ -120,11 +125,14 @@ def test_a_puzzle_is_completed(grids, capsys, tmp_path, how):
     if text is not None:
         where = tmp_path / "puzzle.txt"
         where.write_bytes(text.encode())
-    found = grids_in(printed(capsys, "sample", grids, "--given", where, "--count", 2, "--seed", 3))
-    assert len(found) == 2
-    for grid in found:
+    completions = grids_in(printed(capsys, "sample", grids, "--given", where, "--count", 2, "--seed", 3))
+    assert len(completions) == 2
+    for grid in completions:
         assert all(d in (0, e) for d, e in zip(digits_of(puzzle), grid, strict=True))
-    assert grids_in(printed(capsys, "sample", grids, "--given", puzzle, "--count", 2, "--seed", 3)) == found
+    assert (
+        grids_in(printed(capsys, "sample", grids, "--given", puzzle, "--count", 2, "--seed", 3))
+        == completions
+    )
 
 
 def test_a_puzzle_without_a_solution_is_completed_and_reported(grids, capsys):
@@ -278,8 +286,8 @@ def test_longer_chains_fill_more_of_small_grids(capsys):
 
 def test_the_model_that_comes_with_sudoku_fills_grids_of_which_half_is_given():
     problem, run = open_trained(Path("sudoku"))
-    found = measure(problem, run.config, run.network, 12, SamplingOptions(steps=20, seed=0), most=0)
-    assert found["valid_half_given"] >= 0.9 and found["violated_pairs_half_given"] < 0.5
+    metrics = measure(problem, run.config, run.network, 12, SamplingOptions(steps=20, seed=0), most=0)
+    assert metrics["valid_half_given"] >= 0.9 and metrics["violated_pairs_half_given"] < 0.5
 
 
 @pytest.mark.parametrize("text", ["12", "1" * 80, "1" * 82, ".", "1" * 300])

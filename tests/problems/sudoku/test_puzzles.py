@@ -52,9 +52,9 @@ def test_folders_have_a_split_for_each_file_and_missing_solutions_are_found(tmp_
         for grid in GRIDS.tolist()
     ]
     written(tmp_path, "two.txt", puzzles)
-    found = load_puzzles(str(tmp_path), 2, 2)
-    assert list(found) == ["one", "two"]
-    every = merge_puzzles([found["two"].training, found["two"].held_out])
+    splits = load_puzzles(str(tmp_path), 2, 2)
+    assert list(splits) == ["one", "two"]
+    every = merge_puzzles([splits["two"].training, splits["two"].held_out])
     assert {tuple(grid) for grid in (every.grids.flatten(1) + 1).tolist()} == {
         tuple(grid) for grid in GRIDS.tolist()
     }
