@@ -43,30 +43,32 @@ def everything():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_right_posterior_is_calibrated(seed):
-    found = calibrate_real(*posterior(seed=seed), everything(), generator())
-    assert found.p_value > 0.001
-    assert found.coverage_50 == pytest.approx(0.5, abs=0.06) and found.coverage_90 == pytest.approx(
-        0.9, abs=0.04
-    )
-    assert found.spread == pytest.approx(1, abs=0.06) and found.calibration_error is None
-    assert kstest(found.ranks.numpy(), "uniform").pvalue > 0.001
+    calibration = calibrate_real(*posterior(seed=seed), everything(), generator())
+    assert calibration.p_value > 0.001
+    assert calibration.coverage_50 == pytest.approx(
+        0.5, abs=0.06
+    ) and calibration.coverage_90 == pytest.approx(0.9, abs=0.04)
+    assert calibration.spread == pytest.approx(1, abs=0.06) and calibration.calibration_error is None
+    assert kstest(calibration.ranks.numpy(), "uniform").pvalue > 0.001
 
 
 @pytest.mark.parametrize(("width", "shift"), [(0.0, 0.0), (0.3, 0.0), (0.7, 0.0), (1.5, 0.0), (1.0, 0.5)])
 def test_a_wrong_posterior_is_seen(width, shift):
-    found = calibrate_real(*posterior(width, shift), everything(), generator())
-    assert found.p_value < 1e-4
+    calibration = calibrate_real(*posterior(width, shift), everything(), generator())
+    assert calibration.p_value < 1e-4
     if not shift:
-        assert found.spread == pytest.approx(width, rel=0.08)
-        assert (found.coverage_90 < 0.87) == (width < 1) and (found.coverage_50 > 0.53) == (width > 1)
+        assert calibration.spread == pytest.approx(width, rel=0.08)
+        assert (calibration.coverage_90 < 0.87) == (width < 1) and (calibration.coverage_50 > 0.53) == (
+            width > 1
+        )
 
 
 def test_a_collapsed_posterior_covers_nothing():
     truth, samples = posterior()
-    found = calibrate_real(
+    calibration = calibrate_real(
         truth, samples.mean(1, keepdim=True).expand(-1, DRAWS, -1).contiguous(), everything(), generator()
     )
-    assert found.spread < 1e-3 and found.coverage_90 < 0.1 and found.p_value < 1e-30
+    assert calibration.spread < 1e-3 and calibration.coverage_90 < 0.1 and calibration.p_value < 1e-30
 
 
 def categories(seed, sharpen=1.0):
@@ -95,8 +97,8 @@ def test_observed_nodes_do_not_count():
     unobserved = everything()
     unobserved[:, 1] = False
     samples[:, :, 1] = 1e6
-    found = calibrate_real(truth, samples, unobserved, generator())
-    assert found.ranks.shape == (2 * CONDITIONS,) and found.spread == pytest.approx(1, abs=0.08)
+    calibration = calibrate_real(truth, samples, unobserved, generator())
+    assert calibration.ranks.shape == (2 * CONDITIONS,) and calibration.spread == pytest.approx(1, abs=0.08)
 
 
 @given(conditions=st.integers(1, 20), draws=st.integers(1, 9), seed=st.integers(0, 99))

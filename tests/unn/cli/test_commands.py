@@ -204,8 +204,8 @@ def test_problems_are_listed_with_their_summaries(capsys):
 
 
 def test_show_explains_and_draws_the_graph_and_its_adjacency(capsys, tmp_path):
-    found = answered(capsys, "show", "pictures", "--channels", "2", "--out", tmp_path, "--theme", "dark")
-    assert "softmax" in found["explanation"] and found["nodes"] == {"image": 64, "H1": 2, "label": 1}
+    shown = answered(capsys, "show", "pictures", "--channels", "2", "--out", tmp_path, "--theme", "dark")
+    assert "softmax" in shown["explanation"] and shown["nodes"] == {"image": 64, "H1": 2, "label": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"graph.svg", "adjacency.png"}
     assert main(["show", "pictures", "--channels", "2"]) == 0
     text = capsys.readouterr().out
@@ -226,7 +226,7 @@ def test_a_run_says_what_it_was_made_with(pictures_run):
 
 
 def test_inference_draws_the_energy_by_factor_and_saves_values(capsys, pictures_run, tmp_path):
-    found = answered(
+    values = answered(
         capsys,
         "infer",
         pictures_run,
@@ -241,7 +241,7 @@ def test_inference_draws_the_energy_by_factor_and_saves_values(capsys, pictures_
     )
     import numpy as np
 
-    assert np.load(tmp_path / "h.npy").shape == (1, 2) and len(found["H1"]) == 2
+    assert np.load(tmp_path / "h.npy").shape == (1, 2) and len(values["H1"]) == 2
     assert (tmp_path / "e.png").stat().st_size > 1000
 
 
@@ -286,10 +286,10 @@ def test_the_plot_of_compared_runs_leaves_out_the_learning_rate(capsys, pictures
 def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, monkeypatch):
     (tmp_path / "mnist").mkdir()
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
-    found = answered(capsys, "doctor")
-    assert found["versions"]["torch"] == torch.__version__ and found["problems"]["pictures"] == "loads"
-    assert found["data"] == {"UNN_DATA": str(tmp_path), "found": ["mnist"]} and not found["faults"]
-    assert found["devices"][0].startswith("cpu")
+    report = answered(capsys, "doctor")
+    assert report["versions"]["torch"] == torch.__version__ and report["problems"]["pictures"] == "loads"
+    assert report["data"] == {"UNN_DATA": str(tmp_path), "found": ["mnist"]} and not report["faults"]
+    assert report["devices"][0].startswith("cpu")
     assert main(["doctor"]) == 0 and "no faults found" in capsys.readouterr().out
 
 

@@ -103,6 +103,6 @@ def test_only_files_that_would_be_imported_count_and_only_their_folders_are_move
     packages.import_own_packages_first()
     expected = path if kind == "a folder" else [path[0], *path[2:], path[1]]
     assert sys.path == expected
-    assert {found.package for found in packages.shadows([other, packages.home()])} == (
+    assert {shadowing.package for shadowing in packages.shadows([other, packages.home()])} == (
         set() if kind == "a folder" else set(packages.BESIDE)
     )

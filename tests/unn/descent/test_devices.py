@@ -141,12 +141,12 @@ def test_graphs_declared_elsewhere_stay_there():
 def test_energies_and_their_shares_are_the_same_elsewhere():
     for name in ("attention", "patterns", "directed forward", "implicit"):
         case = make(name)
-        found = case.infer().values
+        inferred = case.infer().values
         constants = {n: x for n, x in case.given.items() if n not in case.graph.variables}
-        expected = case.graph.energy({**found, **constants}, by_factor=True, lengths=case.lengths)
+        expected = case.graph.energy({**inferred, **constants}, by_factor=True, lengths=case.lengths)
         with Elsewhere():
             there = case.to(DEVICE)
-            everything = {n: x.detach().to(DEVICE) for n, x in {**found, **constants}.items()}
+            everything = {n: x.detach().to(DEVICE) for n, x in {**inferred, **constants}.items()}
             close(there.graph.energy(everything, by_factor=True, lengths=there.lengths), expected)
 
 
@@ -205,8 +205,8 @@ def test_values_on_another_device_than_the_graph_are_named():
 def test_a_generator_serves_tensors_of_any_device_with_the_same_numbers(draw):
     expected = draw((3, 2), torch.zeros(()), torch.Generator().manual_seed(3))
     with Elsewhere():
-        found = draw((3, 2), torch.zeros(()).to(DEVICE), torch.Generator().manual_seed(3))
-        assert torch.equal(values(found), expected)
+        drawn = draw((3, 2), torch.zeros(()).to(DEVICE), torch.Generator().manual_seed(3))
+        assert torch.equal(values(drawn), expected)
         assert draw((3, 2), torch.zeros(()).to(DEVICE), None).device == DEVICE
 
 
@@ -221,15 +221,15 @@ def test_one_generator_gives_all_that_is_random_in_a_run_elsewhere(options):
     options = {"iterations": 3, **options}
     expected = unn.infer(mlp(), {"X": x}, order=order, generator=torch.Generator().manual_seed(5), **options)
     with Elsewhere():
-        found = unn.infer(
+        inferred = unn.infer(
             mlp().to(DEVICE),
             {"X": x.to(DEVICE)},
             order=order,
             generator=torch.Generator().manual_seed(5),
             **options,
         )
-        assert found.schedule == expected.schedule
-        torch.testing.assert_close(values(found["Y"]), expected["Y"].detach())
+        assert inferred.schedule == expected.schedule
+        torch.testing.assert_close(values(inferred["Y"]), expected["Y"].detach())
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
@@ -240,16 +240,16 @@ def test_regularizers_are_the_same_elsewhere(name):
 
     def everything(t, mask):
         x = r.mirror(t, mask)
-        found = {
+        outputs = {
             "mirror": x,
             "conjugate": r.conjugate(t, mask),
             "value": r.value(x, mask),
             "contains": r.contains(x, mask),
         }
-        found |= {"loss": r.loss(t, x, mask), "without mask": r.mirror(t)}
+        outputs |= {"loss": r.loss(t, x, mask), "without mask": r.mirror(t)}
         if type(r).sample is not unn.Regularizer.sample:
-            found["sample"] = r.sample(t, mask, torch.Generator().manual_seed(0))
-        return found
+            outputs["sample"] = r.sample(t, mask, torch.Generator().manual_seed(0))
+        return outputs
 
     expected = everything(t, mask)
     with Elsewhere():
@@ -286,6 +286,6 @@ def test_the_adjacency_does_not_depend_on_the_device():
     with Elsewhere() as device:
         g.to(DEVICE)
         before = device.seen
-        found = g.adjacency()
+        adjacency = g.adjacency()
         assert device.seen == before
-    assert found.index().tolist() == expected.index().tolist()
+    assert adjacency.index().tolist() == expected.index().tolist()

@@ -268,13 +268,13 @@ def test_cold_ising_grid_reaches_a_local_minimum_of_the_enumeration():
     energies = g.energy({"s": spins})
     start = 0.1 * torch.randn(16, 3, 3, dtype=torch.float64)
     out = unn.infer(g, {}, initial={"s": start}, order=["s"], until=1e-12)
-    found = out["s"].sign()
+    reached = out["s"].sign()
     for k in range(16):
-        index = int((spins == found[k]).all((1, 2)).nonzero())
-        neighbours = (spins != found[k]).sum((1, 2)) == 1
+        index = int((spins == reached[k]).all((1, 2)).nonzero())
+        neighbours = (spins != reached[k]).sum((1, 2)) == 1
         assert energies[index] <= energies[neighbours].min() + 1e-9
     best = spins[energies.argmin()]
-    assert any(torch.equal(found[k], best) for k in range(16))
+    assert any(torch.equal(reached[k], best) for k in range(16))
 
 
 def test_hopfield_network_updates_one_node_at_a_time_and_recalls_a_pattern():
@@ -383,9 +383,9 @@ def test_unrolled_equals_infer_and_leaves_out_dead_updates(monkeypatch):
     run = []
     original = State.update
     monkeypatch.setattr(State, "update", lambda self, step: (run.append(step.name), original(self, step))[1])
-    found = net(x)
+    hidden = net(x)
     assert run == ["H", "Y", "H", "Y", "H"]
-    torch.testing.assert_close(found, unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)["H"])
+    torch.testing.assert_close(hidden, unn.infer(g, {"X": x}, order=["H", "Y"], iterations=3)["H"])
 
 
 def test_unrolled_draws_iterations_and_dropout_in_training_only():

@@ -26,10 +26,10 @@ def test_values_and_gradients_are_those_of_infer_with_the_same_tolerance(order, 
         net.preactivations(x, generator=seed(0)), out.preactivations["Y"], rtol=1e-12, atol=1e-12
     )
     weights = torch.linspace(-1, 1, ours.numel(), dtype=torch.float64).reshape(ours.shape)
-    found, expected = (
+    gradients, expected = (
         torch.autograd.grad((y * weights).sum(), list(g.parameters())) for y in (ours, out["Y"])
     )
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(gradients, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 

@@ -45,8 +45,8 @@ def test_standard_values_are_those_of_the_model_and_saved_with_it():
     other.load_state_dict(model.state_dict())
     assert torch.equal(other.offsets, model.offsets) and torch.equal(other.scales, model.scales)
     # a network that estimates zero samples the mean
-    found = with_network(other, lambda rows, *_: torch.zeros_like(rows)).sample(count=2, steps=3, seed=0)
-    torch.testing.assert_close(found["A"], model.offsets[0].expand(2, 4))
+    samples = with_network(other, lambda rows, *_: torch.zeros_like(rows)).sample(count=2, steps=3, seed=0)
+    torch.testing.assert_close(samples["A"], model.offsets[0].expand(2, 4))
 
 
 def test_a_variable_that_never_changes_does_no_harm():
@@ -66,16 +66,18 @@ def test_given_values_come_back_bit_for_bit_and_the_others_are_of_their_kind(sam
     model = made().to(dtype)
     model.standardise({**values_of(9), "A": 2 + 3 * values_of(9)["A"]})
     values = {name: x / 3 if name in "AV" else x for name, x in values_of(3, seed=1, dtype=dtype).items()}
-    found = model.sample({name: values[name] for name in names}, 3, steps=3, sampler=sampler, seed=0)
-    assert list(found.values) == list("AVBK") and found.valid is None and found.tries.tolist() == [1, 1, 1]
-    for name, x in found.values.items():
+    samples = model.sample({name: values[name] for name in names}, 3, steps=3, sampler=sampler, seed=0)
+    assert (
+        list(samples.values) == list("AVBK") and samples.valid is None and samples.tries.tolist() == [1, 1, 1]
+    )
+    for name, x in samples.values.items():
         assert (
             x.shape == values[name].shape
             and x.isfinite().all()
             and torch.equal(x, values[name]) is (name in names)
         ), name
-    assert ((found["B"] == 0) | (found["B"] == 1)).all()
-    assert ((found["K"] == 0) | (found["K"] == 1)).all() and (found["K"].sum(2) == 1).all()
+    assert ((samples["B"] == 0) | (samples["B"] == 1)).all()
+    assert ((samples["K"] == 0) | (samples["K"] == 1)).all() and (samples["K"].sum(2) == 1).all()
 
 
 @EVERY_SAMPLER
@@ -83,10 +85,10 @@ def test_values_given_in_part_come_back_bit_for_bit_where_they_are_given(sampler
     model = made(seed=2)
     values = {name: x / 3 if name in "AV" else x for name, x in values_of(4, seed=1).items()}
     where = torch.rand(4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
-    found = model.sample(
+    samples = model.sample(
         {name: unn.Partial(x, where) for name, x in values.items()}, 4, steps=3, sampler=sampler, seed=0
     )
-    for name, x in found.values.items():
+    for name, x in samples.values.items():
         assert torch.equal(x[where], values[name][where])
         assert not torch.equal(x[~where], values[name][~where])
     # what stands elsewhere changes nothing
@@ -95,18 +97,18 @@ def test_values_given_in_part_come_back_bit_for_bit_where_they_are_given(sampler
         for name, x in values.items()
     }
     again = model.sample(other, 4, steps=3, sampler=sampler, seed=0)
-    assert same_tensors(again.values, found.values)
+    assert same_tensors(again.values, samples.values)
 
 
 def test_one_given_value_is_for_all_samples():
     model, values = made(), values_of(1)
-    found = model.sample(
+    samples = model.sample(
         {"A": values["A"], "K": unn.Partial(values["K"], torch.tensor([[True, False, False, True]]))},
         5,
         steps=2,
     )
-    assert torch.equal(found["A"], values["A"].expand(5, 4)) and torch.equal(
-        found["K"][:, [0, 3]], values["K"][:, [0, 3]].expand(5, 2, 3)
+    assert torch.equal(samples["A"], values["A"].expand(5, 4)) and torch.equal(
+        samples["K"][:, [0, 3]], values["K"][:, [0, 3]].expand(5, 2, 3)
     )
 
 
@@ -129,10 +131,10 @@ def test_a_variable_of_a_single_node_can_be_given():
     g.factor(Depends(A["i"], K["v"], T[""]))
     model = made(g)
     K, T = torch.eye(3, dtype=torch.float64)[[1, 2]], torch.tensor([0.1, 0.7], dtype=torch.float64)
-    found = model.sample({"K": K, "T": T}, 2, steps=2)
-    assert torch.equal(found["K"], K) and torch.equal(found["T"], T)
-    found = model.sample({"K": unn.Partial(K, torch.tensor([True, False]))}, 2, steps=2)
-    assert torch.equal(found["K"][0], K[0])
+    samples = model.sample({"K": K, "T": T}, 2, steps=2)
+    assert torch.equal(samples["K"], K) and torch.equal(samples["T"], T)
+    samples = model.sample({"K": unn.Partial(K, torch.tensor([True, False]))}, 2, steps=2)
+    assert torch.equal(samples["K"][0], K[0])
     values = {"A": torch.zeros(2, 2), "K": K, "T": T}
     assert model.loss(values, {"K": torch.tensor([True, False])}).isfinite()
 
@@ -140,8 +142,8 @@ def test_a_variable_of_a_single_node_can_be_given():
 def test_all_that_is_given_comes_back_without_a_question():
     model = made()
     values = values_of(2)
-    found = model.sample(values, 2, steps=2)
-    assert same_tensors(found.values, values)
+    samples = model.sample(values, 2, steps=2)
+    assert same_tensors(samples.values, values)
 
 
 # -- seeds and batches ---------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ def test_every_step_is_shown_with_values_of_the_shapes_of_the_variables(sampler)
         },
         [],
     )
-    found = model.sample(
+    samples = model.sample(
         given, 3, steps=5, sampler=sampler, seed=0, trace=lambda k, values: seen.append((k, values))
     )
     assert [k for k, _ in seen] == list(range(5))
@@ -246,14 +248,14 @@ def test_every_step_is_shown_with_values_of_the_shapes_of_the_variables(sampler)
         torch.testing.assert_close(values["V"], given["V"])
         torch.testing.assert_close(values["B"][:, 0], given["B"].value[:, 0])
     last = seen[-1][1]
-    torch.testing.assert_close(last["A"], found["A"])
-    assert torch.equal(last["K"].argmax(2), found["K"].argmax(2)) and torch.equal(
-        (last["B"] > 0.5).double(), found["B"]
+    torch.testing.assert_close(last["A"], samples["A"])
+    assert torch.equal(last["K"].argmax(2), samples["K"].argmax(2)) and torch.equal(
+        (last["B"] > 0.5).double(), samples["B"]
     )
     # noise goes down
     spread = [float(values["A"].std()) for _, values in seen]
     assert spread[0] > spread[-1]
-    assert same_tensors(model.sample(given, 3, steps=5, sampler=sampler, seed=0).values, found.values)
+    assert same_tensors(model.sample(given, 3, steps=5, sampler=sampler, seed=0).values, samples.values)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------

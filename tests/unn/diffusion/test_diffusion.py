@@ -146,9 +146,9 @@ def test_the_loss_is_the_mean_square_of_the_error_of_the_estimates():
         condition.rows, torch.where(condition.numbers, clean, 0)
     )
     torch.manual_seed(3)
-    found = model.loss(values, observed)
+    loss = model.loss(values, observed)
     torch.manual_seed(3)
-    assert torch.equal(model.loss(values, nodes), found)
+    assert torch.equal(model.loss(values, nodes), loss)
     torch.manual_seed(3)
     sigma = model.schedule.draw(4).double()
     estimate = model.denoise(clean + sigma[:, None] * torch.randn_like(clean), sigma, condition)
@@ -157,11 +157,11 @@ def test_the_loss_is_the_mean_square_of_the_error_of_the_estimates():
         1, condition.frame.node_of_number, per_number
     )
     channels = torch.bincount(condition.frame.node_of_number)
-    torch.testing.assert_close(found.detach(), (per_node / channels)[~nodes].mean())
+    torch.testing.assert_close(loss.detach(), (per_node / channels)[~nodes].mean())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         scaled = made(schedule=LogUniform(0.5, 2), prediction="velocity")
-        assert scaled.loss(values, observed) != found
+        assert scaled.loss(values, observed) != loss
 
 
 def test_the_mixed_loss_is_that_of_the_velocity_for_real_numbers_and_the_cross_entropy_for_choices():
@@ -208,7 +208,7 @@ def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradi
 ):
     model = made(self_conditioning=self_conditioning, passes=passes)
     calls = []
-    watched(model, lambda *found: calls.append((*found, torch.is_grad_enabled())))
+    watched(model, lambda *call: calls.append((*call, torch.is_grad_enabled())))
     torch.manual_seed(0)
     count = 400 * passes
     model.loss(values_of(count), torch.zeros(count, 16, dtype=torch.bool))
@@ -243,10 +243,10 @@ def test_bad_numbers_of_passes_are_refused(passes):
 def test_the_selected_part_of_the_last_estimate_is_fed_back_also_between_restarts(sampler, self_conditioning):
     model = made(self_conditioning=self_conditioning)
     calls = []
-    watched(model, lambda rows, *found: calls.append(found))
+    watched(model, lambda rows, *call: calls.append(call))
     # a fall of eight steps and three rounds of four
-    found = model.sample(count=2, steps=20, sampler=sampler, spacing="restarts", seed=0)
-    assert all(x.isfinite().all() for x in found.values.values())
+    samples = model.sample(count=2, steps=20, sampler=sampler, spacing="restarts", seed=0)
+    assert all(x.isfinite().all() for x in samples.values.values())
     assert calls[0][0] is None and len(calls) == (36 if sampler == "heun" else 20)
     for (_, tokens, estimate), (memory, _, _) in itertools.pairwise(calls):
         assert (
@@ -279,8 +279,8 @@ def test_a_sampler_from_elsewhere_that_asks_the_estimator_draws_the_same_samples
 def test_a_schedule_of_one_step_can_be_sampled_in_any_number(sampler):
     model = made(schedule=LinearSteps(1, 0.5))
     for steps in (1, 3):
-        found = model.sample(count=2, steps=steps, sampler=sampler, seed=0)
-        assert all(x.isfinite().all() for x in found.values.values()), steps
+        samples = model.sample(count=2, steps=steps, sampler=sampler, seed=0)
+        assert all(x.isfinite().all() for x in samples.values.values()), steps
 
 
 # -- samplers of other libraries -----------------------------------------------------------------------------
@@ -326,8 +326,8 @@ def test_a_loop_of_euler_steps_as_in_k_diffusion_gives_the_samples_of_ddim(predi
         torch.where(condition.numbers, condition.rows, x),
         torch.where(condition.numbers, condition.rows, expected),
     )
-    found = model.sample(known, 3, steps=6, sampler="ddim", spacing="schedule", seed=seeds)
-    torch.testing.assert_close(natural(model, x), found["A"])
+    samples = model.sample(known, 3, steps=6, sampler="ddim", spacing="schedule", seed=seeds)
+    torch.testing.assert_close(natural(model, x), samples["A"])
 
 
 class Scheduler:
@@ -380,8 +380,8 @@ def test_a_scheduler_as_in_diffusers_gives_the_same_samples(sampler):
                 else None
             )
             z = scheduler.step(x0, place, z, fresh).prev_sample
-    found = model.sample(known, 3, steps=steps, sampler=sampler, spacing="schedule", seed=seeds)
-    torch.testing.assert_close(natural(model, z), found["A"], rtol=1e-4, atol=1e-4)
+    samples = model.sample(known, 3, steps=steps, sampler=sampler, spacing="schedule", seed=seeds)
+    torch.testing.assert_close(natural(model, z), samples["A"], rtol=1e-4, atol=1e-4)
 
 
 def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
@@ -418,8 +418,8 @@ def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
 def test_one_model_samples_at_all_sizes():
     model = made(factorisation("binary", True))
     for i, j, k in ((2, 3, 1), (4, 2, 3), (1, 1, 1)):
-        found = model.sample(count=2, steps=2, sizes={"i": i, "j": j, "k": k})
-        assert {name: tuple(x.shape[1:]) for name, x in found.values.items()} == {
+        samples = model.sample(count=2, steps=2, sizes={"i": i, "j": j, "k": k})
+        assert {name: tuple(x.shape[1:]) for name, x in samples.values.items()} == {
             "A": (i, k),
             "R": (k, j),
             "C": (i, j, k),
@@ -443,9 +443,9 @@ def test_spacing_changes_the_levels():
 
 def test_sampling_has_levels_even_in_the_log_snr_by_default_and_passes_each_step_to_the_trace():
     model, seen = made(), []
-    found = model.sample(count=2, steps=20, seed=0, trace=lambda k, values: seen.append(k))
+    samples = model.sample(count=2, steps=20, seed=0, trace=lambda k, values: seen.append(k))
     again = model.sample(count=2, steps=20, seed=0, sampler="dpm-solver", spacing="log-snr")
-    assert seen == list(range(20)) and all(torch.equal(found[name], again[name]) for name in found.values)
+    assert seen == list(range(20)) and all(torch.equal(samples[name], again[name]) for name in samples.values)
 
 
 def test_trained_a_little_it_knows_the_mean_of_what_it_saw():
@@ -469,9 +469,9 @@ def test_trained_a_little_it_knows_the_mean_of_what_it_saw():
         model.loss(batch(64), given).backward()
         optimizer.step()
     held = batch(200)
-    found = model.sample({"u": held["u"]}, 200, steps=10, seed=0)
-    assert torch.equal(found["u"], held["u"])
-    assert float((found["s"] - held["s"]).square().mean()) < 0.25 * float(held["s"].var())
+    samples = model.sample({"u": held["u"]}, 200, steps=10, seed=0)
+    assert torch.equal(samples["u"], held["u"])
+    assert float((samples["s"] - held["s"]).square().mean()) < 0.25 * float(held["s"].var())
 
 
 def test_unknown_predictions_are_refused():

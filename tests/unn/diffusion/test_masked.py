@@ -57,8 +57,8 @@ def knowing(model):
 
 def test_revealed_one_by_one_samples_have_the_distribution_that_the_network_knows():
     model = knowing(masked(twins(), m=2))
-    found = model.sample(count=4000, seed=0, sizes={"m": 2})
-    K, B = found["K"].argmax(2), found["B"]
+    samples = model.sample(count=4000, seed=0, sizes={"m": 2})
+    K, B = samples["K"].argmax(2), samples["B"]
     assert torch.equal(K[:, 0], K[:, 1]) and torch.equal(B, (K == 0).double())
     shares = K[:, 0].bincount(minlength=3) / 4000
     assert (shares - SHARES).abs().max() < 5 * 0.5 / 4000**0.5
@@ -69,8 +69,10 @@ def test_revealed_one_by_one_samples_have_the_distribution_that_the_network_know
     )
     # what is given is known from the start
     third = torch.tensor([[[0, 0, 1.0], [0, 0, 0]]])
-    found = model.sample({"K": unn.Partial(third, torch.tensor([[True, False]]))}, 20, seed=0, sizes={"m": 2})
-    assert (found["K"].argmax(2) == 2).all() and not found["B"].any()
+    samples = model.sample(
+        {"K": unn.Partial(third, torch.tensor([[True, False]]))}, 20, seed=0, sizes={"m": 2}
+    )
+    assert (samples["K"].argmax(2) == 2).all() and not samples["B"].any()
 
 
 def test_the_loss_of_masked_diffusion_is_the_cross_entropy_of_masked_nodes():
@@ -104,9 +106,9 @@ def test_revealing_evaluates_the_network_once_per_step_and_keeps_given_values(st
     X = one_hot_grids(all_grids(2, 2)[:3], 4)
     where = torch.zeros(3, 4, 4, dtype=torch.bool)
     where[:, :2] = True
-    found = model.sample({"X": unn.Partial(X, where)}, 3, steps=steps, seed=0)
-    assert len(calls) == min(steps or 8, 8) and torch.equal(found["X"][where], X[where].double())
-    assert ((found["X"] == 0) | (found["X"] == 1)).all() and (found["X"].sum(3) == 1).all()
+    samples = model.sample({"X": unn.Partial(X, where)}, 3, steps=steps, seed=0)
+    assert len(calls) == min(steps or 8, 8) and torch.equal(samples["X"][where], X[where].double())
+    assert ((samples["X"] == 0) | (samples["X"] == 1)).all() and (samples["X"].sum(3) == 1).all()
     calls.clear()
     assert torch.equal(model.sample({"X": X}, 3, steps=steps)["X"], X.double()) and not calls
 
@@ -132,8 +134,11 @@ def test_a_revealed_sample_depends_on_its_own_seed_alone(steps):
 
 def test_revealing_checks_tries_and_refuses_as_noise_does():
     model = masked(sudoku(2, 2))
-    found = model.sample(count=6, steps=2, verify=True, tries=3, seed=0)
-    assert torch.equal(found.valid, violations(found["X"]) == 0) and (found.tries[~found.valid] == 3).all()
+    samples = model.sample(count=6, steps=2, verify=True, tries=3, seed=0)
+    assert (
+        torch.equal(samples.valid, violations(samples["X"]) == 0)
+        and (samples.tries[~samples.valid] == 3).all()
+    )
     for options in (
         {"count": 0},
         {"tries": 0},

@@ -29,10 +29,10 @@ def test_a_regressor_learns_a_function(structure):
     model = Regressor(unn.Denoiser(circuit(1, True), width=16, depth=2, heads=2, structure=structure))
     seen = {"L0": torch.ones(4, 2, dtype=torch.bool)}
     assert train(model, lambda: (values, seen), 50) < 1e-2
-    found = model.sample({"L0": values["L0"]}, 4)
-    assert torch.equal(found["L1"], values["L1"])
-    assert torch.equal(found["L0"], values["L0"])
-    assert found.valid is None and found.tries.tolist() == [1, 1, 1, 1]
+    samples = model.sample({"L0": values["L0"]}, 4)
+    assert torch.equal(samples["L1"], values["L1"])
+    assert torch.equal(samples["L0"], values["L0"])
+    assert samples.valid is None and samples.tries.tolist() == [1, 1, 1, 1]
 
 
 def test_a_regressor_finds_the_smaller_and_the_larger():
@@ -47,9 +47,9 @@ def test_a_regressor_finds_the_smaller_and_the_larger():
 
     train(model, batch, 150)
     u = torch.randn(200, 2)
-    found = model.sample({"u": u}, 200)
-    assert (found["s"] - u.sort(1).values).abs().mean() < 0.12
-    assert torch.equal(found["u"], u)
+    samples = model.sample({"u": u}, 200)
+    assert (samples["s"] - u.sort(1).values).abs().mean() < 0.12
+    assert torch.equal(samples["u"], u)
 
 
 def test_a_regressor_estimates_the_posterior_mean():

@@ -85,9 +85,9 @@ ERROR = 4 * math.sqrt(0.5 / COUNT)
 @pytest.mark.parametrize("variance", [1.0, 0.1, 0.01, 0.001])
 def test_the_default_call_keeps_the_deviation_of_gaussians(variance, options, tolerance):
     diffusion = Exact(reals(1), gaussian(torch.tensor([0.5]), torch.tensor([[variance]])))
-    found = diffusion.sample({}, COUNT, seed=0, at_once=COUNT, **options)["X"]
-    assert float(found.std()) / variance**0.5 == pytest.approx(1, abs=tolerance + ERROR)
-    assert float(found.mean()) == pytest.approx(0.5, abs=(0.03 + 4 / math.sqrt(COUNT)) * variance**0.5)
+    samples = diffusion.sample({}, COUNT, seed=0, at_once=COUNT, **options)["X"]
+    assert float(samples.std()) / variance**0.5 == pytest.approx(1, abs=tolerance + ERROR)
+    assert float(samples.mean()) == pytest.approx(0.5, abs=(0.03 + 4 / math.sqrt(COUNT)) * variance**0.5)
 
 
 @TOLERANCES
@@ -116,11 +116,13 @@ def test_the_default_call_keeps_the_weights_of_mixtures(deviation, options, tole
         torch.full((2,), deviation),
         torch.tensor([0.9, 0.1]),
     )
-    found = Exact(reals(1), mixture(means, deviations, weights)).sample(
+    samples = Exact(reals(1), mixture(means, deviations, weights)).sample(
         {}, COUNT, seed=0, at_once=COUNT, **options
     )["X"]
-    assert float((found > 0.8).float().mean()) == pytest.approx(0.1, abs=0.02 if "steps" in options else 0.01)
-    assert float(found[found < 0.8].std()) / deviation == pytest.approx(1, abs=tolerance + ERROR)
+    assert float((samples > 0.8).float().mean()) == pytest.approx(
+        0.1, abs=0.02 if "steps" in options else 0.01
+    )
+    assert float(samples[samples < 0.8].std()) / deviation == pytest.approx(1, abs=tolerance + ERROR)
 
 
 @TOLERANCES
@@ -130,10 +132,10 @@ def test_the_default_call_keeps_the_probability_of_rare_binary_values(chance, op
     g.factor(Clique(g.variable("B", "node", unn.BinaryEntropy())["i"]))
     # the standardised options are -1 and 1
     atoms = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    found = Exact(g, points(atoms, torch.tensor([1 - chance, chance]))).sample(
+    samples = Exact(g, points(atoms, torch.tensor([1 - chance, chance]))).sample(
         {}, COUNT, seed=0, at_once=COUNT, **options
     )["B"]
-    assert float(found.mean()) == pytest.approx(
+    assert float(samples.mean()) == pytest.approx(
         chance, abs=0.1 * chance + 3 * math.sqrt(chance * (1 - chance) / COUNT)
     )
 
@@ -148,11 +150,11 @@ def test_the_default_call_keeps_the_probabilities_of_categories_and_of_sets_of_p
     share = 1 / options_count
     # two nodes that always agree
     atoms = ((torch.eye(options_count) - share) / (share * (1 - share)) ** 0.5).repeat(1, 2)
-    found = (
+    samples = (
         Exact(g, points(atoms, weights)).sample({}, COUNT, seed=0, at_once=COUNT, **options)["C"].argmax(2)
     )
-    assert (found[:, 0] == found[:, 1]).all()
-    counts = one_hot(found[:, 0], options_count).float().mean(0)
+    assert (samples[:, 0] == samples[:, 1]).all()
+    counts = one_hot(samples[:, 0], options_count).float().mean(0)
     assert ((counts - weights).abs() < 0.01).all()
 
 
@@ -203,10 +205,12 @@ def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacin
     diffusion = Exact(
         reals(1), points(torch.tensor([[1.0], [-1.0]]), torch.tensor([0.9, 0.1])), LogUniform(0.002, 80.0)
     )
-    found = diffusion.sample({}, 4000, steps=400, sampler=sampler, spacing=spacing, seed=0, at_once=4000)["X"]
+    samples = diffusion.sample({}, 4000, steps=400, sampler=sampler, spacing=spacing, seed=0, at_once=4000)[
+        "X"
+    ]
     # with both, what sharpens is still felt after 400 steps
     bias = 0.04 if (sampler, spacing) == ("churn", "restarts") else 0.01
-    assert float((found < 0).float().mean()) == pytest.approx(0.1, abs=bias + 3 * math.sqrt(0.09 / 4000))
+    assert float((samples < 0).float().mean()) == pytest.approx(0.1, abs=bias + 3 * math.sqrt(0.09 / 4000))
 
 
 @pytest.mark.parametrize(
@@ -215,8 +219,8 @@ def test_the_probability_of_a_rare_value_converges_with_every_sampler_and_spacin
 def test_the_default_sampler_is_right_with_every_schedule(schedule):
     for variance in (1.0, 0.01):
         diffusion = Exact(reals(1), gaussian(torch.zeros(1), torch.tensor([[variance]])), schedule)
-        found = diffusion.sample({}, COUNT, seed=0, at_once=COUNT)["X"]
-        assert float(found.std()) / variance**0.5 == pytest.approx(1, abs=0.05)
+        samples = diffusion.sample({}, COUNT, seed=0, at_once=COUNT)["X"]
+        assert float(samples.std()) / variance**0.5 == pytest.approx(1, abs=0.05)
 
 
 def test_the_first_batch_of_training_standardises_continuous_variables_unless_they_are_already():

@@ -73,14 +73,14 @@ def test_gaussian_data_are_sampled_with_their_mean_and_covariance(sampler, name)
     mean, covariance = (torch.tensor(x, dtype=torch.float64) for x in DATA[name])
     denoise, noisy = gaussian(mean, covariance)
     levels = LogUniform().levels(200 * LONGER.get(sampler, 1)).double()
-    found = draw(sampler, denoise, noisy(levels[0], 1), levels)
+    samples = draw(sampler, denoise, noisy(levels[0], 1), levels)
     deviations = covariance.diagonal().sqrt()
     # five standard errors
     error = 5 / SAMPLED**0.5
-    assert ((found.mean(0) - mean).abs() < (error + OFF.get(sampler, 0)) * deviations).all()
+    assert ((samples.mean(0) - mean).abs() < (error + OFF.get(sampler, 0)) * deviations).all()
     # Var of an entry of the covariance is (c_ii c_jj + c_ij^2) / samples
     scale = (torch.outer(deviations**2, deviations**2) + covariance**2).sqrt()
-    assert ((found.T.cov() - covariance).abs() < (error + OFF.get(sampler, 0.001)) * scale).all()
+    assert ((samples.T.cov() - covariance).abs() < (error + OFF.get(sampler, 0.001)) * scale).all()
 
 
 def variance_of(sampler, variance, levels):
@@ -123,8 +123,8 @@ def test_the_variance_of_samples_converges_at_the_order_of_the_sampler(sampler, 
 
 
 def test_twenty_steps_of_churn_keep_nine_tenths_of_the_deviation_of_gaussian_data():
-    found = variance_of("churn", 1.0, LinearSteps(last=0.01).levels(20).double()) ** 0.5
-    assert found == pytest.approx(0.911, abs=0.001)
+    deviation = variance_of("churn", 1.0, LinearSteps(last=0.01).levels(20).double()) ** 0.5
+    assert deviation == pytest.approx(0.911, abs=0.001)
 
 
 @EVERY_SAMPLER
@@ -152,7 +152,7 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
     ]
     generator = torch.Generator().manual_seed(0)
     start = noisy(schedules[0][0], 1)
-    found = restart_sampling(
+    samples = restart_sampling(
         SAMPLERS[sampler],
         denoise,
         start,
@@ -161,22 +161,22 @@ def test_restarts_keep_the_mean_and_the_covariance_of_gaussian_data(sampler, nam
         silent,
     )
     error = 5 / SAMPLED**0.5 + OFF.get(sampler, 0.002)
-    assert ((found.mean(0) - mean).abs() < error * covariance.diagonal().sqrt()).all()
+    assert ((samples.mean(0) - mean).abs() < error * covariance.diagonal().sqrt()).all()
     scale = (torch.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2).sqrt()
-    assert ((found.T.cov() - covariance).abs() < error * scale).all()
+    assert ((samples.T.cov() - covariance).abs() < error * scale).all()
 
 
 @EVERY_SAMPLER
 def test_a_known_sample_is_found_exactly_whatever_the_number_of_steps(sampler):
     x0 = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for steps in (1, 2, 3, 10):
-        found = draw(
+        samples = draw(
             sampler,
             lambda x, sigma: x0,
             80 * torch.ones(3, 4, dtype=torch.float64),
             LogUniform().levels(steps).double(),
         )
-        torch.testing.assert_close(found, x0)
+        torch.testing.assert_close(samples, x0)
 
 
 @EVERY_SAMPLER
@@ -249,14 +249,14 @@ def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many
 
 def sigmas_by_hand(schedule):
     """sigma_t^2 = 1 / prod (1 - beta_s) - 1."""
-    kept, found = 1.0, []
+    kept, sigmas = 1.0, []
     for t in range(schedule.steps):
         beta = schedule.first + (schedule.last - schedule.first) * (
             t / (schedule.steps - 1) if schedule.steps > 1 else 0
         )
         kept *= 1 - beta
-        found.append(math.sqrt(1 / kept - 1))
-    return torch.tensor(found)
+        sigmas.append(math.sqrt(1 / kept - 1))
+    return torch.tensor(sigmas)
 
 
 @pytest.mark.parametrize(
@@ -351,9 +351,9 @@ def test_training_draws_levels_from_its_distribution():
         return schedule.draw(20_000, torch.Generator().manual_seed(seed))
 
     linear = LinearSteps(50)
-    found = drawn(linear)
-    assert set(found.tolist()) == set(linear.sigmas.tolist())
-    counts = (found[:, None] == linear.sigmas).sum(0).double()
+    levels = drawn(linear)
+    assert set(levels.tolist()) == set(linear.sigmas.tolist())
+    counts = (levels[:, None] == linear.sigmas).sum(0).double()
     # chi-square with 49 degrees of freedom, its 99.99% quantile
     assert float(((counts - 400) ** 2 / 400).sum()) < 93
     logs = drawn(LogUniform(0.1, 10)).log()

@@ -34,23 +34,23 @@ def test_samples_that_break_a_constraint_are_drawn_again(sampler):
     assert plain.valid is None and plain.tries.tolist() == [1] * 24
     first = None
     for tries in (1, 2, 4):
-        found = model.sample(count=24, verify=True, tries=tries, **options)
-        assert torch.equal(found.valid, violations(found["X"]) == 0) and found.valid.dtype == torch.bool
+        samples = model.sample(count=24, verify=True, tries=tries, **options)
+        assert torch.equal(samples.valid, violations(samples["X"]) == 0) and samples.valid.dtype == torch.bool
         assert (
-            (found.tries[~found.valid] == tries).all()
-            and found.tries.min() >= 1
-            and found.tries.max() <= tries
+            (samples.tries[~samples.valid] == tries).all()
+            and samples.tries.min() >= 1
+            and samples.tries.max() <= tries
         )
         if first is None:
-            first = found
-            assert same_tensors(found.values, plain.values) and 0 < int(found.valid.sum()) < 24
+            first = samples
+            assert same_tensors(samples.values, plain.values) and 0 < int(samples.valid.sum()) < 24
         # what was valid at once is left alone
         assert (
-            torch.equal(found["X"][first.valid], first["X"][first.valid])
-            and (found.tries[first.valid] == 1).all()
+            torch.equal(samples["X"][first.valid], first["X"][first.valid])
+            and (samples.tries[first.valid] == 1).all()
         )
-        assert torch.equal(found.tries == 1, first.valid | torch.tensor(tries == 1))
-    assert found.valid.sum() > first.valid.sum()
+        assert torch.equal(samples.tries == 1, first.valid | torch.tensor(tries == 1))
+    assert samples.valid.sum() > first.valid.sum()
 
 
 def test_samples_are_drawn_again_from_their_own_seed():
@@ -85,8 +85,10 @@ def test_a_puzzle_without_a_solution_is_sampled_and_reported(sampler):
     X = one_hot_grids(torch.zeros(1, 4, 4, dtype=torch.int64), 4)
     where = torch.zeros(1, 4, 4, dtype=torch.bool)
     where[0, 0, :2] = True
-    found = model.sample({"X": unn.Partial(X, where)}, 3, steps=2, sampler=sampler, verify=True, tries=3)
-    assert found.valid.tolist() == [False] * 3 and found.tries.tolist() == [3] * 3
-    assert (found["X"][:, 0, :2].argmax(2) == 0).all()
-    found = model.sample({"X": X}, 2, steps=2, sampler=sampler, verify=True, tries=2)
-    assert found.valid.tolist() == [False] * 2 and torch.equal(found["X"], X.expand(2, -1, -1, -1).double())
+    samples = model.sample({"X": unn.Partial(X, where)}, 3, steps=2, sampler=sampler, verify=True, tries=3)
+    assert samples.valid.tolist() == [False] * 3 and samples.tries.tolist() == [3] * 3
+    assert (samples["X"][:, 0, :2].argmax(2) == 0).all()
+    samples = model.sample({"X": X}, 2, steps=2, sampler=sampler, verify=True, tries=2)
+    assert samples.valid.tolist() == [False] * 2 and torch.equal(
+        samples["X"], X.expand(2, -1, -1, -1).double()
+    )

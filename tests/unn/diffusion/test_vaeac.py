@@ -45,17 +45,17 @@ def trained():
 
 def test_the_auto_encoder_learns_a_conditional(trained):
     x = torch.tensor([[5.0, 0.0]])
-    found = trained.sample({"x": unn.Partial(x, torch.tensor([[True, False]]))}, 3000, seed=0)["x"]
-    assert (found[:, 0] == 5).all()
-    assert found[:, 1].mean().item() == pytest.approx(3 + 2 * CORRELATION, abs=0.25)
-    assert found[:, 1].std().item() == pytest.approx(2 * (1 - CORRELATION**2) ** 0.5, abs=0.2)
+    samples = trained.sample({"x": unn.Partial(x, torch.tensor([[True, False]]))}, 3000, seed=0)["x"]
+    assert (samples[:, 0] == 5).all()
+    assert samples[:, 1].mean().item() == pytest.approx(3 + 2 * CORRELATION, abs=0.25)
+    assert samples[:, 1].std().item() == pytest.approx(2 * (1 - CORRELATION**2) ** 0.5, abs=0.2)
 
 
 def test_the_auto_encoder_learns_the_joint(trained):
-    found = trained.sample({}, 3000, seed=0)["x"]
-    torch.testing.assert_close(found.mean(0), torch.full((2,), 3.0), atol=0.25, rtol=0)
-    torch.testing.assert_close(found.std(0), torch.full((2,), 2.0), atol=0.3, rtol=0)
-    assert torch.corrcoef(found.T)[0, 1] > 0.8
+    samples = trained.sample({}, 3000, seed=0)["x"]
+    torch.testing.assert_close(samples.mean(0), torch.full((2,), 3.0), atol=0.25, rtol=0)
+    torch.testing.assert_close(samples.std(0), torch.full((2,), 2.0), atol=0.3, rtol=0)
+    assert torch.corrcoef(samples.T)[0, 1] > 0.8
 
 
 def test_samples_of_the_auto_encoder_depend_on_their_seeds_alone(trained):
@@ -73,9 +73,9 @@ def test_the_auto_encoder_samples_categories():
     differ = (two[0] != two[1]).any(2)
     cell = torch.zeros(4, 4, dtype=torch.bool)
     cell.view(-1)[int(differ.flatten().nonzero()[0])] = True
-    found = model.sample({"X": unn.Partial(two[1:], cell[None])}, 20, seed=0, verify=True, tries=3)
-    assert (found["X"] == two[1]).all(3).float().mean() > 0.95
-    assert found.valid.float().mean() > 0.8
+    samples = model.sample({"X": unn.Partial(two[1:], cell[None])}, 20, seed=0, verify=True, tries=3)
+    assert (samples["X"] == two[1]).all(3).float().mean() > 0.95
+    assert samples.valid.float().mean() > 0.8
     either = model.sample({}, 60, seed=0)["X"]
     assert ((either == two[0]).all(3).float().mean((1, 2)) > 0.9).float().mean() > 0.2
     assert ((either == two[1]).all(3).float().mean((1, 2)) > 0.9).float().mean() > 0.2
@@ -100,9 +100,9 @@ def test_the_bound_of_the_auto_encoder_is_below_the_evidence(trained):
 def test_binary_values_and_a_unit_deviation_are_modelled():
     g = circuit(1, True)
     model = VAEAC(g, width=16, depth=1, latent=2)
-    found = model.sample({"L0": torch.tensor([[1.0, 0.0]])}, 6, seed=0)
-    assert torch.equal(found["L0"], torch.tensor([[1.0, 0.0]]).expand(6, 2))
-    assert set(found["L1"].flatten().tolist()) <= {0.0, 1.0}
+    samples = model.sample({"L0": torch.tensor([[1.0, 0.0]])}, 6, seed=0)
+    assert torch.equal(samples["L0"], torch.tensor([[1.0, 0.0]]).expand(6, 2))
+    assert set(samples["L1"].flatten().tolist()) <= {0.0, 1.0}
     spread = VAEAC(plane(), width=8, depth=1, latent=1, deviation="unit")
     for weight in spread.decoder.last.parameters():
         torch.nn.init.zeros_(weight)

@@ -494,13 +494,13 @@ def rendered(figure: Figure) -> None:
 
 
 def patches(figure: Figure, kind: str) -> dict[str, object]:
-    found = {
+    by_name = {
         patch.get_gid().removeprefix(kind): patch
         for patch in figure.axes[0].patches
         if (patch.get_gid() or "").startswith(kind)
     }
-    assert kind != "variable " or all(isinstance(patch, Circle) for patch in found.values())
-    return found
+    assert kind != "variable " or all(isinstance(patch, Circle) for patch in by_name.values())
+    return by_name
 
 
 def holds(outer, inner) -> bool:

@@ -21,16 +21,16 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 # -- the masks of the paper ----------------------------------------------------------------------------------
 
 
-def in_golden_order(found, golden):
+def in_golden_order(adjacency, golden):
     """The matrix with its nodes in the order of the reference, by their names."""
-    order = [found.names().index(name) for name in golden["names"]]
-    assert sorted(order) == list(range(found.count))
-    return found.dense().numpy()[np.ix_(order, order)]
+    order = [adjacency.names().index(name) for name in golden["names"]]
+    assert sorted(order) == list(range(adjacency.count))
+    return adjacency.dense().numpy()[np.ix_(order, order)]
 
 
-def check_golden(found, file):
+def check_golden(adjacency, file):
     golden = np.load(GOLDEN / file)
-    assert np.array_equal(in_golden_order(found, golden), golden["mask"].astype(bool))
+    assert np.array_equal(in_golden_order(adjacency, golden), golden["mask"].astype(bool))
 
 
 PRODUCTS = pytest.mark.parametrize("products", [True, False])
@@ -85,21 +85,21 @@ def test_a_boolean_circuit_has_the_mask_of_the_paper(gates):
 @given(g=declarations())
 @settings(max_examples=300, deadline=None)
 def test_nodes_interact_where_some_values_of_all_letters_bring_them_together(g):
-    found = g.adjacency()
-    assert torch.equal(found.dense(), enumerated(g))
-    if found.relations:
-        assert torch.equal(found.directed().dense(), enumerated(g, directed=True))
+    adjacency = g.adjacency()
+    assert torch.equal(adjacency.dense(), enumerated(g))
+    if adjacency.relations:
+        assert torch.equal(adjacency.directed().dense(), enumerated(g, directed=True))
 
 
 def test_a_condition_holds_also_where_a_third_array_has_its_letter():
     g = unn.FactorGraph("g", n=3)
     A, B, C = (g.variable(name, "n", unn.SquaredNorm()) for name in "ABC")
     g.factor(Multilinear(A["i"], B["j"], C["k"], where="i < j"))
-    found = g.adjacency()
-    assert torch.equal(found.dense(), enumerated(g))
+    adjacency = g.adjacency()
+    assert torch.equal(adjacency.dense(), enumerated(g))
     # no term has the last of A, nor the first of B
-    assert found.dense()[found.nodes("A")].sum(1).tolist() == [1 + 2 + 3, 1 + 1 + 3, 1]
-    assert found.dense()[found.nodes("B")].sum(1).tolist() == [1, 1 + 1 + 3, 1 + 2 + 3]
+    assert adjacency.dense()[adjacency.nodes("A")].sum(1).tolist() == [1 + 2 + 3, 1 + 1 + 3, 1]
+    assert adjacency.dense()[adjacency.nodes("B")].sum(1).tolist() == [1, 1 + 1 + 3, 1 + 2 + 3]
 
 
 def test_nobody_interacts_where_no_value_of_a_letter_is_inside_of_all_arrays():
@@ -132,15 +132,15 @@ def test_nodes_of_a_product_interact_where_one_of_its_terms_holds_both(sizes, wh
     g.factor(Multilinear(A["i x"], A["j x"], where=where or "i != j"))
     if where is None:
         g.factor(Multilinear(A["i x"], B["k"]))
-    found = g.adjacency()
+    adjacency = g.adjacency()
     expected = np.eye(n + m, dtype=bool)
     for i in range(n):
         for j in range(n):
             expected[i, j] |= i != j
     if where is None:
         expected[:n, n:] = expected[n:, :n] = True
-    assert np.array_equal(found.dense().numpy(), expected)
-    assert found.blocks == [("A", n), ("B", m)] and found.nodes("B").tolist() == list(range(n, n + m))
+    assert np.array_equal(adjacency.dense().numpy(), expected)
+    assert adjacency.blocks == [("A", n), ("B", m)] and adjacency.nodes("B").tolist() == list(range(n, n + m))
 
 
 OPTIONS = [
@@ -163,8 +163,8 @@ def test_nodes_of_a_convolution_interact_where_the_derivative_is_not_zero(option
     x = torch.ones(1, 2, 6, 5)
     jacobian = torch.autograd.functional.jacobian(lambda x: f.message("H", {"X": x, "W": g.W}, shape), x)
     expected = jacobian.reshape(int(np.prod(shape)), 60) != 0
-    found = g.adjacency()
-    dense = found.dense()[found.nodes("H").flatten()][:, found.nodes("X").flatten()]
+    adjacency = g.adjacency()
+    dense = adjacency.dense()[adjacency.nodes("H").flatten()][:, adjacency.nodes("X").flatten()]
     assert torch.equal(dense, expected)
 
 
@@ -180,13 +180,13 @@ def test_factors_that_know_no_better_let_all_of_their_nodes_interact():
 
 
 def test_the_matrix_is_symmetric_sorted_and_sees_itself():
-    found = convolutional(8, 8, 3).adjacency()
-    dense = found.dense()
+    adjacency = convolutional(8, 8, 3).adjacency()
+    dense = adjacency.dense()
     assert torch.equal(dense, dense.T) and dense.diagonal().all()
-    key = found.rows * found.count + found.columns
+    key = adjacency.rows * adjacency.count + adjacency.columns
     assert (np.diff(key) > 0).all()
-    assert torch.equal(found.index(), dense.nonzero().T)
-    assert found.shapes["label"] == () and found.nodes("label").ndim == 0
+    assert torch.equal(adjacency.index(), dense.nonzero().T)
+    assert adjacency.shapes["label"] == () and adjacency.nodes("label").ndim == 0
 
 
 def test_sizes_of_dynamic_axes_are_given_and_checked():
@@ -213,15 +213,15 @@ def test_sizes_of_dynamic_axes_are_given_and_checked():
 
 def test_more_than_a_million_entries_are_all_there():
     m, n, k = 70, 70, 32
-    found = factorisation(m, n, k).adjacency()
+    adjacency = factorisation(m, n, k).adjacency()
     nodes = k * m + k * n + m * n + k * m * n
-    assert found.count == nodes
+    assert adjacency.count == nodes
     # each product meets one entry of A, one of R and one of E
-    assert len(found.rows) == nodes + 6 * k * m * n > 1_000_000
-    counts = np.diff(found.matrix.indptr)
+    assert len(adjacency.rows) == nodes + 6 * k * m * n > 1_000_000
+    counts = np.diff(adjacency.matrix.indptr)
     expected = {"A": 1 + n, "R": 1 + m, "E": 1 + k, "C": 4}
     for name, count in expected.items():
-        assert (counts[found.nodes(name).flatten()] == count).all()
+        assert (counts[adjacency.nodes(name).flatten()] == count).all()
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -230,16 +230,21 @@ def test_graphs_of_no_node_and_of_one_have_no_neighbours(n):
     X = g.variable("X", "n", unn.SquaredNorm())
     g.factor(Clique(X["i"]))
     g.factor(Depends(X["i+1"], X["i"]))
-    found = g.adjacency()
-    assert (found.count, len(found.rows), found.index().shape, found.dense().shape) == (n, n, (2, n), (n, n))
-    for other in (found.directed(), found.random(torch.Generator()), found.permuted(range(n))):
-        assert other.same_entries(found)
-    assert found.names() == ["X[0]"][:n]
+    adjacency = g.adjacency()
+    assert (adjacency.count, len(adjacency.rows), adjacency.index().shape, adjacency.dense().shape) == (
+        n,
+        n,
+        (2, n),
+        (n, n),
+    )
+    for other in (adjacency.directed(), adjacency.random(torch.Generator()), adjacency.permuted(range(n))):
+        assert other.same_entries(adjacency)
+    assert adjacency.names() == ["X[0]"][:n]
 
 
 def test_a_graph_without_variables_has_no_nodes():
-    found = unn.FactorGraph("nothing").adjacency()
-    assert (found.count, found.names(), found.blocks) == (0, [], [])
+    adjacency = unn.FactorGraph("nothing").adjacency()
+    assert (adjacency.count, adjacency.names(), adjacency.blocks) == (0, [], [])
 
 
 # -- names, orders and ablations -----------------------------------------------------------------------------
@@ -250,22 +255,22 @@ def test_nodes_are_named_by_their_place_in_the_order_of_the_blocks():
     g.variable("C", "n m n", unn.SquaredNorm())
     g.variable("X", "n | d", unn.Entropy())
     g.variable("label", "d", unn.Entropy())
-    found = g.adjacency()
-    assert found.names() == ["C[0,0,0]", "C[0,0,1]", "C[1,0,0]", "C[1,0,1]", "X[0]", "X[1]", "label"]
-    assert found.names()[found.nodes("C")[1, 0, 0]] == "C[1,0,0]"
-    assert found.names()[found.nodes("label")] == "label"
+    adjacency = g.adjacency()
+    assert adjacency.names() == ["C[0,0,0]", "C[0,0,1]", "C[1,0,0]", "C[1,0,1]", "X[0]", "X[1]", "label"]
+    assert adjacency.names()[adjacency.nodes("C")[1, 0, 0]] == "C[1,0,0]"
+    assert adjacency.names()[adjacency.nodes("label")] == "label"
 
 
 @given(g=declarations(), seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_a_renamed_matrix_has_its_entries_at_the_new_numbers(g, seed):
-    found = g.adjacency()
-    order = torch.randperm(found.count, generator=torch.Generator().manual_seed(seed))
-    moved = found.permuted(order)
-    assert torch.equal(moved.dense()[order][:, order], found.dense())
-    assert moved.permuted(order.argsort()).same_entries(found)
-    assert moved.same_entries(found) == torch.equal(moved.dense(), found.dense())
-    assert moved.shapes == found.shapes and moved.names() == found.names()
+    adjacency = g.adjacency()
+    order = torch.randperm(adjacency.count, generator=torch.Generator().manual_seed(seed))
+    moved = adjacency.permuted(order)
+    assert torch.equal(moved.dense()[order][:, order], adjacency.dense())
+    assert moved.permuted(order.argsort()).same_entries(adjacency)
+    assert moved.same_entries(adjacency) == torch.equal(moved.dense(), adjacency.dense())
+    assert moved.shapes == adjacency.shapes and moved.names() == adjacency.names()
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [1, 2, 3], [[0, 1, 2]]], ids=str)
@@ -302,18 +307,18 @@ def test_without_relations_there_is_no_direction():
 @given(g=declarations(), seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_random_entries_are_as_many_symmetric_and_on_the_diagonal(g, seed):
-    found = g.adjacency()
-    drawn = found.random(torch.Generator().manual_seed(seed))
-    assert len(drawn.rows) == len(found.rows) and drawn.shapes == found.shapes
+    adjacency = g.adjacency()
+    drawn = adjacency.random(torch.Generator().manual_seed(seed))
+    assert len(drawn.rows) == len(adjacency.rows) and drawn.shapes == adjacency.shapes
     assert torch.equal(drawn.dense(), drawn.dense().T) and drawn.dense().diagonal().all()
-    assert drawn.same_entries(found.random(torch.Generator().manual_seed(seed)))
+    assert drawn.same_entries(adjacency.random(torch.Generator().manual_seed(seed)))
 
 
 def test_random_entries_are_drawn_from_all_pairs_alike():
-    found = sorting(3).adjacency(i=3)
+    adjacency = sorting(3).adjacency(i=3)
     generator = torch.Generator().manual_seed(0)
-    shares = sum(found.random(generator).dense().double() for _ in range(2000)) / 2000
-    n = found.count
-    density = (len(found.rows) - n) / (n * (n - 1))
+    shares = sum(adjacency.random(generator).dense().double() for _ in range(2000)) / 2000
+    n = adjacency.count
+    density = (len(adjacency.rows) - n) / (n * (n - 1))
     off = shares[~torch.eye(n, dtype=torch.bool)]
     assert (off - density).abs().max() < 6 * (density * (1 - density) / 2000) ** 0.5

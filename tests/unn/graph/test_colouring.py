@@ -71,9 +71,9 @@ def test_no_two_nodes_of_a_class_interact_and_none_means_that_a_node_meets_itsel
             flat = torch.from_numpy(nodes.flatten())
             assert not meet[flat][:, flat].any()
     pairs = node_pairs(factors[0], s, shapes)
-    found = {frozenset(pair) for pair in pairs.tolist()}
+    unordered_pairs = {frozenset(pair) for pair in pairs.tolist()}
     meet = interactions(g, factors[:1], sizes)
-    assert found == {frozenset(pair) for pair in meet.nonzero().tolist()}
+    assert unordered_pairs == {frozenset(pair) for pair in meet.nonzero().tolist()}
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 2), (3, 4), (6, 5)])

@@ -298,10 +298,10 @@ def test_shifted_letters_run_over_the_indices_at_which_every_reference_is_inside
         X = g.variable(f"x{k}", f"a{k}", unn.SquaredNorm())
         references.append(X[f"{letter}{shift:+d}"])
         shapes[f"x{k}"] = (n,)
-    found = letter_sizes(references, shapes)
+    extents = letter_sizes(references, shapes)
     for letter in {letter for letter, _, _ in axes}:
         mine = [(shift, n) for x, shift, n in axes if x == letter]
-        assert found[letter] == sum(all(0 <= index + shift < n for shift, n in mine) for index in range(10))
+        assert extents[letter] == sum(all(0 <= index + shift < n for shift, n in mine) for index in range(10))
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,8 +318,8 @@ def test_letters_of_splits_are_found_in_whatever_order_they_stand(a, b, c, order
     references = [X["(a b)"], Y["(b c)"], Z["(c a b)"]]
     shapes = {"X": (a * b,), "Y": (b * c,), "Z": (a * b * c,)}
     sizes = {"a": a, "b": b, "c": c}
-    found = letter_sizes([references[k] for k in order], shapes, {known: sizes[known]})
-    assert found == sizes
+    extents = letter_sizes([references[k] for k in order], shapes, {known: sizes[known]})
+    assert extents == sizes
 
 
 def test_absent_arrays_leave_their_own_letters_out():

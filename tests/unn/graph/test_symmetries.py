@@ -26,8 +26,8 @@ from unn.graph.symmetries import assumptions, embedding_indices
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def named(found):
-    return {symmetry.name: symmetry.size for symmetry in found}
+def named(symmetries):
+    return {symmetry.name: symmetry.size for symmetry in symmetries}
 
 
 def vectors(*axes, **sizes):
@@ -72,10 +72,10 @@ EXPECTED = {
 def test_the_exchangeable_indices_are_found(name):
     make, sizes, expected = EXPECTED[name]
     g = make()
-    found = g.symmetries(**sizes)
-    assert named(found) == expected
+    symmetries = g.symmetries(**sizes)
+    assert named(symmetries) == expected
     adjacency = g.adjacency(**sizes)
-    for symmetry in found:
+    for symmetry in symmetries:
         check_unchanged(symmetry, adjacency, seed=0)
 
 
@@ -418,8 +418,8 @@ def test_embeddings_of_sorting_are_never_shared_where_those_of_the_paper_are_not
     g = sorting(3, products=file.startswith("int"))
     adjacency = g.adjacency(i=3)
     expected = golden_numbers(adjacency, f"sorting_n3_{file}.npz")
-    found = embedding_indices(adjacency, g.symmetries(i=3))
-    assert not (share(found) & ~share(expected)).any()
+    indices = embedding_indices(adjacency, g.symmetries(i=3))
+    assert not (share(indices) & ~share(expected)).any()
     # the paper lets only s tell the ranks apart
     free = sorting(3, products=file.startswith("int"), outputs="nothing")
     shared = [without(symmetry, "s") for symmetry in free.symmetries(i=3)]

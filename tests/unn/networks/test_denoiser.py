@@ -163,8 +163,8 @@ def changed_nodes(net, frame, given, node, observed_too=False):
         seen[:, node] = ~seen[:, node]
     with torch.no_grad():
         change = (net(other, level, seen, frame) != net(rows, level, observed, frame)).any(0)
-    found = torch.zeros(frame.nodes, dtype=torch.bool)
-    return found.index_put((frame.node_of_number[change],), torch.tensor(True))
+    changed = torch.zeros(frame.nodes, dtype=torch.bool)
+    return changed.index_put((frame.node_of_number[change],), torch.tensor(True))
 
 
 @EVERY_GRAPH
@@ -296,18 +296,18 @@ def test_one_network_runs_at_several_sizes_and_keeps_no_state_of_them(embedding)
 
 @pytest.mark.parametrize("name", ["factorisation", "sorting", "sudoku", "circuit"])
 def test_all_kernels_give_the_same_numbers_through_the_whole_network(name):
-    found = {}
+    by_kernel = {}
     for kernel in ("dense", "packed", "relational", "sparse", "auto"):
         with patch.object(terms_module, "_FEW", 1 if kernel == "relational" else terms_module._FEW):
             net, frame, (rows, level, observed) = named(name, kernel=kernel, depth=3)
             rows.requires_grad_()
             out = net(rows, level, observed, frame)
-            found[kernel] = (
+            by_kernel[kernel] = (
                 out.detach(),
                 *torch.autograd.grad(out.square().sum(), [rows, net.blocks[0].query_key.weight]),
             )
-    for kernel, numbers in found.items():
-        for a, b in zip(numbers, found["dense"], strict=True):
+    for kernel, numbers in by_kernel.items():
+        for a, b in zip(numbers, by_kernel["dense"], strict=True):
             torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=kernel)
 
 

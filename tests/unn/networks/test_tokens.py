@@ -45,10 +45,10 @@ def test_values_come_back_from_rows_unchanged(batch, n, m, seed, double):
     values = values_of_mixed(batch, n, m, seed, torch.float64 if double else torch.float32)
     rows = frame.flatten(values)
     assert rows.shape == (batch, frame.numbers)
-    found = frame.unflatten(rows)
-    assert list(found) == list(values)
+    restored = frame.unflatten(rows)
+    assert list(restored) == list(values)
     for name, value in values.items():
-        assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
+        assert restored[name].dtype == value.dtype and torch.equal(restored[name], value), name
 
 
 def test_whole_numbers_and_truth_values_are_values_too():
@@ -61,11 +61,13 @@ def test_whole_numbers_and_truth_values_are_values_too():
 def test_the_largest_of_the_numbers_of_a_choice_is_taken_for_it():
     frame = Frame(mixed(), SIZES)
     rows = torch.randn(5, frame.numbers, generator=torch.Generator().manual_seed(0))
-    found = frame.unflatten(rows)
+    values = frame.unflatten(rows)
     K = rows[:, frame.slots["K"].numbers].view(5, 3, 4)
     B = rows[:, frame.slots["B"].numbers].view(5, 3, 2, 2)
-    assert torch.equal(found["K"].argmax(2), K.argmax(2)) and torch.equal(found["K"].sum(2), torch.ones(5, 3))
-    assert torch.equal(found["B"], (B[..., 1] > B[..., 0]).float())
+    assert torch.equal(values["K"].argmax(2), K.argmax(2)) and torch.equal(
+        values["K"].sum(2), torch.ones(5, 3)
+    )
+    assert torch.equal(values["B"], (B[..., 1] > B[..., 0]).float())
 
 
 @EVERY_GRAPH

@@ -46,8 +46,8 @@ def problems(draw, most=5):
 def test_any_letters_give_what_einsum_gives(problem):
     operands, result, seed = problem
     tensors = tensors_for(operands, seed)
-    found = contraction(operands, result)(tensors)
-    torch.testing.assert_close(found, einsum(operands, result, tensors), rtol=1e-11, atol=1e-11)
+    contracted = contraction(operands, result)(tensors)
+    torch.testing.assert_close(contracted, einsum(operands, result, tensors), rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,9 +73,9 @@ def test_every_order_of_letters_and_operands_of_a_pair_is_right(order):
                 for result in itertools.permutations(dict.fromkeys((*a, *b)), count):
                     for pair in ((a, b), (b, a)):
                         tensors = tensors_for(pair)
-                        found = contraction(pair, result)(tensors)
+                        contracted = contraction(pair, result)(tensors)
                         torch.testing.assert_close(
-                            found, einsum(pair, result, tensors), rtol=1e-12, atol=1e-12
+                            contracted, einsum(pair, result, tensors), rtol=1e-12, atol=1e-12
                         )
 
 
@@ -91,8 +91,8 @@ def test_every_layout_of_a_first_step_is_right_whether_its_operands_share_their_
     ):
         operands = (a, b, third)
         tensors = tensors_for(operands)
-        found = contraction(operands, (BATCH,), typical)(tensors)
-        torch.testing.assert_close(found, einsum(operands, (BATCH,), tensors), rtol=1e-12, atol=1e-12)
+        contracted = contraction(operands, (BATCH,), typical)(tensors)
+        torch.testing.assert_close(contracted, einsum(operands, (BATCH,), tensors), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

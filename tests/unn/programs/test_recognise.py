@@ -299,12 +299,12 @@ def test_templates_and_what_they_leave_are_the_pairs_given(child, parent, data):
     pairs = sorted(pairs)
     columns = tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
     templates, rest = recognise(child, parent, columns)
-    found = {pairs[k] for k in rest.tolist()}
-    assert len(found) == len(rest)
+    taken = {pairs[k] for k in rest.tolist()}
+    assert len(taken) == len(rest)
     for template in templates:
         covered = spelled_out(template, child, parent)
-        assert covered <= set(pairs) and not covered & found
-        found |= covered if template is templates[-1] else set()
+        assert covered <= set(pairs) and not covered & taken
+        taken |= covered if template is templates[-1] else set()
     assert set(pairs) == set().union(
         {pairs[k] for k in rest.tolist()}, *(spelled_out(template, child, parent) for template in templates)
     )
@@ -399,10 +399,12 @@ def test_the_adjacency_of_random_programs_is_that_of_their_dependences(arrays, s
     traced = unn.trace(program)
     assert set(traced.edges) == expected and len(traced.edges) == len(expected)
     assert interacting(traced.graph) == {frozenset(edge) for edge in expected}
-    found = traced.graph.adjacency()
-    assert found.names() == [called(k, i) for k, array in enumerate(arrays) for i in np.ndindex(*array[1])]
+    adjacency = traced.graph.adjacency()
+    assert adjacency.names() == [
+        called(k, i) for k, array in enumerate(arrays) for i in np.ndindex(*array[1])
+    ]
     # arrows are kept: a child sees its parents
-    names, one_way = found.names(), found.directed().dense() if expected else found.dense()
+    names, one_way = adjacency.names(), adjacency.directed().dense() if expected else adjacency.dense()
     assert {(names[j], names[i]) for i, j in one_way.nonzero().tolist() if i != j} == expected
     drawn = traced.draw(3, seeded(seed), torch.float64)
     for k, (name, shape, what, _, inner) in enumerate(arrays):

@@ -154,10 +154,10 @@ PROGRAMS = {
 def test_indices_are_shared_exactly_where_the_program_treats_them_alike(name):
     program, expected = PROGRAMS[name]
     traced = unn.trace(program)
-    found = traced.graph.symmetries()
-    places = {frozenset(f"{part.variable}.{part.axis}" for part in symmetry.parts) for symmetry in found}
+    symmetries = traced.graph.symmetries()
+    places = {frozenset(f"{part.variable}.{part.axis}" for part in symmetry.parts) for symmetry in symmetries}
     assert places == {frozenset(text.split()) for text in expected}
-    assert all(is_invariant(traced.tape, symmetry) for symmetry in found)
+    assert all(is_invariant(traced.tape, symmetry) for symmetry in symmetries)
 
 
 # -- laws by brute force -------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ def test_moments_of_draws_are_those_of_the_distributions():
         "x": (), "y": (2,), "u": (2,), "b": (2, 2), "c": (3,), "d": (3,), "e": (3,), "p": (2, 3, 3),
     }  # fmt: skip
 
-    def near(found, expected, scale):
+    def near(moment, expected, scale):
         torch.testing.assert_close(
-            found, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=5 * scale / n**0.5
+            moment, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=5 * scale / n**0.5
         )
 
     near(drawn["x"].mean(), 2.0, 3)

@@ -18,11 +18,11 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 def check_golden(graph, file):
     golden = np.load(GOLDEN / file)
-    found = graph.adjacency()
+    adjacency = graph.adjacency()
     names = [name.removesuffix("[0]") if name == "K[0]" else str(name) for name in golden["names"]]
-    order = [found.names().index(name) for name in names]
-    assert len(order) == found.count
-    assert np.array_equal(found.dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
+    order = [adjacency.names().index(name) for name in names]
+    assert len(order) == adjacency.count
+    assert np.array_equal(adjacency.dense().numpy()[np.ix_(order, order)], golden["mask"].astype(bool))
 
 
 # -- programs of the paper -----------------------------------------------------------------------------------

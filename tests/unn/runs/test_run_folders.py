@@ -36,8 +36,8 @@ def run(tmp_path):
 
 
 def test_a_run_folder_is_read_as_it_was_written(run):
-    found = runs.open_run(run)
-    assert (found.problem, found.config, found.facts) == ("toy", {"epochs": 5, "rate": 0.1}, {"size": 4})
+    opened = runs.open_run(run)
+    assert (opened.problem, opened.config, opened.facts) == ("toy", {"epochs": 5, "rate": 0.1}, {"size": 4})
     assert read_options(run) == Options(epochs=5)
     g = mlp()
     g.W.data.zero_()

@@ -171,13 +171,13 @@ WRONG_REGULARIZERS = {
 @pytest.mark.parametrize("what", WRONG_REGULARIZERS)
 def test_a_regularizer_is_caught_that_has(what):
     make, test = WRONG_REGULARIZERS[what]
-    found = failures(
+    messages = failures(
         regularizer_contract(
             make, has_sample=make().__class__.__mro__[1] in (unn.Entropy, unn.SignedEntropy, unn.SquaredNorm)
         )
     )
-    assert test in found, found
-    assert repr(make()) in found[test]
+    assert test in messages, messages
+    assert repr(make()) in messages[test]
 
 
 # -- right regularizers --------------------------------------------------------------------------------------
@@ -231,12 +231,12 @@ class TestWideBox(RegularizerContract):
 
 
 def test_a_failure_says_which_attribute_is_to_be_set():
-    found = failures(regularizer_contract(Exponential))
-    assert set(found) >= {"test_large_scores_stay_finite"}
-    assert "largest_score" in found["test_large_scores_stay_finite"]
-    found = failures(regularizer_contract(unn.NonNegative))
-    assert set(found) == {"test_samples_lie_in_the_domain_and_average_to_the_mirror"}
-    assert "has_sample = False" in found["test_samples_lie_in_the_domain_and_average_to_the_mirror"]
+    messages = failures(regularizer_contract(Exponential))
+    assert set(messages) >= {"test_large_scores_stay_finite"}
+    assert "largest_score" in messages["test_large_scores_stay_finite"]
+    messages = failures(regularizer_contract(unn.NonNegative))
+    assert set(messages) == {"test_samples_lie_in_the_domain_and_average_to_the_mirror"}
+    assert "has_sample = False" in messages["test_samples_lie_in_the_domain_and_average_to_the_mirror"]
 
 
 def test_a_failure_says_at_which_entry():
@@ -244,8 +244,8 @@ def test_a_failure_says_at_which_entry():
         def entry_mirror(self, t):
             return t + 0.01
 
-    found = failures(regularizer_contract(Shifted))
-    message = found["test_fenchel_young_inequality_holds_and_is_tight_at_the_mirror"]
+    messages = failures(regularizer_contract(Shifted))
+    message = messages["test_fenchel_young_inequality_holds_and_is_tight_at_the_mirror"]
     assert ("mirror(t)" in message and "index (0,)" in message and "5e-05" in message) or "0.0005" in message
 
 
@@ -459,9 +459,9 @@ WRONG_FACTORS = {
 @pytest.mark.parametrize("what", WRONG_FACTORS)
 def test_a_factor_is_caught_that_has(what):
     make, test = WRONG_FACTORS[what]
-    found = failures(factor_contract(make))
-    assert test in found, found
-    assert any(name in found[test] for name in make().factors) or "graph.energy" in found[test]
+    messages = failures(factor_contract(make))
+    assert test in messages, messages
+    assert any(name in messages[test] for name in make().factors) or "graph.energy" in messages[test]
 
 
 @pytest.mark.parametrize("make", [pair(Multilinear), three(Multilinear), directed(Directed)])

@@ -223,11 +223,11 @@ def test_the_average_is_the_exponential_moving_average_of_the_weights():
     network = toy_network()
     result = fit(network, Watched(), replace(SHORT, ema=0.9))
     weights = [*seen[1:], tensors_of(network)]
-    for name, found in tensors_of(result.network).items():
+    for name, average in tensors_of(result.network).items():
         expected = weights[0][name]
         for x in weights[1:]:
             expected = 0.9 * expected + 0.1 * x[name]
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(average, expected)
     assert not same_tensors(tensors_of(result.network), tensors_of(network))
 
 

@@ -147,12 +147,12 @@ def test_nodes_without_neighbours_get_zero_and_give_no_gradient(kernel):
 @EVERY
 def test_the_output_is_zero_if_no_node_has_neighbours(kernel):
     given = inputs(5)
-    for found in with_gradients(
+    for tensor in with_gradients(
         lambda q, k, v: attention(q, k, v, AttentionMask.of(torch.zeros(5, 5, dtype=torch.bool)), kernel),
         given,
         slope_of(given),
     ):
-        assert (found == 0).all()
+        assert (tensor == 0).all()
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ def test_inputs_that_are_one_tensor_get_the_sum_of_their_gradients(kernel):
     x = inputs(mask.count)[0]
     allowed = mask.adjacency.dense()
     (expected,) = torch.autograd.grad(by_definition(x, x, x, allowed).square().sum(), x)
-    (found,) = torch.autograd.grad(attention(x, x, x, mask, kernel).square().sum(), x)
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    (gradient,) = torch.autograd.grad(attention(x, x, x, mask, kernel).square().sum(), x)
+    torch.testing.assert_close(gradient, expected, atol=1e-11, rtol=0)
 
 
 @EVERY
@@ -253,8 +253,8 @@ def test_gradients_of_some_inputs_alone_can_be_taken(kernel):
     _, *expected = expected_of(given, mask.adjacency.dense(), slope)
     for k in range(3):
         some = [x if i == k else x.detach() for i, x in enumerate(given)]
-        (found,) = torch.autograd.grad(attention(*some, mask, kernel), some[k], slope)
-        torch.testing.assert_close(found, expected[k], atol=1e-12, rtol=0)
+        (gradient,) = torch.autograd.grad(attention(*some, mask, kernel), some[k], slope)
+        torch.testing.assert_close(gradient, expected[k], atol=1e-12, rtol=0)
 
 
 @EVERY
@@ -280,9 +280,9 @@ def test_half_precision_rounds_and_no_more(kernel, dtype, tolerance):
     for mask in all_kinds():
         given = inputs(mask.count, dtype=dtype, width=4)
         slope = slope_of(given).to(dtype)
-        found = with_gradients(lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, slope)
-        assert all(x.dtype == dtype for x in found)
-        check(found, expected_of(given, mask.adjacency.dense(), slope), tolerance)
+        results = with_gradients(lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, slope)
+        assert all(x.dtype == dtype for x in results)
+        check(results, expected_of(given, mask.adjacency.dense(), slope), tolerance)
 
 
 @EVERY
@@ -332,12 +332,12 @@ def test_extreme_scores_stay_finite_and_choose_the_largest(kernel, dtype):
         with torch.no_grad():
             given[0].mul_(1e4)
         slope = slope_of(given)
-        found = with_gradients(lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, slope)
-        assert all(x.isfinite().all() for x in found)
+        results = with_gradients(lambda q, k, v, mask=mask: attention(q, k, v, mask, kernel), given, slope)
+        assert all(x.isfinite().all() for x in results)
         expected = expected_of(given, mask.adjacency.dense(), slope)
         # float32 knows scores of 1e4 to about 1e-3
         torch.testing.assert_close(
-            found[0].double(), expected[0], atol=1e-9 if dtype == torch.float64 else 2e-2, rtol=0
+            results[0].double(), expected[0], atol=1e-9 if dtype == torch.float64 else 2e-2, rtol=0
         )
 
 

@@ -270,8 +270,8 @@ def test_a_run_that_stops_ends_with_the_bits_of_one_that_does_not_whatever_a_clo
 @pytest.mark.parametrize("seed", [0, [5, 3, 2, 1]])
 def test_samples_of_a_seed_are_the_same_whatever_a_clock_says(trials, seed):
     with torch.no_grad():
-        found = [grid_network(0).sample(count=4, steps=2, seed=seed)["X"] for _ in range(2)]
-    assert torch.equal(*found) and not trials
+        samples = [grid_network(0).sample(count=4, steps=2, seed=seed)["X"] for _ in range(2)]
+    assert torch.equal(*samples) and not trials
 
 
 def test_a_block_that_requires_nothing_changes_nothing_inside_of_one_that_does(trials):

@@ -29,10 +29,10 @@ def pairs_of(term, count):
 
 def check_cover(adjacency):
     """Every pair is in one term, once."""
-    found = [pairs_of(term, adjacency.count) for term in terms_of(adjacency)]
+    pairs = [pairs_of(term, adjacency.count) for term in terms_of(adjacency)]
     flat = (
-        torch.cat([queries * adjacency.count + keys for queries, keys in found])
-        if found
+        torch.cat([queries * adjacency.count + keys for queries, keys in pairs])
+        if pairs
         else torch.zeros(0, dtype=torch.int64)
     )
     expected = torch.from_numpy(adjacency.rows * adjacency.count + adjacency.columns)
@@ -58,11 +58,11 @@ def test_regular_graphs_have_few_regular_terms():
         (sudoku(5, 5).adjacency(), Grouped),
         (factorisation(16, 10, 8).adjacency(), Term),
     ):
-        found = AttentionMask(adjacency).terms(CPU)
-        assert all(type(term) is kind and isinstance(term.queries, Window) for term in found)
-        assert len(found) <= 8
+        terms = AttentionMask(adjacency).terms(CPU)
+        assert all(type(term) is kind and isinstance(term.queries, Window) for term in terms)
+        assert len(terms) <= 8
         # little is hidden
-        assert sum(term.pairs for term in found) < 1.2 * len(adjacency.rows)
+        assert sum(term.pairs for term in terms) < 1.2 * len(adjacency.rows)
 
 
 def test_a_relation_with_a_pair_twice_counts_it_once():
