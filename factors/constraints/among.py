@@ -158,13 +158,14 @@ class Among(Constraint):
         """The letter of a reference along which an index lies."""
         (axis,) = index.axes
         dims = zip(reference.array.axes, reference.pattern.dimensions, strict=True)
-        letters = {
+        direct = {
             dim.letters[0]
             for own, dim in dims
-            if len(dim.letters) == 1 and not dim.shift and (own == axis if dim.index is None else True)
+            if own == axis and len(dim.letters) == 1 and not dim.shift and dim.index is None
         }
-        looked_up = {d.letters[0] for d in reference.pattern.dimensions if d.index is not None}
-        chosen = sorted((letters & looked_up if looked_up else letters) - set(self.each))
+        looked_up = {dim.letters[0] for dim in reference.pattern.dimensions if dim.index is not None}
+        # a letter may be both, and then lies along the axis itself
+        chosen = sorted((direct or looked_up) - set(self.each))
         if len(chosen) != 1:
             raise DeclarationError(
                 f"factor {self.name!r}: index {index.name!r} lies along axis {axis!r}, but {reference} has "

@@ -43,6 +43,7 @@ OPTIONS = {
     "futoshiki": ["--size", "3", "--examples", "8"],
     "kenken": ["--size", "3", "--examples", "8"],
     "visual": ["--given-share", "0.7"],
+    "paths": ["--rows", "2", "--columns", "2", "--levels", "4", "--examples", "8"],
     "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],
 }
 

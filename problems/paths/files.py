@@ -1,0 +1,110 @@
+"""Files of grids with removed edges, split into training and test grids."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unn.errors import DataError
+
+from .grid import Grid, Instance
+
+_HELD_OUT = 1000
+"""Grids at the end of a file that are the test grids, if it names none; at most a fifth."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Grids of one file.
+
+    Attributes:
+        training: training grids.
+        test: test grids.
+    """
+
+    training: list[Instance]
+    test: list[Instance]
+
+
+@lru_cache(maxsize=4)
+def load_grids(path: str, grid: Grid) -> Parts:
+    """Grids of a file.
+
+    The file (.npz) holds ``edges``, the two nodes of each edge, shape ``(edges, 2)``; ``endpoints``, the two
+    nodes of each grid, shape ``(grids, 2)``; and ``edge_kept``, shape ``(grids, edges)``, or
+    ``edge_kept_packed`` with eight of them in a byte. ``train_idx`` and ``test_idx`` are the numbers of the
+    training and the test grids; without them the last 1,000 are test grids, at most a fifth.
+
+    Args:
+        path: the file, looked up in ``$UNN_DATA`` if missing.
+        grid: size of the grids.
+
+    Raises:
+        DataError: for a file that is missing or malformed, edges of another grid, and nodes that no path
+            joins.
+    """
+    arrays = _arrays(path)
+    edges = [(min(e), max(e)) for e in arrays["edges"].tolist()]
+    if sorted(edges) != sorted(grid.edges):
+        raise DataError(
+            f"{path}: its edges are not those of a grid of {grid.rows} x {grid.columns} nodes; give --rows "
+            "and --columns."
+        )
+    if "edge_kept" in arrays:
+        kept = arrays["edge_kept"]
+    else:
+        kept = np.unpackbits(arrays["edge_kept_packed"], axis=1)[:, : len(edges)]
+    ends = arrays["endpoints"]
+    if kept.shape != (len(ends), len(edges)) or ends.shape != (len(ends), 2) or not len(ends):
+        raise DataError(
+            f"{path}: kept edges of shape {kept.shape} and nodes of shape {ends.shape}, expected (grids, "
+            f"{len(edges)}) and (grids, 2)."
+        )
+    order = [edges.index(edge) for edge in grid.edges]
+    instances = [
+        Instance(tuple(row), start, end)
+        for row, (start, end) in zip((kept[:, order] > 0).tolist(), ends.tolist(), strict=True)
+    ]
+    for number, instance in enumerate(instances):
+        nodes = grid.rows * grid.columns
+        if not (0 <= instance.start < nodes and 0 <= instance.end < nodes):
+            raise DataError(f"{path}: grid {number} joins nodes that the grid does not have.")
+        if (
+            grid.distances(instance.kept, instance.end)[instance.start] is None
+            or instance.start == instance.end
+        ):
+            raise DataError(f"{path}: no path joins the two nodes of grid {number}.")
+    held_out = min(_HELD_OUT, len(instances) // 5)
+    every = np.arange(len(instances))
+    training = arrays.get("train_idx", every[: len(every) - held_out])
+    test = arrays.get("test_idx", every[len(every) - held_out :])
+    if not len(training) or not len(test):
+        raise DataError(f"{path}: {len(instances)} grids; at least five are needed to hold some out.")
+    if max(training.max(), test.max()) >= len(instances):
+        raise DataError(f"{path}: train_idx or test_idx has a number beyond its {len(instances)} grids.")
+    return Parts([instances[k] for k in training], [instances[k] for k in test])
+
+
+def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
+    data = os.environ.get("UNN_DATA")
+    file = Path(path) if Path(path).exists() or not data else Path(data) / path
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path}: no grids can be read: {getattr(error, 'strerror', None) or error}."
+        ) from None
+    lacking = [name for name in ("edges", "endpoints") if name not in arrays]
+    if "edge_kept" not in arrays and "edge_kept_packed" not in arrays:
+        lacking.append("edge_kept")
+    if lacking:
+        raise DataError(f"{path}: the file lacks {', '.join(lacking)}.")
+    return arrays

@@ -1,0 +1,79 @@
+"""unn solve paths: verified shortest paths, grids without one, and bad input."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.commands import answered, printed, refused
+
+from problems.paths.grid import Grid, read_grids
+
+GRID = "S-o o-o\n|   |\no-o-o-o\n  | |\no o-o-o\n|     |\no-o-o-E\n"
+
+
+def test_a_grid_is_solved_and_drawn(tmp_path, capsys):
+    path = tmp_path / "grid.txt"
+    path.write_text(GRID)
+    data = answered(capsys, "solve", "paths", path)
+    (edges,) = data["instances"][0]["answers"]
+    grid, (instance,) = read_grids(GRID, "grid")
+    assert grid.is_shortest(instance, [list(edge) in edges for edge in grid.edges])
+    text = printed(capsys, "solve", "paths", path)
+    assert text.splitlines()[0] == "S-o o-o" and text.count("=") + text.count('"') == 6
+
+
+def test_a_grid_of_another_size_without_a_path_is_impossible(tmp_path, capsys):
+    path = tmp_path / "grid.txt"
+    path.write_text("S o-o\n    |\no-o-E\n")
+    assert answered(capsys, "solve", "paths", path)["impossible"] == 1
+    assert "no path of kept edges joins the start and the end" in printed(capsys, "solve", "paths", path)
+
+
+def test_a_random_grid_is_solved_without_a_file(capsys):
+    assert answered(capsys, "solve", "paths", "--options", "rows=3", "columns=5")["solved"] == 1
+
+
+def test_a_path_longer_than_the_declared_distances_is_refused_with_the_option(tmp_path, capsys):
+    path = tmp_path / "grid.txt"
+    path.write_text(GRID)
+    message = refused(capsys, "solve", "paths", path, "--options", "levels=4")
+    assert "more than 3 edges" in message and "--options levels=16" in message
+    assert answered(capsys, "solve", "paths", path, "--options", "levels=16")["solved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["rows=1", "columns=1"], "at least two nodes"),
+        (["levels=1"], "at least 2"),
+        (["removed=1.5"], "removed"),
+        (["grids=missing.npz"], "no grids can be read"),
+    ],
+)
+def test_bad_options_are_refused(options, message, capsys):
+    assert message in refused(capsys, "solve", "paths", "--options", *options)
+
+
+def test_missing_and_mixed_files_are_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("S-E\n")
+    (tmp_path / "b.txt").write_text(GRID)
+    assert "no grid can be read" in refused(capsys, "solve", "paths", tmp_path / "c.txt")
+    assert "one size at a time" in refused(capsys, "solve", "paths", tmp_path / "a.txt", tmp_path / "b.txt")
+
+
+@pytest.mark.skipif("UNN_DATA" not in os.environ, reason="needs the data")
+@pytest.mark.parametrize("size", [4])
+def test_all_test_grids_of_the_data_are_solved_by_shortest_paths(size):
+    import unn
+    from problems.paths.files import load_grids
+    from problems.paths.graph import declare_distances, given_of, used_edges
+
+    path = f"csp/shortest_path_{size}x{size}.npz"
+    if not (Path(os.environ["UNN_DATA"]) / path).exists():
+        pytest.skip("needs the data")
+    grid = Grid(size, size)
+    instances = load_grids(path, grid).test
+    search = unn.Search(declare_distances(grid, 4 * size), unn.SearchOptions(mode="depth-first"))
+    solutions = unn.solve(search, given_of(grid, instances, "distances"))
+    used = used_edges(grid, solutions.values).tolist()
+    assert all(grid.is_shortest(i, row) for i, row in zip(instances, used, strict=True))
