@@ -97,13 +97,13 @@ def test_every_page_is_reached_from_the_first():
             if kind == "{toctree}":
                 for entry in body.splitlines():
                     if entry and not entry.startswith(":"):
-                        found = [
+                        files = [
                             path
                             for path in (page.parent / f"{entry}.md", page.parent / f"{entry}.ipynb")
                             if path.is_file()
                         ]
-                        assert found, f"{name_of(page)} lists {entry}, which is no page"
-                        waiting += [path.resolve() for path in found]
+                        assert files, f"{name_of(page)} lists {entry}, which is no page"
+                        waiting += [path.resolve() for path in files]
     assert sorted(map(name_of, reached)) == sorted(map(name_of, [*PAGES, *NOTEBOOKS]))
 
 

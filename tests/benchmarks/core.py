@@ -239,15 +239,15 @@ def cases_of(model: Model, rounds: Sequence[int], limits: Mapping[int, float]) -
         limits: by number of rounds, where there is one.
     """
     note = "hand-written loop from zeros, every message computed in every update"
-    found = []
+    timed_cases = []
     for kind in ("forward", "forward+backward"):
         for k in rounds:
             ours, other = (
                 forward(run, k) if kind == "forward" else forward_backward(run, k, model.parameters)
                 for run in (model.ours, model.other)
             )
-            found.append(Case(f"{model.name} {kind} k={k}", ours, other, limits.get(k), note))
-    return found
+            timed_cases.append(Case(f"{model.name} {kind} k={k}", ours, other, limits.get(k), note))
+    return timed_cases
 
 
 def cases() -> list[Case]:
@@ -362,9 +362,9 @@ def _measured(chosen: Sequence[Case], pairs: int, relative: Callable[[Case], flo
     return results
 
 
-def _tensor(found: Tensor | tuple[Tensor, ...]) -> Tensor:
-    assert isinstance(found, Tensor)
-    return found
+def _tensor(output: Tensor | tuple[Tensor, ...]) -> Tensor:
+    assert isinstance(output, Tensor)
+    return output
 
 
 if __name__ == "__main__":

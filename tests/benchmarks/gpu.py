@@ -153,13 +153,13 @@ def section(
             for make in MODELS.values():
                 torch._dynamo.reset()
                 with full_precision(), torch._dynamo.config.patch(recompile_limit=64):
-                    found = [
+                    cases = [
                         case
                         for case in cases_of(make(device), rounds, device, precision, chosen)
                         if only in case.name
                     ]
                     for case in tqdm(
-                        found, desc=f"measuring, {precision}", unit="case", leave=False, disable=None
+                        cases, desc=f"measuring, {precision}", unit="case", leave=False, disable=None
                     ):
                         bench.require_equal(case, DIFFERENCES[precision])
                         results.append(measure(case, pairs, device))

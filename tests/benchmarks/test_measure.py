@@ -90,8 +90,8 @@ def test_missing_rows_of_attention_are_inferred_and_the_others_kept() -> None:
 
 
 def test_limits_are_those_of_the_chosen_rounds_only() -> None:
-    found = core.cases_of(MODELS["mlp"](), rounds=(1, 2), limits={2: 0.6})
-    assert [(c.name, c.limit) for c in found] == [
+    cases = core.cases_of(MODELS["mlp"](), rounds=(1, 2), limits={2: 0.6})
+    assert [(c.name, c.limit) for c in cases] == [
         ("mlp forward k=1", None),
         ("mlp forward k=2", 0.6),
         ("mlp forward+backward k=1", None),
@@ -128,11 +128,11 @@ def test_missing_outputs_are_refused() -> None:
 
 
 def test_measure_finds_which_way_is_slower() -> None:
-    found = measure(case(2.0, ours=lambda: work(0.02), other=lambda: work(0.002)), pairs=3, warmup=0)
-    assert found.ratio > 2
-    assert found.passed is False
-    assert found.ours_ms >= 20
-    assert found.spread[0] <= found.ratio <= found.spread[1]
+    measurement = measure(case(2.0, ours=lambda: work(0.02), other=lambda: work(0.002)), pairs=3, warmup=0)
+    assert measurement.ratio > 2
+    assert measurement.passed is False
+    assert measurement.ours_ms >= 20
+    assert measurement.spread[0] <= measurement.ratio <= measurement.spread[1]
 
 
 def test_measure_runs_in_turns_after_warming_up() -> None:
@@ -162,8 +162,8 @@ def test_measure_needs_a_pair() -> None:
 
 
 def test_one_pair_has_no_spread() -> None:
-    found = measure(case(), pairs=1)
-    assert found.spread == (found.ratio, found.ratio)
+    measurement = measure(case(), pairs=1)
+    assert measurement.spread == (measurement.ratio, measurement.ratio)
 
 
 def test_threads_are_restored_also_after_an_error() -> None:
@@ -223,8 +223,8 @@ def test_memory_kept_for_the_backward_pass_counts() -> None:
 
 
 def test_measure_reports_memory_of_both() -> None:
-    found = measure(case(ours=lambda: torch.empty(100), other=lambda: torch.empty(200)), pairs=1)
-    assert (found.ours_bytes, found.other_bytes, found.memory_ratio) == (400, 800, 0.5)
+    measurement = measure(case(ours=lambda: torch.empty(100), other=lambda: torch.empty(200)), pairs=1)
+    assert (measurement.ours_bytes, measurement.other_bytes, measurement.memory_ratio) == (400, 800, 0.5)
 
 
 # -- tables --------------------------------------------------------------------------------------------------
@@ -294,13 +294,13 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_clocks_and_memories_can_be_used() -> None:
     times = {"ours": 3.0, "other": 2.0}
     ours, other = (lambda: "ours"), (lambda: "other")
-    found = measure(
+    measurement = measure(
         case(ours=ours, other=other),
         pairs=2,
         clock=lambda run: times[str(run())],
         memory=lambda run: 8 if run is ours else 2,
     )
-    assert (found.ratio, found.ours_ms, found.memory_ratio) == (1.5, 3000.0, 4.0)
+    assert (measurement.ratio, measurement.ours_ms, measurement.memory_ratio) == (1.5, 3000.0, 4.0)
 
 
 def test_without_a_gpu_its_section_is_left_out(

@@ -47,9 +47,9 @@ def by_shifted_factorisation(scores: Tensor) -> tuple[Tensor, Tensor]:
     own[:, 0] = 0
     across = inverse.mT.clone()
     across[:, 0] = 0
-    found = arcs * (own[:, None] - across) + torch.diag_embed(roots * inverse[:, :, 0])
+    marginals = arcs * (own[:, None] - across) + torch.diag_embed(roots * inverse[:, :, 0])
     partition = torch.linalg.slogdet(matrix).logabsdet + scores.shape[1] * shift[:, 0, 0]
-    return partition.to(scores.dtype), found.to(scores.dtype)
+    return partition.to(scores.dtype), marginals.to(scores.dtype)
 
 
 def ours(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ def forward_backward(
 def marginal_cases() -> list[Case]:
     """Each size, against both others."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    timed_cases = []
     for kind, limit in (("forward", 0.7), ("forward+backward", 0.9)):
         for batch, n in SIZES:
             scores, slope = torch.randn(2, batch, n, n, generator=generator)
@@ -98,7 +98,7 @@ def marginal_cases() -> list[Case]:
                     calls = forward(ours, scores), forward(other, scores)
                 else:
                     calls = forward_backward(ours, scores, slope), forward_backward(other, scores, slope)
-                found.append(
+                timed_cases.append(
                     Case(
                         f"trees {kind} ({batch}, {n}) against {name}",
                         *calls,
@@ -106,7 +106,7 @@ def marginal_cases() -> list[Case]:
                         f"{name}: {(other.__doc__ or '').splitlines()[0]}",
                     )
                 )
-    return found
+    return timed_cases
 
 
 def structured_network(n: int, batch: int = 32, width: int = 400, hidden: int = 400) -> Model:
@@ -142,9 +142,9 @@ def structured_network(n: int, batch: int = 32, width: int = 400, hidden: int = 
         return y
 
     def by_engine(rounds: int) -> Tensor:
-        found = net(x, iterations=rounds)
-        assert isinstance(found, Tensor)
-        return found
+        marginals = net(x, iterations=rounds)
+        assert isinstance(marginals, Tensor)
+        return marginals
 
     return Model(f"structured n={n}", tuple(g.parameters()), by_engine, by_hand)
 

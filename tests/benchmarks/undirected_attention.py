@@ -135,9 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> list[str]:
     return report(__doc__, cases, {}, arguments)
 
 
-def _tensor(found: Tensor | tuple[Tensor, ...]) -> Tensor:
-    assert isinstance(found, Tensor)
-    return found
+def _tensor(output: Tensor | tuple[Tensor, ...]) -> Tensor:
+    assert isinstance(output, Tensor)
+    return output
 
 
 if __name__ == "__main__":

@@ -115,18 +115,18 @@ class Case:
         # a fixed slope, so that sums that are constant on a simplex do not hide everything
         slope = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
         names, parameters = zip(*self.graph.named_parameters(), strict=True)
-        found = torch.autograd.grad((out * slope).sum(), parameters, allow_unused=True)
+        gradients = torch.autograd.grad((out * slope).sum(), parameters, allow_unused=True)
         return {
             name: torch.zeros_like(p) if d is None else d
-            for name, p, d in zip(names, parameters, found, strict=True)
+            for name, p, d in zip(names, parameters, gradients, strict=True)
         }
 
 
 def results(out: unn.Solution) -> dict[str, Tensor]:
     """All tensors of a result by name."""
-    found = {f"value of {name}": x for name, x in out.values.items()}
-    found |= {f"pre-activation of {name}": x for name, x in out.preactivations.items()}
-    return found | {"energy": out.energy}
+    tensors = {f"value of {name}": x for name, x in out.values.items()}
+    tensors |= {f"pre-activation of {name}": x for name, x in out.preactivations.items()}
+    return tensors | {"energy": out.energy}
 
 
 def check_close(

@@ -59,9 +59,9 @@ def watched(model, look):
     network, estimate = model.denoiser.tokens, model.denoiser.estimate
 
     def tokens(rows, level, observed, frame, memory=None):
-        found = network(rows, level, observed, frame, memory)
-        look(rows, memory, found, estimate(found, frame))
-        return found
+        output = network(rows, level, observed, frame, memory)
+        look(rows, memory, output, estimate(output, frame))
+        return output
 
     model.denoiser.tokens = tokens
     return model

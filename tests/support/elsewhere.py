@@ -37,7 +37,7 @@ class There(Tensor):
 
     @staticmethod
     def __new__(cls, inner):
-        found = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
@@ -46,8 +46,8 @@ class There(Tensor):
             device=DEVICE,
             requires_grad=False,
         )
-        found.inner = inner
-        return found
+        tensor.inner = inner
+        return tensor
 
     def __repr__(self, *, tensor_contents=None):
         return f"There({self.inner!r})"

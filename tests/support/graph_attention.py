@@ -65,9 +65,9 @@ def slope_of(given, seed=1):
     )
 
 
-def check(found, expected, tolerance):
+def check(ours, expected, tolerance):
     """Output and gradients, to a share of the largest entry where that is more than one."""
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(ours, expected, strict=True):
         assert a.shape == b.shape and a.isfinite().all()
         scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
         torch.testing.assert_close(a.double(), b, atol=tolerance * scale, rtol=0)

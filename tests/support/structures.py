@@ -111,11 +111,11 @@ def letters_of(references):
 
 @st.composite
 def references(draw, arrays, count):
-    found = []
+    drawn = []
     for _ in range(draw(st.integers(1, count))):
         array, sizes = draw(st.sampled_from(arrays))
-        found.append(array[" ".join(draw(dimensions(size)) for size in sizes)])
-    return found
+        drawn.append(array[" ".join(draw(dimensions(size)) for size in sizes)])
+    return drawn
 
 
 @st.composite
@@ -223,7 +223,7 @@ def enumerated(graph, directed=False):
     """Who sees whom, shape ``(nodes, nodes)``, boolean; with ``directed``, parents do not see their
     children."""
     starts, count = node_places(graph)
-    found = np.eye(count, dtype=bool)
+    sees = np.eye(count, dtype=bool)
 
     def node(reference, index):
         start, shape = starts[reference.array.name]
@@ -236,13 +236,13 @@ def enumerated(graph, directed=False):
             nodes = [node(factor.references[k], places[k]) for k in variables]
             if isinstance(factor, Depends):
                 for parent in nodes[1:]:
-                    found[nodes[0], parent] = True
-                    found[parent, nodes[0]] |= not directed
+                    sees[nodes[0], parent] = True
+                    sees[parent, nodes[0]] |= not directed
             elif isinstance(factor, Multilinear):
                 for i, j in itertools.product(nodes, nodes):
-                    found[i, j] = True
+                    sees[i, j] = True
             else:
                 groups.setdefault(tuple(at[letter] for letter in factor.each), set()).update(nodes)
         for group in groups.values():
-            found[np.ix_(sorted(group), sorted(group))] = True
-    return torch.from_numpy(found)
+            sees[np.ix_(sorted(group), sorted(group))] = True
+    return torch.from_numpy(sees)

@@ -18,9 +18,9 @@ def formulas(traced):
 
 def interacting(graph):
     """The pairs of names of different nodes that see each other."""
-    found = graph.adjacency()
-    names = found.names()
-    return {frozenset((names[i], names[j])) for i, j in found.index().T.tolist() if i != j}
+    adjacency = graph.adjacency()
+    names = adjacency.names()
+    return {frozenset((names[i], names[j])) for i, j in adjacency.index().T.tolist() if i != j}
 
 
 def check_edges(traced):

@@ -163,12 +163,12 @@ def test_one_pass_from_zero_is_scaled_dot_product_attention(heads, mask, fused):
         for role in "QKV"
     )
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
-    found = (
+    attended = (
         UnrolledAttention(attention, "X", "H", attention.order)(x)
         if fused
         else unn.infer(g, {"X": x}, order=attention.order)["H"]
     )
-    torch.testing.assert_close(found.view(3, N, heads, -1), expected, **EXACT)
+    torch.testing.assert_close(attended.view(3, N, heads, -1), expected, **EXACT)
 
 
 def test_names_axes_and_sizes_of_what_is_declared():
@@ -265,17 +265,17 @@ def test_a_mask_from_an_adjacency_is_the_mask_of_its_matrix():
     adjacency = neighbours_on_a_ring()
     assert torch.equal(adjacency.dense(), BAND)
     x = random(2, N, WIDTH)
-    found = []
+    outputs = []
     for mask in (BAND, BAND[None], adjacency, AttentionMask(adjacency), AttentionMask.of(BAND)):
         g, attention = declared(mask=mask)
-        found.append(unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"])
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], **EXACT)
+        outputs.append(unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"])
+    for other in outputs[1:]:
+        torch.testing.assert_close(other, outputs[0], **EXACT)
     x = random(2, N, WIDTH)
     heads = [declared(mask=mask, heads=2) for mask in (BAND, adjacency, BAND.expand(2, N, N))]
-    found = [unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"] for g, attention in heads]
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], **EXACT)
+    outputs = [unn.infer(g, {"X": x}, order=attention.order, iterations=2)["H"] for g, attention in heads]
+    for other in outputs[1:]:
+        torch.testing.assert_close(other, outputs[0], **EXACT)
 
 
 @pytest.mark.parametrize("fused", [False, True])

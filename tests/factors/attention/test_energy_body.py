@@ -41,10 +41,10 @@ def test_no_round_raises_the_energy():
     torch.manual_seed(0)
     body = EnergyBody(chain(6).adjacency(), width=8, heads=2, rounds=4).double()
     network = body.network
-    found = unn.infer(
+    solution = unn.infer(
         network.graph, {"T": torch.randn(3, 6, 8, dtype=torch.float64)}, order=network.order, iterations=4
     )
-    energy = found.energy[torch.isfinite(found.energy).all(1)]
+    energy = solution.energy[torch.isfinite(solution.energy).all(1)]
     assert len(energy) > 10 and (energy.diff(dim=0) <= 1e-9).all()
 
 

@@ -26,7 +26,7 @@ def compare(attention, given_names, want, inputs, order, rounds=3, lengths=None,
     """Values, pre-activations and gradients of both engines agree."""
     graph, generator_seed = attention.graph, 5
     leaves = [x.value if isinstance(x, unn.Partial) else x for x in inputs]
-    found = []
+    results = []
     for net in (
         UnrolledAttention(attention, given_names, want, order, rounds, **options),
         unn.Unrolled(graph, given_names, want, order, rounds, fusions=(), **options),
@@ -42,16 +42,16 @@ def compare(attention, given_names, want, inputs, order, rounds=3, lengths=None,
         )
         with torch.no_grad():
             again = net(*inputs, lengths=lengths, generator=torch.Generator().manual_seed(generator_seed))
-        found.append(
+        results.append(
             (
                 [*out, *t, *again],
                 [torch.zeros_like(x) if g is None else g for x, g in zip(learned, gradients, strict=True)],
             )
         )
-    for ours, theirs in zip(found[0], found[1], strict=True):
+    for ours, theirs in zip(results[0], results[1], strict=True):
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, **EXACT)
-    assert any(gradient.any() for gradient in found[0][1])
+    assert any(gradient.any() for gradient in results[0][1])
 
 
 SCHEDULES = [
@@ -173,14 +173,14 @@ def test_fused_equals_generic_inside_a_larger_graph():
     g.double()
     order = [*first.order, "M", *second.order, "Y", "X"]
     x = random(3, N, WIDTH).requires_grad_()
-    found = []
+    results = []
     for net in (
         UnrolledAttention([first, second], "X", ["X", "Y", "b_H"], order, 3),
         unn.Unrolled(g, "X", ["X", "Y", "b_H"], order, 3, fusions=()),
     ):
         out = net(unn.Partial(x, known_rows()), lengths={"n": torch.tensor([N, 4, 3])})
-        found.append([*out, *torch.autograd.grad(sum(t.sin().sum() for t in out), [x, *g.parameters()])])
-    for a, b in zip(*found, strict=True):
+        results.append([*out, *torch.autograd.grad(sum(t.sin().sum() for t in out), [x, *g.parameters()])])
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, **EXACT)
 
 
@@ -200,7 +200,7 @@ def test_fused_leaves_bent_variables_to_the_inner_solver():
 def test_fused_has_second_derivatives():
     g, attention = declared(init=0.3)
     x, known = random(2, N, WIDTH), known_rows(2)
-    found = []
+    derivatives = []
     for net in (
         UnrolledAttention(attention, "X", "X", ROUND_TRIP, 2),
         unn.Unrolled(g, "X", "X", ROUND_TRIP, 2, fusions=()),
@@ -208,8 +208,10 @@ def test_fused_has_second_derivatives():
         gradients = torch.autograd.grad(
             net(unn.Partial(x, known)).sin().sum(), list(g.parameters()), create_graph=True
         )
-        found.append(torch.autograd.grad(sum(t.square().sum() for t in gradients), list(g.parameters())))
-    for a, b in zip(*found, strict=True):
+        derivatives.append(
+            torch.autograd.grad(sum(t.square().sum() for t in gradients), list(g.parameters()))
+        )
+    for a, b in zip(*derivatives, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
@@ -230,9 +232,9 @@ def test_fused_runs_under_autocast_and_in_half_precision(heads):
     expected = net(unn.Partial(x, known))
     g.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = net(unn.Partial(x.float(), known))
+        under_autocast = net(unn.Partial(x.float(), known))
     g.bfloat16()
-    for out in (found, net(unn.Partial(x.bfloat16(), known))):
+    for out in (under_autocast, net(unn.Partial(x.bfloat16(), known))):
         for a, b in zip(out, expected, strict=True):
             torch.testing.assert_close(a.to(D), b, rtol=0.1, atol=0.05)
 

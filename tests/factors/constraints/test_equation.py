@@ -67,10 +67,10 @@ def place(pattern, index):
     """Where in an array a term lies; None if it lies outside."""
     if pattern == "(i k)":
         return (index["i"] * SIZES["k"] + index["k"],)
-    found = [index[x[0]] + int(x[1:] or 0) for x in pattern.split()]
+    indices = [index[x[0]] + int(x[1:] or 0) for x in pattern.split()]
     return (
-        tuple(found)
-        if all(0 <= at < SIZES[x[0]] for at, x in zip(found, pattern.split(), strict=True))
+        tuple(indices)
+        if all(0 <= at < SIZES[x[0]] for at, x in zip(indices, pattern.split(), strict=True))
         else None
     )
 
@@ -80,7 +80,7 @@ def sums_by_loops(which, values):
     batch."""
     _, pattern, parents = EQUATIONS[which]
     letters = list(dict.fromkeys(x for _, p in [("", pattern), *parents] for x in p if x.isalpha()))
-    found = {}
+    sums = {}
     for at in itertools.product(*(range(SIZES[x]) for x in letters)):
         index = dict(zip(letters, at, strict=True))
         places = [place(p, index) for p in (pattern, *(p for _, p in parents))]
@@ -89,8 +89,8 @@ def sums_by_loops(which, values):
         terms = [
             values[name][(slice(None), *spot)] for (name, _), spot in zip(parents, places[1:], strict=True)
         ]
-        found[places[0]] = found.get(places[0], 0) + math.prod(terms)
-    return found
+        sums[places[0]] = sums.get(places[0], 0) + math.prod(terms)
+    return sums
 
 
 @EVERY_EQUATION

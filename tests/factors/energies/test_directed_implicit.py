@@ -94,10 +94,10 @@ def test_the_parameters_of_the_module_are_parameters_of_the_graph_and_receive_gr
     assert set(g.state_dict()) == {f"net.{name}" for name in net.state_dict()}
     x = noise(BATCH, 3)
     unn.infer(g, {"X": x}, order=["H"])["H"].square().sum().backward()
-    found = [p.grad.clone() for p in net.parameters()]
+    gradients = [p.grad.clone() for p in net.parameters()]
     g.zero_grad()
     net(x).tanh().square().sum().backward()
-    for p, gradient in zip(net.parameters(), found, strict=True):
+    for p, gradient in zip(net.parameters(), gradients, strict=True):
         assert gradient.abs().sum() > 0
         torch.testing.assert_close(gradient, p.grad)
 
@@ -246,7 +246,7 @@ def test_inference_finds_the_same_values_with_and_without_gradients(directed_fac
 def test_a_bilinear_energy_in_disguise_gives_the_closed_form(make):
     w = 0.4 * noise(4, 3)
     start = domain_point(make(), (BATCH, 3), torch.Generator().manual_seed(1))
-    found = []
+    solutions = []
     for disguised in (True, False):
         g = unn.FactorGraph("disguise", h=4, x=3)
         H, X = g.variable("H", "h", unn.SignedEntropy()), g.variable("X", "x", make())
@@ -264,8 +264,8 @@ def test_a_bilinear_energy_in_disguise_gives_the_closed_form(make):
             order=["H", "X"],
             iterations=3,
         )
-        found.append(out)
-    disguised, plain = found
+        solutions.append(out)
+    disguised, plain = solutions
     for name in "HX":
         torch.testing.assert_close(disguised[name], plain[name], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(disguised.energy, plain.energy, rtol=1e-9, atol=1e-9)
@@ -310,7 +310,7 @@ def test_gradients_through_inference_are_those_of_finite_differences():
         return (out["Y"] + out["X"].square()).sum()
 
     w = noise(2, 2).requires_grad_()
-    (found,) = torch.autograd.grad(solve(w), w)
+    (gradient,) = torch.autograd.grad(solve(w), w)
     expected = torch.zeros_like(w)
     step = 1e-3
     for i in range(2):
@@ -319,7 +319,7 @@ def test_gradients_through_inference_are_those_of_finite_differences():
             shift[i, j] = step
             expected[i, j] = (solve(w.detach() + shift) - solve(w.detach() - shift)) / (2 * step)
     assert expected.abs().min() > 1e-3
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_degree_is_known_only_if_stated_or_if_no_variable_is_free():

@@ -80,12 +80,12 @@ def test_gradients_of_weights_are_those_of_the_entries_of_a_matrix(case, seed):
     nodes, edges = case
     listed, dense = coupled(nodes, edges)
     x = point(nodes, 2, seed)
-    found, matrix = (
+    gradient, matrix = (
         torch.autograd.grad(g.factors["pairs"].message("s", {"s": x, "J": g.J}).square().sum(), g.J)[0]
         for g in (listed, dense)
     )
     torch.testing.assert_close(
-        found, torch.stack([matrix[i, j] for i, j in edges]) if edges else matrix.new_zeros(0)
+        gradient, torch.stack([matrix[i, j] for i, j in edges]) if edges else matrix.new_zeros(0)
     )
 
 
@@ -344,8 +344,8 @@ def test_two_nodes_interact_if_an_edge_joins_them(case, kind):
     members = sorted({*src, *dst})
     for i, j in itertools.product(members, members) if kind == "Cardinality" else edges:
         joined[i, j] = joined[j, i] = True
-    found = g.adjacency()
-    assert found.dense().equal(joined)
+    adjacency = g.adjacency()
+    assert adjacency.dense().equal(joined)
 
 
 @settings(max_examples=15, deadline=None)

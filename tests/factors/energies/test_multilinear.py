@@ -139,9 +139,9 @@ def cases(draw):
         )
         dims, shape = [], []
         for size in known:
-            dim, found = axis(size)
+            dim, length = axis(size)
             dims.append(dim)
-            shape.append(found)
+            shape.append(length)
         if name is None:
             number = len(arrays)
             axes = " ".join(f"a{number}_{k}" for k in range(len(shape)))
@@ -175,9 +175,9 @@ def cases(draw):
 @given(cases())
 def test_energies_and_messages_equal_the_loop_over_all_assignments(case):
     energy, messages = case.expected()
-    found = case.factor.energy(case.values)
-    assert found.shape == (BATCH,)
-    torch.testing.assert_close(found, torch.from_numpy(energy), rtol=1e-10, atol=1e-10)
+    factor_energy = case.factor.energy(case.values)
+    assert factor_energy.shape == (BATCH,)
+    torch.testing.assert_close(factor_energy, torch.from_numpy(energy), rtol=1e-10, atol=1e-10)
     for name, expected in messages.items():
         message = case.factor.message(name, case.values)
         assert message.dtype == torch.float64
@@ -195,7 +195,7 @@ def test_messages_have_one_dimension_for_each_axis_and_a_batch_only_if_an_operan
         message = case.factor.message(name, case.values)
         shape = case.own_shape(name)
         assert message.ndim == 1 + len(shape)
-        assert all(found in (1, size) for found, size in zip(message.shape[1:], shape, strict=True))
+        assert all(length in (1, size) for length, size in zip(message.shape[1:], shape, strict=True))
         ranks = {other: len(dims) for other, dims in case.terms}
         names = [other for other, _ in case.terms]
         names.remove(name)
@@ -213,8 +213,8 @@ def test_affine_messages_need_only_the_shape_of_an_absent_target(case):
             absent = {other: x for other, x in case.values.items() if other != name}
             if not absent:
                 continue
-            found = case.factor.message(name, absent, case.own_shape(name))
-            assert torch.equal(found, case.factor.message(name, case.values))
+            message = case.factor.message(name, absent, case.own_shape(name))
+            assert torch.equal(message, case.factor.message(name, case.values))
 
 
 @settings(
@@ -618,9 +618,9 @@ def test_messages_that_share_a_product_are_those_computed_alone(seed, rounds):
     assert shared.shares_products
     g.factor(shared)
     start = {"H": torch.rand(2, 5, 3, generator=generator), "M": torch.rand(2, 6, 4, generator=generator)}
-    found = unn.infer(g, {}, order=["Y", "H", "M", "Y", "M"], iterations=rounds, initial=start)
+    solution = unn.infer(g, {}, order=["Y", "H", "M", "Y", "M"], iterations=rounds, initial=start)
     shared.shares_products = False
     expected = unn.infer(g, {}, order=["Y", "H", "M", "Y", "M"], iterations=rounds, initial=start)
     for name in "YHM":
-        torch.testing.assert_close(found[name], expected[name])
-    torch.testing.assert_close(found.energy, expected.energy)
+        torch.testing.assert_close(solution[name], expected[name])
+    torch.testing.assert_close(solution.energy, expected.energy)

@@ -149,7 +149,7 @@ def bracketings(n, labels):
 
 
 def projective_trees(n, multiroot):
-    found = []
+    trees = []
     for heads in product(range(n), repeat=n):
         roots = [m for m, h in enumerate(heads) if h == m]
         nodes = list(range(n))
@@ -160,8 +160,8 @@ def projective_trees(n, multiroot):
         # the root of all is before the first word
         arcs = [(-1, m) if h == m else (min(h, m), max(h, m)) for m, h in enumerate(heads)]
         if not any(a < c < b < d for (a, b), (c, d) in product(arcs, repeat=2)):
-            found.append(parts((n, n), [(h, m) for m, h in enumerate(heads)]))
-    return found
+            trees.append(parts((n, n), [(h, m) for m, h in enumerate(heads)]))
+    return trees
 
 
 CASES = {

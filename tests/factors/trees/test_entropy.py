@@ -60,7 +60,7 @@ class TestRootedWithSeveralRoots(TestRootedWithOneRoot):
 
 def trees(n, single_root):
     """All arborescences, packed."""
-    found = []
+    matrices = []
     for heads in product(range(n), repeat=n):
         nodes = list(range(n))
         for _ in range(n):
@@ -69,8 +69,8 @@ def trees(n, single_root):
         if set(nodes) <= roots and (len(roots) == 1 or not single_root):
             x = torch.zeros(n, n, dtype=D)
             x[list(heads), list(range(n))] = 1
-            found.append(x)
-    return torch.stack(found)
+            matrices.append(x)
+    return torch.stack(matrices)
 
 
 def rooted(x):

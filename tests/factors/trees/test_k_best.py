@@ -40,9 +40,9 @@ def test_they_are_the_first_of_all_trees_in_order_of_their_scores(n, single_root
     every = torch.tensor(trees(n, single_root))
     totals = scores.gather(0, every).sum(1).sort(descending=True).values
     totals = totals[totals > -torch.inf][:k]
-    heads, found = k_best(scores[None], k, single_root=single_root)
-    torch.testing.assert_close(found[0, : len(totals)], totals)
-    assert (found[0, len(totals) :] == -torch.inf).all() and (heads[0, len(totals) :] == -1).all()
+    heads, best_totals = k_best(scores[None], k, single_root=single_root)
+    torch.testing.assert_close(best_totals[0, : len(totals)], totals)
+    assert (best_totals[0, len(totals) :] == -torch.inf).all() and (heads[0, len(totals) :] == -1).all()
     own = heads[0, : len(totals)]
     assert len(set(map(tuple, own.tolist()))) == len(totals) and set(map(tuple, own.tolist())) <= set(
         map(tuple, every.tolist())
@@ -59,12 +59,12 @@ def test_the_regularizer_ranks_trees_in_its_layout_and_leaves_out_padding(layout
     mask[1, 3:] = False
     mask[1, :, 2:] = False
     mask[1, 2 + (layout == "rooted") :] = False
-    found, totals = trees_of.k_best(scores, 3, mask)
-    assert torch.equal(found[0], trees_of.argmax(scores, mask))
-    assert trees_of.contains(found[0], mask).all() and trees_of.contains(found[1], mask).all()
-    torch.testing.assert_close((found * scores).sum((2, 3))[:2], totals[:2])
+    best_trees, totals = trees_of.k_best(scores, 3, mask)
+    assert torch.equal(best_trees[0], trees_of.argmax(scores, mask))
+    assert trees_of.contains(best_trees[0], mask).all() and trees_of.contains(best_trees[1], mask).all()
+    torch.testing.assert_close((best_trees * scores).sum((2, 3))[:2], totals[:2])
     # two words have two trees with one root
-    assert totals[2, 1] == -torch.inf and not found[2, 1].any()
+    assert totals[2, 1] == -torch.inf and not best_trees[2, 1].any()
 
 
 def test_what_cannot_be_ranked_is_refused():

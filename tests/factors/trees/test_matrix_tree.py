@@ -57,11 +57,11 @@ def enumerated(scores, single_root):
     every = trees(n, single_root)
     totals = torch.stack([sum(scores[h, m] for m, h in enumerate(heads)) for heads in every])
     chances = torch.softmax(totals, 0)
-    found = torch.zeros(n, n, dtype=scores.dtype)
+    arc_marginals = torch.zeros(n, n, dtype=scores.dtype)
     for chance, heads in zip(chances, every, strict=True):
         for m, h in enumerate(heads):
-            found[h, m] += chance
-    return torch.logsumexp(totals, 0), found, totals.max()
+            arc_marginals[h, m] += chance
+    return torch.logsumexp(totals, 0), arc_marginals, totals.max()
 
 
 def score_of(scores, heads):
@@ -110,7 +110,7 @@ def test_every_sum_and_maximum_is_that_of_all_trees(n, single, scale, forbid, se
     generator = torch.Generator().manual_seed(seed)
     scores = scale * torch.randn(1, n, n, generator=generator, dtype=torch.float64)
     scores = scores.masked_fill(torch.rand(1, n, n, generator=generator) < forbid, -torch.inf)
-    partition, found, best = enumerated(scores[0], single)
+    partition, arc_marginals, best = enumerated(scores[0], single)
     ours = log_partition_and_marginals(scores, None, single)
     if partition == -torch.inf:
         assert ours[0] == -torch.inf and (ours[1] == 0).all()
@@ -119,7 +119,7 @@ def test_every_sum_and_maximum_is_that_of_all_trees(n, single, scale, forbid, se
                 function(scores, None, single)
         return
     torch.testing.assert_close(ours[0][0], partition, atol=1e-11, rtol=1e-13)
-    torch.testing.assert_close(ours[1][0], found, atol=1e-11, rtol=0)
+    torch.testing.assert_close(ours[1][0], arc_marginals, atol=1e-11, rtol=0)
     heads = decode(scores, None, single)
     assert is_tree(heads[0].tolist(), single)
     torch.testing.assert_close(score_of(scores, heads)[0], best, atol=1e-9, rtol=1e-13)
@@ -277,11 +277,11 @@ def test_all_ways_agree_on_values_and_second_derivatives_where_arcs_are_in_stron
         return differentiable(s, exists, partial(_solve_with_fallback, single_root=roots, methods=methods))
 
     for methods in (_METHODS[torch.float64], _METHODS[torch.float64][1:]):
-        for found, right in zip(everything(lambda s, w=methods: solve(s, w)), expected, strict=True):
-            torch.testing.assert_close(found, right, atol=1e-10, rtol=1e-12)
+        for ours, right in zip(everything(lambda s, w=methods: solve(s, w)), expected, strict=True):
+            torch.testing.assert_close(ours, right, atol=1e-10, rtol=1e-12)
     single = everything(lambda s: solve(s.float(), _METHODS[torch.float32]))
-    for found, right in zip(single, expected, strict=True):
-        torch.testing.assert_close(found.double(), right, atol=2e-4, rtol=1e-5)
+    for ours, right in zip(single, expected, strict=True):
+        torch.testing.assert_close(ours.double(), right, atol=2e-4, rtol=1e-5)
 
 
 def hard_scores(kind, strength, batch, n, generator):
