@@ -92,7 +92,8 @@ class Cardinality(Constraint):
 
     def soft_counts(self, values: Values) -> Tensor:
         """Sum of the entries of each group, shape ``(batch, groups)``."""
-        return self._sums(self._view(values)).flatten(1)
+        sums = self._sums(self._view(values))
+        return sums.reshape(len(sums), math.prod(sums.shape[1:]))
 
     def distances(self, counts: Tensor) -> Tensor:
         """Distance of counts from the bounds, with the sign of the excess: 0 within them."""

@@ -154,6 +154,8 @@ class Connected(Incidence):
         ``Connected(used["e"], visited["src[e]"], visited["dst[e]"])``
     """
 
+    has_loss = False
+
     def __init__(
         self, edge: Reference, source: Reference, target: Reference, *, name: str | None = None
     ) -> None:

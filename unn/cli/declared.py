@@ -60,6 +60,12 @@ _TAKEN = frozenset(
 _SHOWN_INSTANCES = 20
 """Largest number of solved instances that are printed one by one."""
 
+_LATER_OPTIONS: dict[str, dict[str, Any]] = {
+    "solver": {"decimate_every": 0},
+    "recurrent": {"labelled": 1.0},
+}
+"""Options of engines that runs of earlier versions do not have, with values that change nothing."""
+
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
 
@@ -339,14 +345,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convert the configuration of a run of an earlier version, in which the process named the engine, or
-        the solver did not decimate."""
+        the engine had fewer options."""
         model = content.get("model")
         if not isinstance(model, Mapping):
             return content
-        if content.get("engine") == "solver":
-            return {**content, "model": {"decimate_every": 0, **model}}
         if "engine" in content:
-            return content
+            return {**content, "model": {**_LATER_OPTIONS.get(str(content["engine"]), {}), **model}}
         process = model.get("process")
         engine = process if process in ("regressor", "vaeac") else "denoiser"
         names = {option.name for option in fields(load_engine(engine).options)}

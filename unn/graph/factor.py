@@ -285,6 +285,8 @@ class Constraint(Factor):
     multiaffine: bool = False
     """True if the loss is affine in each reference, the others fixed, so that its energy has exact
     updates."""
+    has_loss: bool = True
+    """False if the condition has no differentiable loss (``part_losses``)."""
 
     def violations_of(self, values: Values) -> Tensor:
         """Number of violated parts of the condition, shape ``(batch,)``."""
@@ -304,7 +306,8 @@ class Constraint(Factor):
         """
         raise NotImplementedError(
             f"factor {self.name!r}: {type(self).__name__} has no differentiable loss; give the class a "
-            "method part_losses(values) that returns a number >= 0 for each part and batch element."
+            "method part_losses(values) that returns a number >= 0 for each part and batch element, or set "
+            "has_loss = False, so that training leaves it out."
         )
 
     def loss(self, values: Values) -> Tensor:

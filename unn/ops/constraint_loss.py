@@ -3,7 +3,7 @@ averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import torch
@@ -39,6 +39,7 @@ def constraint_loss(
     *,
     reduction: Reduction = "sum",
     at: Values = "binary",
+    names: Collection[str] | None = None,
 ) -> Tensor:
     """Loss of all constraints of a graph, shape ``(batch,)`` (recurrent-transformer paper, Section 5.1).
 
@@ -51,9 +52,10 @@ def constraint_loss(
             ``(batch, *axes)``.
         reduction: "sum" or "mean" over the parts of each constraint; constraints are summed.
         at: "binary", "nearest" or "soft" values.
+        names: names of the constraints; all by default.
 
     Raises:
-        DeclarationError: for a graph without constraints, or another option.
+        DeclarationError: for a graph without constraints, an unknown name, or another option.
         NotImplementedError: if a constraint has no differentiable loss.
         ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
 
@@ -70,9 +72,19 @@ def constraint_loss(
         raise DeclarationError(
             f"constraint_loss: graph {graph.name!r} has no constraint; declare one, such as Cardinality."
         )
-    used = {name for constraint in graph.constraints for name in constraint.variables}
+    known_names = [constraint.name for constraint in graph.constraints]
+    for name in names or ():
+        if name not in known_names:
+            raise DeclarationError(
+                f"constraint_loss: graph {graph.name!r} has no constraint {name!r}."
+                f"{suggest(name, known_names)}"
+            )
+    constraints = [x for x in graph.constraints if names is None or x.name in names]
+    if not constraints:
+        raise DeclarationError("constraint_loss: names is empty; give at least one, or None for all.")
+    used = {name for constraint in constraints for name in constraint.variables}
     rounded = {name: _rounded(graph, name, x, at) if name in used else x for name, x in values.items()}
-    losses = [constraint.part_losses(rounded) for constraint in graph.constraints]
+    losses = [constraint.part_losses(rounded) for constraint in constraints]
     return torch.stack([x.sum(1) if reduction == "sum" else x.mean(1) for x in losses]).sum(0)
 
 

@@ -64,6 +64,11 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             options.dropout,
             options.inject,
         )
+        self._with_loss = [constraint.name for constraint in graph.constraints if constraint.has_loss]
+        if options.constraint_weight and not self._with_loss:
+            raise DeclarationError(
+                f"graph {graph.name!r}: no constraint has a differentiable loss; set constraint_weight to 0."
+            )
         neighbours = torch.from_numpy(self.frame.adjacency.matrix.toarray()).float()
         self.register_buffer("neighbours", neighbours, persistent=False)
 
@@ -81,7 +86,8 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         self._check_sizes(sizes)
         rows = self.layout.frame.flatten(values)
         nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
-        return self._losses(rows, nodes, labelled=True)
+        labelled = chosen_by_content(self._tokens(rows, nodes), self.options.labelled)
+        return self._losses(rows, nodes, labelled)
 
     def unlabelled_loss(self, given: Given, count: int) -> Tensor:
         """Sum over all outputs of the weighted constraint and attention losses, of inputs without labels.
@@ -102,9 +108,10 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             )
         rows, nodes = self.layout.frame.observation(given, count)
         device = self.network.position.device
-        return self._losses(rows.to(device), nodes.to(device), labelled=False)
+        unlabelled = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        return self._losses(rows.to(device), nodes.to(device), unlabelled)
 
-    def _losses(self, rows: Tensor, nodes: Tensor, labelled: bool) -> Tensor:
+    def _losses(self, rows: Tensor, nodes: Tensor, labelled: Tensor) -> Tensor:
         options = self.options
         embedded = state = self.network.embed(self._tokens(rows, nodes))
         hidden: list[Hidden] = []
@@ -115,12 +122,10 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             state = hidden[-1].state
         # one call of the head for all outputs
         logits = self.network.classify(torch.stack([h.state for h in hidden]))
-        total = logits.new_zeros(())
-        if labelled:
-            total = total + self._cross_entropy(logits, rows, nodes)
+        total = self._cross_entropy(logits, rows, nodes | ~labelled[:, None])
         if options.constraint_weight:
             probabilities = self._probabilities(logits.flatten(0, 1))
-            loss = constraint_loss(self.graph, probabilities, reduction="mean")
+            loss = constraint_loss(self.graph, probabilities, reduction="mean", names=self._with_loss)
             total = total + options.constraint_weight * len(hidden) * loss.mean()
         for h in hidden:
             if h.attention is not None:
@@ -131,12 +136,12 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         return total
 
     def _cross_entropy(self, logits: Tensor, rows: Tensor, nodes: Tensor) -> Tensor:
-        """Sum over the outputs of the mean over the unknown nodes; 0 without any.
+        """Sum over the outputs of the mean over the nodes with a label; 0 without any.
 
         Args:
             logits: shape ``(outputs, batch, nodes, classes)``.
             rows: values, shape ``(batch, candidates)``.
-            nodes: mask of observed nodes, shape ``(batch, nodes)``.
+            nodes: mask of the nodes without a label, shape ``(batch, nodes)``.
         """
         losses = []
         for slot in self.layout.frame.slots.values():
@@ -193,6 +198,27 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         self._check_sizes(sizes)
         rows, nodes = self.layout.frame.observation(given, count)
         return _Attempt(self, rows, nodes, steps or self.options.solving_steps, generator)
+
+
+def chosen_by_content(tokens: Tensor, share: float) -> Tensor:
+    """Whether each row is among a share of all rows, the same for equal rows, shape ``(batch,)``, boolean.
+
+    Args:
+        tokens: integers, shape ``(batch, n)``.
+        share: of all different rows, between 0 and 1.
+    """
+    if share >= 1:
+        return torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+    # integers wrap around: a polynomial in an odd number, whose upper bits are then mixed into the lower
+    digest = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
+    for token in tokens.unbind(1):
+        digest = (digest + token + 1) * _MULTIPLIER
+        digest = digest ^ (digest >> 29)
+    return (digest & 0xFFFFFF).double() < share * 2**24
+
+
+_MULTIPLIER = 6364136223846793005
+"""Of Knuth's linear congruential generator modulo 2**64."""
 
 
 class _Attempt(Attempt):

@@ -23,8 +23,10 @@ class RecurrentOptions:
         inject: Add the embedding of the input again before each recurrence.
         detach: Number of recurrences after which gradients of the state stop; 0 for never.
         structure: Which tokens attend to one another: all, or the neighbours in the graph.
-        constraint_weight: Weight of the constraint loss of each output.
+        constraint_weight: Weight of the constraint loss of each output, of the constraints that have one.
         attention_weight: Weight of the attention loss of each block.
+        labelled: Share of the training examples whose labels are used; the others have constraint and
+            attention losses alone. Which ones depends on what is observed of an example, not on the seed.
     """
 
     width: int = 128
@@ -38,6 +40,7 @@ class RecurrentOptions:
     structure: Literal["dense", "graph"] = "dense"
     constraint_weight: float = 0.0
     attention_weight: float = 0.0
+    labelled: float = 1.0
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -55,12 +58,18 @@ class RecurrentOptions:
             "detach": (self.detach, 0, 10_000),
             "constraint_weight": (self.constraint_weight, 0, 1e6),
             "attention_weight": (self.attention_weight, 0, 1e6),
+            "labelled": (self.labelled, 0, 1),
         }
         check_ranges(where, ranges)
         if self.width % self.heads:
             raise DeclarationError(
                 f"{where}: the width must be a multiple of the heads, got width {self.width} and "
                 f"{self.heads} heads."
+            )
+        if self.labelled < 1 and not self.constraint_weight and not self.attention_weight:
+            raise DeclarationError(
+                f"{where}: examples without labels have constraint losses alone; set --constraint-weight or "
+                "--attention-weight, or leave --labelled at 1."
             )
         if self.structure == "graph" and self.dropout:
             raise DeclarationError(

@@ -97,6 +97,17 @@ def test_members_of_several_variables_are_counted_together():
     assert g.adjacency().matrix.toarray().tolist() == [[True, False, True], [False, True, True], [True] * 3]
 
 
+def test_the_index_lies_along_the_letter_of_its_own_axis_beside_one_that_is_looked_up():
+    g = unn.FactorGraph("chosen", cell=4, value=3)
+    X = g.variable("X", "cell | value", unn.Entropy())
+    g.index("second", "one", [1], into="value")
+    area = g.index("area", "cell", [0, 0, 1, 1], into="area")
+    g.factor(Among(X["cell second[o]"], group=[area], equals=1, name="once"))
+    every = all_values(4, 3)
+    seconds = every[:, :, 1].view(-1, 2, 2).sum(2)
+    assert torch.equal(g.constraints[0].violations_of({"X": every}), (seconds != 1).sum(1))
+
+
 class TestAmong(ConstraintContract):
     def graph(self):
         return regions([0, 1, 0, 1], equals=1)

@@ -167,3 +167,14 @@ def test_formulas_name_the_bounds():
     assert "<= 1" in texts["at most one"] and ">= 2" in texts["at least two"]
     assert "1 <=" in texts["between"] and "<= 3" in texts["between"]
     assert texts["not two"].startswith("not") and "implies" in texts["implies"]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"at_least": 3}, {"at_least": 1, "at_most": 2}])
+def test_without_letters_all_entries_are_one_group(bounds):
+    whole = bits_graph(lambda x: Cardinality(x["r c"], each="", **bounds), 1)
+    row = bits_graph(lambda x: Cardinality(x["r c"], each="r", **bounds), 1)
+    x = {"x": torch.cat([BITS, torch.rand(8, 4, generator=torch.Generator().manual_seed(0))])[:, None]}
+    one, other = whole.constraints[0], row.constraints[0]
+    assert torch.equal(one.violations_of(x), other.violations_of(x))
+    torch.testing.assert_close(one.part_losses(x), other.part_losses(x))
+    assert torch.equal(unn.constraint_loss(whole, x), unn.constraint_loss(row, x))

@@ -161,3 +161,15 @@ def test_a_graph_without_constraints_and_missing_values_are_refused():
         unn.constraint_loss(sudoku(2, 2), {})
     with pytest.raises(unn.DeclarationError, match=r"\(3, 3\)"):
         unn.attention_loss(torch.rand(2, 4, 4), torch.eye(3))
+
+
+def test_the_loss_of_named_constraints_is_that_of_a_graph_with_these_alone():
+    g = sudoku(2, 2)
+    names = [constraint.name for constraint in g.constraints]
+    p = {"X": torch.rand(3, 4, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)}
+    parts = [unn.constraint_loss(g, p, at="soft", names=[name]) for name in names]
+    torch.testing.assert_close(torch.stack(parts).sum(0), unn.constraint_loss(g, p, at="soft"))
+    with pytest.raises(unn.DeclarationError, match="rowz"):
+        unn.constraint_loss(g, p, names=["rowz"])
+    with pytest.raises(unn.DeclarationError, match="empty"):
+        unn.constraint_loss(g, p, names=[])

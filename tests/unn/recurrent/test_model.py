@@ -1,14 +1,19 @@
 """The recurrent transformer of a declaration: losses, verified answers, renamed values, bad input."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import Cardinality
+from factors import Cardinality, Connected
 from unn.errors import DeclarationError, ObservationError
-from unn.recurrent.model import RecurrentModel
+from unn.recurrent.model import RecurrentModel, chosen_by_content
 from unn.recurrent.options import RecurrentOptions
 from unn.recurrent.permutations import renamings, values_are_exchangeable
 from unn.solver.layout import Family, Layout
@@ -53,6 +58,58 @@ def test_unlabelled_examples_need_the_weight_of_a_constraint_loss():
     model = RecurrentModel(declare_sudoku(2, 2), SMALL, {})
     with pytest.raises(DeclarationError, match="constraint_weight"):
         model.unlabelled_loss({}, 2)
+
+
+def test_a_share_of_labels_leaves_the_other_examples_their_constraint_losses():
+    graph = declare_sudoku(2, 2)
+    options = replace(SMALL, constraint_weight=0.5, labelled=0.4)
+    torch.manual_seed(0)
+    half = RecurrentModel(graph, options, {})
+    whole = RecurrentModel(graph, replace(options, labelled=1.0), {})
+    whole.load_state_dict(half.state_dict())
+    X = F.one_hot(torch.randint(4, (50, 4, 4)), 4).float()
+    seen = torch.rand(50, 4, 4) < 0.5
+    labelled = chosen_by_content(half._tokens(X.flatten(1), seen.flatten(1)), 0.4)
+    assert 0 < labelled.sum() < 50
+    first, second = ({"X": X[rows]} for rows in (labelled, ~labelled))
+    torch.testing.assert_close(
+        half.loss(first, {"X": seen[labelled]}), whole.loss(first, {"X": seen[labelled]})
+    )
+    unlabelled = whole.unlabelled_loss({"X": unn.Partial(X[~labelled], seen[~labelled])}, len(X[~labelled]))
+    torch.testing.assert_close(half.loss(second, {"X": seen[~labelled]}), unlabelled)
+
+
+@given(st.floats(0, 1), st.integers(0, 2**31))
+def test_rows_are_chosen_by_their_content_with_the_given_share(share, seed):
+    tokens = torch.randint(10, (4000, 12), generator=torch.Generator().manual_seed(seed))
+    chosen = chosen_by_content(tokens, share)
+    assert abs(chosen.double().mean().item() - share) < 0.05
+    order = torch.randperm(4000)
+    assert torch.equal(chosen_by_content(tokens[order], share), chosen[order])
+
+
+def test_few_labels_without_a_constraint_loss_are_refused():
+    with pytest.raises(DeclarationError, match="constraint-weight"):
+        replace(SMALL, labelled=0.5).check("recurrent")
+
+
+def test_constraints_without_a_loss_are_left_out_of_training():
+    def declare(*constraints):
+        g = unn.FactorGraph("paths", edge=3, node=3)
+        g.index("src", "edge", [0, 1, 2], into="node")
+        g.index("dst", "edge", [1, 2, 0], into="node")
+        used = g.variable("used", "edge", unn.BinaryEntropy())
+        visited = g.variable("visited", "node", unn.BinaryEntropy())
+        g.factor(Connected(used["e"], visited["src[e]"], visited["dst[e]"], name="connected"))
+        if constraints:
+            g.factor(Cardinality(visited["n"], each="", equals=2, name="two"))
+        return g
+
+    weighted = replace(SMALL, constraint_weight=1.0)
+    model = RecurrentModel(declare("two"), weighted, {})
+    assert model.unlabelled_loss({}, 2).isfinite()
+    with pytest.raises(DeclarationError, match="differentiable"):
+        RecurrentModel(declare(), weighted, {})
 
 
 def test_gradients_of_the_state_stop_where_it_is_detached():
