@@ -1,7 +1,22 @@
 """What holds for all tests."""
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # how long an example takes says more about the machine and what else runs on it than about the package
 settings.register_profile("unn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unn")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """What tests measure is remembered for the tests alone, those in other processes included."""
+    before = os.environ.get("UNN_CACHE")
+    os.environ["UNN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["UNN_CACHE"]
+    else:
+        os.environ["UNN_CACHE"] = before

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 Run = Callable[[], object]
 Clock = Callable[[Run], float]
@@ -241,12 +240,9 @@ def figure_table(figures: Sequence[Figure]) -> str:
 
 def machine() -> str:
     """The processor and the version of torch."""
-    import torch
+    from unn.ops.attention.remember import machine
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()}; torch {torch.__version__}"
+    return f"{machine()['processor']}; torch {machine()['torch']}"
 
 
 def keep_memory() -> None:

@@ -1,4 +1,5 @@
-"""Context in which no choice depends on measured times, for results that are bitwise reproducible."""
+"""Context in which no choice depends on times that this process measured, for results that are bitwise
+reproducible on a machine."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _REQUIRED: ContextVar[bool] = ContextVar("reproducible", default=False)
 
 @contextmanager
 def reproducible(required: bool = True) -> Iterator[None]:
-    """Forbid choices by measured times: the same inputs give the same bits in every process on one machine.
+    """Forbid choices by times that only this process measured: the same inputs give the same bits in every
+    process on one machine.
 
     ``fit`` trains inside it, so that a resumed run ends with the same bits as an uninterrupted one, and
     denoisers sample inside it if they have a seed. Custom training loops can do the same.

@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ...errors import ObservationError, suggest
+from ..reproducible import reproducibility_is_required
 from .mask import AttentionMask
 from .measure import Size, can_be_measured, candidates_of, fastest_kernel
 from .relational import attention_by_terms
+from .remember import remember
 from .sparse import attention_by_pairs, max_batch_copies
 from .terms import Grouped, NodeList, Term
 
@@ -28,12 +30,12 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, ke
     Args:
         query, key, value: shape ``(batch, heads, nodes, width)``; values may have another width.
         mask: attention mask.
-        kernel: "auto", the fastest on this machine: on a CPU measured once per problem size, unless
-            the problem is tiny or the result must be reproducible bit for bit, as in training by
-            ``fit`` (see ``unn.ops.attention.measure``); "estimated" by the cost model, a function
-            of the graph and the sizes alone; "dense" (PyTorch's scaled_dot_product_attention),
-            "relational" (dense products along the axes of the declaration), "packed" (the
-            neighbours of each node, padded: the structured-diffusion paper's, Appendix C), "sparse"
+        kernel: "auto", the fastest on this machine: on a CPU measured once per problem size and
+            remembered, unless the problem is tiny (see ``unn.ops.attention.measure``); "estimated" by the
+            cost model, a function of the graph and the sizes alone; "dense" (PyTorch's
+            scaled_dot_product_attention), "relational" (dense products along the axes of the
+            declaration), "packed" (the neighbours of each node, padded: the structured-diffusion paper's,
+            Appendix C), "sparse"
             (products of sparse matrices), or "blocks" (PyTorch's flex_attention over blocks of 128
             nodes, in an order that places neighbours close; on a GPU).
 
@@ -85,7 +87,7 @@ def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMa
     batch, width = query.shape[0] * query.shape[1], query.shape[3]
     if not can_be_measured(query):
         return choose_kernel(mask, batch, width, query.device)
-    size = Size.of(query, key, value)
+    size, required = Size.of(query, key, value), reproducibility_is_required()
 
     def choose() -> str:
         estimates = {name: 1e-9 * cost for name, cost in _estimates(mask, batch, width).items()}
@@ -93,9 +95,16 @@ def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMa
         if len(names) == 1:
             return names[0]
         runs = {name: _bind_mask(mask, _KERNELS[name]) for name in names}
-        return fastest_kernel(runs, size, query, key, value)
 
-    return mask.measured.get_or_make(size, choose)
+        def measure() -> str:
+            return fastest_kernel(runs, size, query, key, value)
+
+        problem = {"mask": mask.digest, "candidates": names, **size.description()}
+        kernel = remember(problem, names, measure)
+        # without a remembered choice, one that depends on measured times would not be reproducible
+        return kernel or (names[0] if required else measure())
+
+    return mask.measured.get_or_make((size, required), choose)
 
 
 def _bind_mask(mask: AttentionMask, kernel: Kernel) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

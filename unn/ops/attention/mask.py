@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
@@ -67,6 +68,15 @@ class AttentionMask:
     def entries(self) -> int:
         """Number of pairs (query, key) in the mask."""
         return len(self.adjacency.rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """Checksum of the pairs and of the patterns of the declaration that cover them."""
+        terms = [f"{type(term).__name__} {term.pairs}" for term in self.terms(torch.device("cpu"))]
+        digest = hashlib.sha256(f"{self.count} {terms}".encode())
+        for pairs in (self.adjacency.rows, self.adjacency.columns):
+            digest.update(np.ascontiguousarray(pairs, dtype="<i8").tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def widest(self) -> int:

@@ -3,16 +3,13 @@
 All kernels are exact, so the choice changes results only by rounding. Measured times vary, so a
 measured choice must not affect results that have to be reproducible bit for bit:
 
-- Training by ``fit`` guarantees that a resumed run ends with the same bits as an uninterrupted one,
-  and that the same seed gives the same weights in another process. Storing choices in the checkpoint
-  would not suffice: the uninterrupted run is another process with its own measurements. Therefore
-  ``fit`` runs inside ``unn.ops.reproducible.reproducible``, where the kernel is a function of the graph
-  and the sizes alone (the cost model), in training and in evaluations.
-- Sampling with a seed does the same: over many steps a difference in rounding can lead to another
-  sample.
-- ``torch.use_deterministic_algorithms(True)`` has the same effect.
-- Within a process a size is measured once and its choice is reused, so the same call gives the same
-  bits again (unless more than ``CAPACITY`` other sizes of the same graph occur in between).
+- A choice is remembered in a file of the user's cache (``unn.ops.attention.remember``), and every process
+  on the machine makes the same one. Training by ``fit`` therefore ends with the same bits when a run is
+  resumed and when it is not, and the same seed gives the same weights and samples in another process.
+- Where that file cannot be written, ``fit`` and seeded sampling, which run inside
+  ``unn.ops.reproducible.reproducible``, use the kernel of the cost model, a function of the graph and the
+  sizes alone; other calls measure once per process.
+- Under ``torch.use_deterministic_algorithms(True)`` the cost model decides, on every machine.
 - Compiled and exported programs cannot measure; they use the kernel of the cost model.
 """
 
@@ -21,14 +18,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ...cache import BoundedCache
-from ..reproducible import reproducibility_is_required
 
 CAPACITY = 64
 """Number of measured sizes cached per graph."""
@@ -76,6 +72,10 @@ class Size:
     threads: int
     autocast: torch.dtype | None
 
+    def description(self) -> dict[str, object]:
+        """The fields as values that JSON can hold."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
     @classmethod
     def of(cls, query: Tensor, key: Tensor, value: Tensor) -> Size:
         """The size of a call."""
@@ -90,8 +90,9 @@ class Size:
         return cls(copies, width, values, query.dtype, device, gradients, torch.get_num_threads(), autocast)
 
 
-class MeasuredKernels(BoundedCache[Size, str]):
-    """Cache of the measured fastest kernels of one graph; shared by copies of a mask, not pickled with it."""
+class MeasuredKernels(BoundedCache[tuple[Size, bool], str]):
+    """Cache of the fastest kernels of one graph by size and whether results have to be reproducible; shared
+    by copies of a mask, not pickled with it."""
 
     def __init__(self) -> None:
         super().__init__(CAPACITY)
@@ -104,8 +105,10 @@ class MeasuredKernels(BoundedCache[Size, str]):
 
 
 def can_be_measured(query: Tensor) -> bool:
-    """Whether a call may be measured: a plain tensor on a CPU, where reproducibility is not required."""
-    if torch.compiler.is_compiling() or reproducibility_is_required() or query.device.type != "cpu":
+    """Whether a call may be measured: a plain tensor on a CPU, unless algorithms have to be deterministic."""
+    if torch.compiler.is_compiling() or torch.are_deterministic_algorithms_enabled():
+        return False
+    if query.device.type != "cpu":
         return False
     # functorch-wrapped and fake tensors cannot be passed to another thread
     return type(query) in (Tensor, Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(query)
@@ -204,6 +207,10 @@ def _one_call(
         return torch.autograd.grad(out, inputs, out.detach())
 
     return call
+
+
+def _plain(x: object) -> object:
+    return x if isinstance(x, (int, bool)) else str(x)
 
 
 def _power_of_two(number: int) -> int:

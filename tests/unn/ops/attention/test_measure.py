@@ -1,8 +1,10 @@
-"""The kernel of attention that is chosen: the fastest on the machine, measured once, and never where bits
-have to be the same."""
+"""The kernel of attention that is chosen: the fastest on the machine, measured once, and remembered so that
+bits are the same in every process."""
 
 import copy
 import itertools
+import json
+import os
 import pickle
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -21,6 +23,7 @@ from unn.diffusion import Diffusion
 from unn.networks import Denoiser
 from unn.ops.attention import AttentionMask, attention, choose_kernel, measure
 from unn.ops.attention.measure import CAPACITY, HOPELESS, MARGIN, WORTHWHILE, candidates_of, fastest
+from unn.ops.attention.remember import remember
 from unn.ops.reproducible import reproducible
 from unn.training import Task, TensorExamples, TrainingConfig, fit
 
@@ -60,13 +63,14 @@ def large(batch=4, dtype=torch.float32, gradients=True, seed=0):
 
 
 @pytest.fixture
-def trials(monkeypatch):
+def trials(monkeypatch, tmp_path):
     """The sizes that were measured; the clock gives another answer each time."""
     sizes, answers = [], itertools.cycle(NAMES)
+    monkeypatch.setenv("UNN_CACHE", str(tmp_path / "cache"))
 
     def answer(runs, size, *inputs):
         sizes.append(size)
-        return next(answers)
+        return next(name for name in answers if name in runs)
 
     monkeypatch.setattr("unn.ops.attention.kernels.fastest_kernel", answer)
     return sizes
@@ -151,44 +155,127 @@ def test_at_most_capacity_sizes_are_cached(trials):
     assert len(trials) == CAPACITY + 10 and len(mask.measured) == CAPACITY
 
 
-def test_copies_share_what_was_measured_and_pickles_do_not_carry_it_to_other_machines(trials):
+def test_copies_share_what_was_measured_and_pickles_do_not_carry_it_to_other_machines(trials, elsewhere):
     mask, inputs = large()
     expected = attention(*inputs, mask)
     assert torch.equal(attention(*inputs, copy.deepcopy(mask)), expected) and len(trials) == 1
+    elsewhere()
     attention(*inputs, pickle.loads(pickle.dumps(mask)))
     assert len(trials) == 2
+
+
+# -- choices are remembered on the machine -------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """From its call on, nothing that was remembered counts."""
+    return lambda: monkeypatch.setenv("UNN_CACHE", str(tmp_path / "another cache"))
+
+
+def remembered_files(tmp_path):
+    return sorted((tmp_path / "cache" / "kernels").iterdir())
+
+
+def test_another_process_follows_the_choice_that_is_remembered(trials, tmp_path):
+    _, inputs = large()
+    results = [attention(*inputs, large()[0]) for _ in range(4)]
+    assert len(trials) == 1 and all(torch.equal(x, results[0]) for x in results)
+    (file,) = remembered_files(tmp_path)
+    content = json.loads(file.read_text())
+    assert content["kernel"] in NAMES and content["machine"]["torch"] == torch.__version__
+
+
+def test_graphs_and_sizes_have_a_choice_each(trials, tmp_path):
+    for grid, batch in ((4, 4), (4, 16), (5, 4)):
+        mask = AttentionMask(sudoku(grid, grid).adjacency())
+        for _ in range(2):
+            attention(*torch.randn(3, batch, 2, mask.count, 4), mask)
+    assert len(trials) == len(remembered_files(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kernel": 3}', '{"kernel": "fastest"}', "\0\xff"])
+def test_a_damaged_file_is_measured_anew_and_replaced(content, trials, tmp_path):
+    _, inputs = large()
+    attention(*inputs, large()[0])
+    (file,) = remembered_files(tmp_path)
+    file.write_text(content)
+    attention(*inputs, large()[0])
+    assert len(trials) == 2 and json.loads(file.read_text())["kernel"] in NAMES
+    attention(*inputs, large()[0])
+    assert len(trials) == 2
+
+
+def test_of_processes_that_measure_at_once_the_first_decides(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNN_CACHE", str(tmp_path))
+
+    def slow():
+        assert remember({"size": 1}, NAMES, lambda: "sparse") == "sparse"
+        return "dense"
+
+    assert remember({"size": 1}, NAMES, slow) == "sparse"
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+def test_on_a_file_system_without_links_the_choice_is_remembered_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNN_CACHE", str(tmp_path))
+
+    def no_links(*_):
+        raise OSError("no links")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert remember({}, NAMES, lambda: "sparse") == remember({}, NAMES, lambda: "dense") == "sparse"
+
+
+def test_a_trial_that_fails_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNN_CACHE", str(tmp_path))
+
+    def fail():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remember({}, NAMES, fail)
+    assert not list((tmp_path / "kernels").iterdir())
+
+
+def test_where_nothing_can_be_written_each_process_measures(trials, monkeypatch):
+    mask, inputs = large()
+    monkeypatch.setenv("UNN_CACHE", os.devnull)
+    for _ in range(2):
+        attention(*inputs, mask)
+    assert len(trials) == 1
 
 
 # -- where bits have to be the same, and where nothing can be measured ---------------------------------------
 
 
-def deterministic(run):
-    torch.use_deterministic_algorithms(True)
-    try:
-        return run()
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def inside(run):
-    with reproducible():
-        return run()
-
-
-@pytest.mark.parametrize("around", [deterministic, inside])
-def test_where_results_have_to_be_reproducible_the_model_of_costs_decides(around, trials):
+def test_where_algorithms_have_to_be_deterministic_the_model_of_costs_decides(trials):
     mask, inputs = large()
     # a choice that was measured before does not count either
     attention(*inputs, mask)
     estimated = attention(*inputs, mask, "estimated")
-    assert torch.equal(around(lambda: attention(*inputs, mask)), estimated) and len(trials) == 1
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(attention(*inputs, mask), estimated) and len(trials) == 1
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert torch.equal(estimated, attention(*inputs, mask, choose_kernel(mask, 8, 4, CPU)))
     attention(*large()[1], mask)
     assert len(trials) == 1
 
 
-def test_reproducibility_ends_with_its_block_also_after_an_error(trials):
+def test_where_bits_have_to_be_the_same_what_one_process_measured_does_not_count(trials, monkeypatch):
     mask, inputs = large()
+    monkeypatch.setenv("UNN_CACHE", os.devnull)
+    attention(*inputs, mask)
+    with reproducible():
+        assert torch.equal(attention(*inputs, mask), attention(*inputs, mask, "estimated"))
+    assert len(trials) == 1
+
+
+def test_reproducibility_ends_with_its_block_also_after_an_error(trials, monkeypatch):
+    mask, inputs = large()
+    monkeypatch.setenv("UNN_CACHE", os.devnull)
     with pytest.raises(KeyError), reproducible():
         raise KeyError
     attention(*inputs, mask)
@@ -253,7 +340,12 @@ def grid_network(seed):
         return Diffusion(Denoiser(sudoku(4, 4), width=8, heads=2, depth=1))
 
 
-def test_a_run_that_stops_ends_with_the_bits_of_one_that_does_not_whatever_a_clock_says(trials, tmp_path):
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_run_that_stops_ends_with_the_bits_of_one_that_does_not_whatever_a_clock_says(
+    writable, trials, tmp_path, monkeypatch
+):
+    if not writable:
+        monkeypatch.setenv("UNN_CACHE", os.devnull)
     config = TrainingConfig(steps=4, batch=4, checkpoint_every=2, evaluate_every=2, log_every=1)
     whole = fit(grid_network(0), Grids(), config)
     with pytest.raises(StopError):
@@ -261,21 +353,22 @@ def test_a_run_that_stops_ends_with_the_bits_of_one_that_does_not_whatever_a_clo
     resumed = fit(grid_network(9), Grids(), config, tmp_path)
     assert resumed.step == 4 and same_tensors(tensors_of(resumed.network), tensors_of(whole.network))
     assert [entry["loss"] for entry in resumed.history] == [entry["loss"] for entry in whole.history]
-    # nothing asked the clock, which would have been asked outside of training
-    assert not trials
-    whole.network.sample(count=4, steps=1)
-    assert trials
+    # the first run measured, for training and for evaluations, and the others followed it
+    assert len(trials) == len(set(trials)) and bool(trials) is writable
 
 
+@pytest.mark.parametrize("cache", ["cache", os.devnull])
 @pytest.mark.parametrize("seed", [0, [5, 3, 2, 1]])
-def test_samples_of_a_seed_are_the_same_whatever_a_clock_says(trials, seed):
+def test_samples_of_a_seed_are_the_same_whatever_a_clock_says(trials, seed, cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNN_CACHE", os.devnull if cache == os.devnull else str(tmp_path))
     with torch.no_grad():
         samples = [grid_network(0).sample(count=4, steps=2, seed=seed)["X"] for _ in range(2)]
-    assert torch.equal(*samples) and not trials
+    assert torch.equal(*samples) and len(trials) == len(set(trials))
 
 
-def test_a_block_that_requires_nothing_changes_nothing_inside_of_one_that_does(trials):
+def test_a_block_that_requires_nothing_changes_nothing_inside_of_one_that_does(trials, monkeypatch):
     mask, inputs = large()
+    monkeypatch.setenv("UNN_CACHE", os.devnull)
     with reproducible():
         with reproducible(False):
             attention(*inputs, mask)
