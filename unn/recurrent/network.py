@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
+from ..networks.dropout import Dropout
 from ..ops.attention import AttentionMask, attention
 
 
@@ -58,7 +59,7 @@ class RecurrentTransformer(nn.Module):
         self.inject = inject
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(torch.zeros(positions, width))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(RecurrentBlock(width, heads, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes, bias=False)
@@ -179,7 +180,7 @@ class RecurrentBlock(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, mask: AttentionMask | None, with_attention: bool
@@ -193,15 +194,18 @@ class RecurrentBlock(nn.Module):
         """
         parts = self.query_key_value(self.attention_norm(x)).unflatten(2, (3, self.heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        logits = query @ key.mT / math.sqrt(query.shape[-1]) if with_attention else None
-        if mask is None:
-            dropped = self.dropout.p if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped)
-        else:
+        dropped = mask is None and self.training and self.dropout.p > 0
+        logits = query @ key.mT / math.sqrt(query.shape[-1]) if with_attention or dropped else None
+        if mask is not None:
             mixed = attention(query, key, value, mask)
+        elif dropped and logits is not None:
+            # fused attention has no dropout on a CPU
+            mixed = self.dropout(logits.softmax(-1)) @ value
+        else:
+            mixed = F.scaled_dot_product_attention(query, key, value)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
         x = x + self.dropout(self.narrow(F.gelu(self.widen(self.forward_norm(x)))))
-        return x, logits
+        return x, logits if with_attention else None
 
 
 _PUBLISHED = {
