@@ -155,6 +155,7 @@ def _require_count(owner: str, count: object) -> None:
 def _placed(count: Cardinality, owner: Constraint) -> Cardinality:
     """A count with the indices and sizes that its owner has in a graph."""
     count.indices, count.split_sizes = owner.indices, owner.split_sizes
+    count.axis_sizes = owner.axis_sizes
     return count
 
 

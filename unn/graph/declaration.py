@@ -321,6 +321,8 @@ class Declaration(nn.Module):
             raise
         if self._table.has_rules:
             factor.split_sizes = self._table.split_letters(factor)
+        # the same mapping, since later declarations may decide further sizes
+        factor.axis_sizes = self.sizes
         self.factors[factor.name] = factor
         self._memo.clear()
         self._materialise()
@@ -540,7 +542,9 @@ class Declaration(nn.Module):
             self._table = self._rebuilt_table()
             _ = self._table.static
         except DeclarationError:
-            self.sizes = before
+            # in place: factors share the mapping
+            self.sizes.clear()
+            self.sizes.update(before)
             raise
 
     def _rebuilt_table(self) -> SizeTable:

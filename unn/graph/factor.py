@@ -63,6 +63,9 @@ class Factor:
     split_sizes: Mapping[str, int] = {}
     """Sizes of letters that split axes, as far as known; set when the factor is added to a graph."""
 
+    axis_sizes: Mapping[str, int] = {}
+    """Static sizes of axes of the graph; set when the factor is added to it."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         parents = [parent.__name__ for parent in cls.__mro__]

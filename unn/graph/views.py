@@ -256,6 +256,12 @@ def checked_views(factor: Factor, values: Values) -> list[Tensor]:
             raise ObservationError(f"variable {where}: expected a torch.Tensor of real numbers, got {kind}.")
         batch = check_batch(where, array, x, batch)
         shapes[name] = tuple(x.shape[1:])
+        for axis, size in zip(array.axes, shapes[name], strict=True):
+            if size != factor.axis_sizes.get(axis, size):
+                raise ObservationError(
+                    f"variable {where}: axis {axis!r} has size {size}, but {factor.axis_sizes[axis]} in the "
+                    "declaration."
+                )
     sizes = factor.letter_sizes(shapes)
     for reference in factor.references:
         for axis, size, dim in zip(

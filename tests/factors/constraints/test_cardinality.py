@@ -178,3 +178,23 @@ def test_without_letters_all_entries_are_one_group(bounds):
     assert torch.equal(one.violations_of(x), other.violations_of(x))
     torch.testing.assert_close(one.part_losses(x), other.part_losses(x))
     assert torch.equal(unn.constraint_loss(whole, x), unn.constraint_loss(row, x))
+
+
+def test_values_of_another_size_than_declared_are_refused_with_the_axis():
+    g = bits_graph(lambda x: Cardinality(x["r c"], each="r", equals=1), 2)
+    negated = bits_graph(lambda x: Not(Cardinality(x["r c"], each="r", equals=1)), 2)
+    for constraint in (*g.constraints, *negated.constraints):
+        for shape, axis in (((1, 3, 4), "row"), ((1, 2, 5), "col")):
+            with pytest.raises(unn.ObservationError, match=axis):
+                constraint.violations_of({"x": torch.zeros(shape)})
+        assert constraint.violations_of({"x": torch.zeros(1, 2, 4)}).shape == (1,)
+
+
+def test_a_size_that_is_declared_later_counts_too():
+    g = unn.FactorGraph("bits")
+    x = g.variable("x", "row col", unn.BinaryEntropy())
+    rows = g.factor(Cardinality(x["r c"], each="r", equals=1))
+    assert rows.violations_of({"x": torch.zeros(1, 3, 5)}).item() == 3
+    g.constant("b", "row", torch.zeros(2))
+    with pytest.raises(unn.ObservationError, match="row"):
+        rows.violations_of({"x": torch.zeros(1, 3, 5)})

@@ -232,7 +232,7 @@ def test_values_that_are_missing_are_named():
 
 def test_a_split_that_does_not_multiply_out_is_refused():
     values = drawn(declared("split"), 0)
-    with pytest.raises(unn.ObservationError, match=says("'equation'", "'s'", "'p'", "size 5", "'i k'", "4")):
+    with pytest.raises(unn.ObservationError, match=says("'equation'", "'s'", "'p'", "size 5", "4")):
         declared("split").factors["equation"].violations_of({**values, "s": torch.zeros(3, 5)})
 
 
