@@ -62,7 +62,7 @@ _SHOWN_INSTANCES = 20
 
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "solver": {"decimate_every": 0},
-    "recurrent": {"labelled": 1.0},
+    "recurrent": {"labelled_share": 1.0},
 }
 """Options of engines that runs of earlier versions do not have, with values that change nothing."""
 

@@ -86,7 +86,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         self._check_sizes(sizes)
         rows = self.layout.frame.flatten(values)
         nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
-        labelled = chosen_by_content(self._tokens(rows, nodes), self.options.labelled)
+        labelled = chosen_by_content(self._tokens(rows, nodes), self.options.labelled_share)
         return self._losses(rows, nodes, labelled)
 
     def unlabelled_loss(self, given: Given, count: int) -> Tensor:

@@ -25,7 +25,7 @@ class RecurrentOptions:
         structure: Which tokens attend to one another: all, or the neighbours in the graph.
         constraint_weight: Weight of the constraint loss of each output, of the constraints that have one.
         attention_weight: Weight of the attention loss of each block.
-        labelled: Share of the training examples whose labels are used; the others have constraint and
+        labelled_share: Share of the training examples whose labels are used; the others have constraint and
             attention losses alone. Which ones depends on what is observed of an example, not on the seed.
     """
 
@@ -40,7 +40,7 @@ class RecurrentOptions:
     structure: Literal["dense", "graph"] = "dense"
     constraint_weight: float = 0.0
     attention_weight: float = 0.0
-    labelled: float = 1.0
+    labelled_share: float = 1.0
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -58,7 +58,7 @@ class RecurrentOptions:
             "detach": (self.detach, 0, 10_000),
             "constraint_weight": (self.constraint_weight, 0, 1e6),
             "attention_weight": (self.attention_weight, 0, 1e6),
-            "labelled": (self.labelled, 0, 1),
+            "labelled_share": (self.labelled_share, 0, 1),
         }
         check_ranges(where, ranges)
         if self.width % self.heads:
@@ -66,10 +66,10 @@ class RecurrentOptions:
                 f"{where}: the width must be a multiple of the heads, got width {self.width} and "
                 f"{self.heads} heads."
             )
-        if self.labelled < 1 and not self.constraint_weight and not self.attention_weight:
+        if self.labelled_share < 1 and not self.constraint_weight and not self.attention_weight:
             raise DeclarationError(
                 f"{where}: examples without labels have constraint losses alone; set --constraint-weight or "
-                "--attention-weight, or leave --labelled at 1."
+                "--attention-weight, or leave --labelled-share at 1."
             )
         if self.structure == "graph" and self.dropout:
             raise DeclarationError(

@@ -62,10 +62,10 @@ def test_unlabelled_examples_need_the_weight_of_a_constraint_loss():
 
 def test_a_share_of_labels_leaves_the_other_examples_their_constraint_losses():
     graph = declare_sudoku(2, 2)
-    options = replace(SMALL, constraint_weight=0.5, labelled=0.4)
+    options = replace(SMALL, constraint_weight=0.5, labelled_share=0.4)
     torch.manual_seed(0)
     half = RecurrentModel(graph, options, {})
-    whole = RecurrentModel(graph, replace(options, labelled=1.0), {})
+    whole = RecurrentModel(graph, replace(options, labelled_share=1.0), {})
     whole.load_state_dict(half.state_dict())
     X = F.one_hot(torch.randint(4, (50, 4, 4)), 4).float()
     seen = torch.rand(50, 4, 4) < 0.5
@@ -90,7 +90,7 @@ def test_rows_are_chosen_by_their_content_with_the_given_share(share, seed):
 
 def test_few_labels_without_a_constraint_loss_are_refused():
     with pytest.raises(DeclarationError, match="constraint-weight"):
-        replace(SMALL, labelled=0.5).check("recurrent")
+        replace(SMALL, labelled_share=0.5).check("recurrent")
 
 
 def test_constraints_without_a_loss_are_left_out_of_training():
