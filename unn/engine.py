@@ -316,8 +316,8 @@ class Attempt(ABC):
         """
 
     def refuted(self) -> Tensor | None:
-        """Mask of the present rows that are proved to have no answer, shape ``(rows,)``; None if the model
-        proves nothing."""
+        """Mask of the present rows that are proved to have no answer, or no other than those of this try,
+        shape ``(rows,)``; None if the model proves nothing."""
         return None
 
 
@@ -332,6 +332,11 @@ class CanSolve(ABC):
     """
 
     is_ranked: ClassVar[bool] = False
+
+    @property
+    def enumerates(self) -> bool:
+        """Whether a try goes on to other answers after one; otherwise another try looks for them."""
+        return self.is_ranked
 
     @abstractmethod
     def attempt(

@@ -663,6 +663,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             "outcome": solutions.outcomes[k],
             "answers": [self.encode(run, {name: x[j] for name, x in answers.items()}) for j in numbers],
             "tries": int(solutions.tries[k]),
+            "complete": bool(solutions.is_complete[k]),
         }
         if solutions.outcomes[k] == "unsolved":
             result["best"] = self.encode(run, {name: x[k] for name, x in solutions.values.items()})
@@ -688,6 +689,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         lines = title
         for j in range(_count(answers)):
             lines = [*lines, *self.describe(run, answers, j), ""]
+        if solutions.is_complete[k]:
+            lines = [*lines, "there is no other answer: the search visited every case", ""]
         return lines
 
     def _violations(self, run: Trained, solutions: Solutions, k: int) -> dict[str, int]:

@@ -48,6 +48,11 @@ class Search(nn.Module, CanLearn, CanSolve):
         self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[Block]]]
         self._parts = BoundedCache(_LAYOUTS)
 
+    @property
+    def enumerates(self) -> bool:
+        """Whether the mode is depth-first, in which a tree visits all answers."""
+        return self.options.mode == "depth-first"
+
     def __getstate__(self) -> dict[str, object]:
         # sparse matrices cannot be copied
         return {**self.__dict__, "_parts": BoundedCache(_LAYOUTS)}

@@ -1,4 +1,5 @@
-"""Depth-first search with propagation by counting: it ends with an answer or with a proof of none."""
+"""Depth-first search with propagation by counting: it ends with an answer or with a proof of none, and goes
+on to further answers or to the proof that there are no others."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class DepthFirst(Attempt):
     """Search trees with random branches for each instance, all side by side; the first that ends decides.
 
     A node supposes a random candidate of a group of exactly one with the fewest open candidates, and
-    propagates; at a contradiction the candidate is excluded instead, under the suppositions before it.
+    propagates; at a contradiction, or after an answer, the candidate is excluded instead, under the
+    suppositions before it. A tree waits at an answer until ``advance`` has returned it.
 
     Args:
         layout: candidates and groups.
@@ -36,6 +38,8 @@ class DepthFirst(Attempt):
         rows = len(self.known.true)
         self.fails = torch.zeros(rows, dtype=torch.bool)
         self.is_refuted = torch.zeros(rows, dtype=torch.bool)
+        # trees that stand at an answer which was returned
+        self.is_returned = torch.zeros(rows, dtype=torch.bool)
         # what is known at each level below the root if its supposition is wrong
         self.others: list[Known] = []
         self.level = torch.zeros(rows, dtype=torch.long)
@@ -47,37 +51,44 @@ class DepthFirst(Attempt):
         for _ in range(_NODES):
             self._visit()
             self.nodes -= 1
-            complete = ~self.known.open.any(1) & ~self.fails
-            if self.nodes <= 0 or bool((complete | self.is_refuted).any()):
+            if self.nodes <= 0 or bool((self._waits() | self.is_refuted).any()):
                 break
-        complete = ~self.known.open.any(1) & ~self.fails
-        best = (
-            complete.view(-1, self.trees).int().argmax(1)
-            + torch.arange(len(complete) // self.trees) * self.trees
-        )
+        waits = self._waits()
+        best = waits.view(-1, self.trees).int().argmax(1) + torch.arange(0, len(waits), self.trees)
+        self.is_returned[best] |= waits[best]
         return self.layout.frame.unflatten(self._answer(self.known.select(best)))
 
     @property
     def is_complete(self) -> Tensor:
         """Mask of the instances of which a tree stands at an answer, as far as counting shows, shape
         ``(instances,)``."""
-        complete = ~self.known.open.any(1) & ~self.fails
-        return complete.view(-1, self.trees).any(1)
+        return self._is_at_answer().view(-1, self.trees).any(1)
 
     def keep(self, rows: Tensor) -> None:
         rows = (rows[:, None] * self.trees + torch.arange(self.trees)).flatten()
         self.known, self.level = self.known.select(rows), self.level[rows]
         self.fails, self.is_refuted = self.fails[rows], self.is_refuted[rows]
+        self.is_returned = self.is_returned[rows]
         self.others = [known.select(rows) for known in self.others]
 
     def refuted(self) -> Tensor:
         return self.is_refuted.view(-1, self.trees).any(1)
 
+    def _is_at_answer(self) -> Tensor:
+        return ~self.known.open.any(1) & ~self.fails
+
+    def _waits(self) -> Tensor:
+        """Mask of the trees that stand at an answer which was not returned yet."""
+        return self._is_at_answer() & ~self.is_returned
+
     def _visit(self) -> None:
-        """Go to the next node of every tree, in place."""
-        back = self.fails | ~self.known.open.any(1)
+        """Go to the next node of every tree that does not wait, in place."""
+        back = self.fails | self.is_returned
         self.is_refuted |= back & (self.level == 0)
-        returns, descends = back & ~self.is_refuted, ~back & ~self.is_refuted
+        stays = self.is_refuted | self._waits()
+        returns, descends = back & ~stays, ~back & ~stays
+        if bool(stays.all()):
+            return
         rows = descends.nonzero()[:, 0]
         here = self.known.select(rows)
         chosen = branch(self.layout, here, self.generator)
@@ -94,6 +105,7 @@ class DepthFirst(Attempt):
             at = returns & (self.level == level)
             true[at], false[at] = self.others[level].true[at], self.others[level].false[at]
         moved = descends | returns
+        self.is_returned = self.is_returned & ~moved
         known, impossible = propagate(self.layout, Known(true[moved], false[moved]))
         self.fails = self.fails.clone()
         self.fails[moved] = impossible >= 0

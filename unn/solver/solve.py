@@ -35,6 +35,7 @@ class Solutions:
         answers: the different verified answers to each instance, by variable, shape ``(answers, *axes)``.
         tries: number of tries of each instance, shape ``(instances,)``.
         reasons: for an instance without a solution the group of candidates that proves it; else empty.
+        is_complete: mask of the instances that are proved to have no other answers, shape ``(instances,)``.
         seconds: time of the call.
     """
 
@@ -44,6 +45,7 @@ class Solutions:
     answers: tuple[Mapping[str, Tensor], ...]
     tries: Tensor
     reasons: tuple[str, ...]
+    is_complete: Tensor
     seconds: float
 
     def __getitem__(self, name: str) -> Tensor:
@@ -201,7 +203,7 @@ def solve(
                 if values is None:
                     break
                 leaves = progress.add(chunk, values)
-                if model.is_ranked:
+                if model.enumerates:
                     # its next answers come in the same try
                     leaves = ~progress.incomplete()[chunk]
                 refuted = attempt.refuted()
@@ -227,6 +229,7 @@ def solve(
         tuple(progress.answers),
         tries,
         reasons,
+        exhausted | (impossible >= 0),
         time.perf_counter() - began,
     )
 

@@ -22,6 +22,17 @@ def test_a_grid_is_solved_and_drawn(tmp_path, capsys):
     assert text.splitlines()[0] == "S-o o-o" and text.count("=") + text.count('"') == 6
 
 
+def test_all_shortest_paths_are_listed_and_that_there_are_no_others_is_said(tmp_path, capsys):
+    path = tmp_path / "grid.txt"
+    path.write_text("S-o-o\n| | |\no-o-E\n")
+    result = answered(capsys, "solve", "paths", path, "--count", "9")["instances"][0]
+    answers = [sorted(map(tuple, edges)) for edges in result["answers"]]
+    assert sorted(answers) == [[(0, 1), (1, 2), (2, 5)], [(0, 1), (1, 4), (4, 5)], [(0, 3), (3, 4), (4, 5)]]
+    assert result["complete"] is True
+    assert "no other answer" in printed(capsys, "solve", "paths", path, "--count", "9")
+    assert not answered(capsys, "solve", "paths", path, "--count", "2")["instances"][0]["complete"]
+
+
 def test_a_grid_of_another_size_without_a_path_is_impossible(tmp_path, capsys):
     path = tmp_path / "grid.txt"
     path.write_text("S o-o\n    |\no-o-E\n")

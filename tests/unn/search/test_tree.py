@@ -143,3 +143,54 @@ def test_nothing_is_marked_where_nothing_is_open():
     layout = Layout(sudoku(1, 1), {})
     known = Known(torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1, dtype=torch.bool))
     assert not branch(layout, known, torch.Generator()).any()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=10),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 40),
+    st.integers(0, 100),
+)
+@settings(max_examples=60)
+def test_one_try_lists_all_answers_and_proves_that_there_are_no_others(edges, colours, chains, count, seed):
+    g = coloured(5, edges, colours)
+    every = [x for x in itertools.product(range(colours), repeat=5) if all(x[a] != x[b] for a, b in edges)]
+    search = unn.Search(g, SearchOptions(mode="depth-first", chains=chains))
+    solutions = unn.solve(search, {}, options=unn.SolvingOptions(count=count, tries=1, seed=seed))
+    answers = solutions.answers[0]
+    listed = [tuple(x) for x in answers["X"].argmax(-1).tolist()] if answers else []
+    assert set(listed) <= set(every) and len(listed) == len(set(listed)) == min(count, len(every))
+    if len(every) < count:
+        assert bool(solutions.is_complete) and set(listed) == set(every)
+    if len(every) > count:
+        assert not bool(solutions.is_complete)
+
+
+def test_the_only_answer_to_each_of_a_batch_of_puzzles_is_proved():
+    solutions = unn.solve(
+        unn.Search(sudoku(3, 3), DEPTH_FIRST), puzzles(HARD), options=unn.SolvingOptions(count=2)
+    )
+    assert [len(answers["X"]) for answers in solutions.answers] == [1, 1, 1]
+    assert solutions.is_complete.tolist() == [True] * 3 and solutions.outcomes == ("solved",) * 3
+
+
+def test_a_search_that_is_cut_off_and_a_sweep_prove_nothing():
+    g = coloured(5, [(0, 1)], 3)
+    few = unn.SolvingOptions(count=1000, tries=1, steps=20)
+    cut = unn.solve(unn.Search(g, DEPTH_FIRST), {}, options=few)
+    assert 0 < len(cut.answers[0]["X"]) < 162 and not bool(cut.is_complete)
+    sweeps = unn.solve(unn.Search(g, SearchOptions(mode="focused")), {})
+    assert not bool(sweeps.is_complete)
+
+
+def test_answers_that_break_a_constraint_without_groups_do_not_end_the_list():
+    g = unn.FactorGraph("g", node=2, value=3)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(Cardinality(X["n v"], each="v", at_most=1))
+    g.factor(Table(X["n v"], X["n w"], allowed=[(1, 1), (2, 2)]))
+    for chains in (1, 4):
+        search = unn.Search(g, SearchOptions(mode="depth-first", chains=chains))
+        solutions = unn.solve(search, {}, options=unn.SolvingOptions(count=9, tries=1))
+        answers = sorted(solutions.answers[0]["X"].argmax(-1).tolist())
+        assert answers == [[1, 2], [2, 1]] and bool(solutions.is_complete)
