@@ -1,7 +1,8 @@
-"""How much declared constraints are worth: networks that learn the rules of 6 x 6 sudoku from puzzles alone,
-from puzzles with constraint losses, with attention between neighbours alone, or that receive them.
+"""How much declared constraints are worth: networks that learn the rules of small sudokus from puzzles alone,
+from puzzles with constraint losses, with few labels, with attention between neighbours alone, or that receive
+the rules.
 
-    python -m tests.benchmarks.learned docs/results/learned.csv [STEPS [SEEDS]]
+    python -m tests.benchmarks.learned FILE BLOCK_ROWS BLOCK_COLUMNS STEPS SEEDS PUZZLES [PUZZLES ...]
 
 All are trained on the same puzzles with one solution each, without symmetries, and tested by one try on
 others, without propagation.
@@ -12,12 +13,12 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import unn
 from problems.sudoku.grids import declare, draw_grids, one_hot
@@ -27,25 +28,51 @@ from unn.recurrent.options import RecurrentOptions
 from unn.solver.model import Solver
 from unn.solver.options import SolverOptions
 
-ROWS, COLUMNS = 2, 3
-N = ROWS * COLUMNS
 TESTED = 1000
 RECURRENT = RecurrentOptions(width=64, heads=4, recurrences=16, solving_steps=32)
 Puzzles = tuple[Tensor, Tensor]
 
 
-def solutions(cells: list[int], limit: int = 2) -> int:
+@dataclass(frozen=True)
+class Board:
+    """Rows and columns of a block."""
+
+    rows: int
+    columns: int
+
+    @property
+    def n(self) -> int:
+        """Rows, columns and digits."""
+        return self.rows * self.columns
+
+    def block(self, row: int, column: int) -> int:
+        """The number of the block of a cell."""
+        return row // self.rows * self.rows + column // self.columns
+
+    def graph(self) -> unn.FactorGraph:
+        """The declaration."""
+        return declare(self.rows, self.columns)
+
+    def neighbours(self) -> Tensor:
+        """Pairs of cells in a row, column or block, and each cell with itself; shape ``(cells, cells)``."""
+        near = torch.from_numpy(self.graph().adjacency().matrix.toarray()).bool()
+        return near | torch.eye(self.n**2, dtype=torch.bool)
+
+
+def solutions(board: Board, cells: list[int], limit: int = 2) -> int:
     """Number of completions of cells, 0 for empty ones, up to a limit; depth-first with sets of digits."""
-    rows, columns, blocks = [0] * N, [0] * N, [0] * N
+    n = board.n
+    rows, columns, blocks = [0] * n, [0] * n, [0] * n
     empty = []
     for k, digit in enumerate(cells):
-        r, c = divmod(k, N)
+        r, c = divmod(k, n)
+        b = board.block(r, c)
         if digit:
             rows[r] |= 1 << digit
             columns[c] |= 1 << digit
-            blocks[_block(r, c)] |= 1 << digit
+            blocks[b] |= 1 << digit
         else:
-            empty.append((r, c, _block(r, c)))
+            empty.append((r, c, b))
 
     def count(left: list[tuple[int, int, int]], still: int) -> int:
         if not left:
@@ -54,7 +81,7 @@ def solutions(cells: list[int], limit: int = 2) -> int:
         k = max(range(len(left)), key=lambda i: used[i].bit_count())
         r, c, b = left[k]
         total = 0
-        for digit in range(1, N + 1):
+        for digit in range(1, n + 1):
             bit = 1 << digit
             if used[k] & bit:
                 continue
@@ -68,52 +95,59 @@ def solutions(cells: list[int], limit: int = 2) -> int:
     return count(empty, limit)
 
 
-def puzzles(number: int, seed: int) -> Puzzles:
-    """Grids, shape ``(number, N, N)``, and their given cells, with one solution: 8 to 14 cells or more, if
-    no further one can be removed in a random order."""
-    random = Random(seed)
-    grids = draw_grids(number, ROWS, COLUMNS, torch.Generator().manual_seed(seed))
-    given = torch.ones(number, N * N, dtype=torch.bool)
+def puzzles(board: Board, number: int, seed: int) -> Puzzles:
+    """Grids, shape ``(number, n, n)``, and their given cells, with one solution: a quarter to two fifths of
+    the cells or more, if no further one can be removed in a random order."""
+    random, cells_of_all = Random(seed), board.n**2
+    grids = draw_grids(number, board.rows, board.columns, torch.Generator().manual_seed(seed))
+    given = torch.ones(number, cells_of_all, dtype=torch.bool)
     for grid, mask in zip(grids.flatten(1).tolist(), given, strict=True):
-        cells, wanted = [digit + 1 for digit in grid], random.randint(8, 14)
-        for k in random.sample(range(N * N), N * N):
+        cells, wanted = (
+            [digit + 1 for digit in grid],
+            random.randint(cells_of_all // 4, 2 * cells_of_all // 5),
+        )
+        for k in random.sample(range(cells_of_all), cells_of_all):
             if sum(map(bool, cells)) <= wanted:
                 break
             digit, cells[k] = cells[k], 0
-            if solutions(cells) > 1:
+            if solutions(board, cells) > 1:
                 cells[k] = digit
         mask.copy_(torch.tensor(cells) > 0)
-    return grids, given.view(number, N, N)
+    return grids, given.view(grids.shape)
 
 
-def recurrent(**options: object) -> Callable[[], nn.Module]:
-    """Makes a recurrent transformer."""
-    return lambda: RecurrentModel(declare(ROWS, COLUMNS), replace(RECURRENT, **options), {})  # type: ignore[arg-type]
+def without(training: Puzzles, tested: Puzzles) -> Puzzles:
+    """Training puzzles that are not among those of the test."""
+    known = {tuple(row) for row in _clues(tested).tolist()}
+    new = torch.tensor([tuple(row) not in known for row in _clues(training).tolist()])
+    return training[0][new], training[1][new]
 
 
-def solver() -> nn.Module:
-    """The network that is derived from the declaration."""
-    options = SolverOptions(propagation="once", decimate_every=0, solving_steps=64)
-    return Solver(declare(ROWS, COLUMNS), options, {})
+def _clues(some: Puzzles) -> Tensor:
+    grids, given = some
+    return torch.where(given, grids + 1, 0).flatten(1)
 
 
-METHODS: dict[str, tuple[Callable[[], nn.Module], float]] = {
-    "recurrent, puzzles alone": (recurrent(), 1e-3),
-    "recurrent, constraint loss": (recurrent(constraint_weight=1.0), 1e-3),
-    "recurrent, attention of neighbours": (recurrent(structure="graph", dropout=0.0), 1e-3),
-    "solver": (solver, 6e-3),
+METHODS: dict[str, RecurrentOptions | SolverOptions] = {
+    "recurrent, puzzles alone": RECURRENT,
+    "recurrent, constraint loss": replace(RECURRENT, constraint_weight=1.0),
+    "recurrent, attention loss": replace(RECURRENT, attention_weight=1.0),
+    "recurrent, constraint loss, a tenth of the labels": replace(
+        RECURRENT, constraint_weight=1.0, labelled_share=0.1
+    ),
+    "recurrent, attention of neighbours": replace(RECURRENT, structure="graph", dropout=0.0),
+    "solver": SolverOptions(propagation="once", decimate_every=0, solving_steps=64),
+    "solver, constraint loss, no labels": SolverOptions(
+        propagation="once", decimate_every=0, solving_steps=64, labels=False
+    ),
 }
-"""Models and learning rates."""
 
 
-def attention_on_neighbours(model: RecurrentModel, tested: Puzzles) -> float:
+def attention_on_neighbours(board: Board, model: RecurrentModel, tested: Puzzles) -> float:
     """Mean attention that a cell pays to itself and to the cells of its row, column and block."""
-    grids, given = tested
-    tokens = torch.where(given, grids + 1, 0).flatten(1)
-    near = model.neighbours.bool() | torch.eye(N * N, dtype=torch.bool)
-    network = model.network.eval()
+    near, network = board.neighbours(), model.network.eval()
     with torch.no_grad():
-        embedded = state = network.embed(tokens)
+        embedded = state = network.embed(_clues(tested))
         shares = []
         for _ in range(RECURRENT.recurrences):
             (hidden,) = network.recur(embedded, state, None, True)
@@ -123,51 +157,60 @@ def attention_on_neighbours(model: RecurrentModel, tested: Puzzles) -> float:
     return float(torch.stack(shares).mean())
 
 
-def measure(name: str, training: Puzzles, tested: Puzzles, steps: int, seed: int) -> dict[str, object]:
+def measure(
+    board: Board, name: str, training: Puzzles, tested: Puzzles, steps: int, seed: int
+) -> dict[str, object]:
     """Train a model and test it."""
-    make, rate = METHODS[name]
+    options = METHODS[name]
     torch.manual_seed(seed)
-    model = make()
+    model: RecurrentModel | Solver
+    if isinstance(options, RecurrentOptions):
+        model, rate = RecurrentModel(board.graph(), options, {}), 1e-3
+    else:
+        model, rate = Solver(board.graph(), options, {}), 6e-3
     grids, given = training
-    values = {"X": one_hot(grids, N), "given": given.float()}
+    values = {"X": one_hot(grids, board.n), "given": given.float()}
 
-    def loss(network: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        value: Tensor = network.loss({"X": batch["X"]}, {"X": batch["given"] > 0})  # type: ignore[operator]
-        return value
+    def loss(network: RecurrentModel | Solver, batch: dict[str, Tensor]) -> Tensor:
+        return network.loss({"X": batch["X"]}, {"X": batch["given"] > 0})
 
     started = time.process_time()
     unn.fit(model, values, steps=steps, loss=loss, batch=32, rate=rate, ema=0.99, seed=seed)
     seconds = time.process_time() - started
     grids, given = tested
-    evidence = {"X": unn.Partial(one_hot(grids, N), given)}
+    evidence = {"X": unn.Partial(one_hot(grids, board.n), given)}
     answers = unn.solve(model.eval(), evidence, options=SolvingOptions(tries=1))
     right = (answers["X"].argmax(-1) == grids).flatten(1).all(1)
     assert bool((right >= answers.solved).all()), "a verified answer of a puzzle with one solution is wrong"
-    dense = isinstance(model, RecurrentModel) and model.options.structure == "dense"
+    attention: float | str = ""
+    if isinstance(model, RecurrentModel) and model.options.structure == "dense":
+        attention = attention_on_neighbours(board, model, tested)
     return {
+        "board": f"{board.n} x {board.n}",
         "training puzzles": len(training[0]),
         "model": name,
         "seed": seed,
         "solved": float(answers.solved.float().mean()),
-        "attention on neighbours": attention_on_neighbours(model, tested) if dense else "",
+        "attention on neighbours": attention,
         "parameters": sum(p.numel() for p in model.parameters()),
         "training seconds": round(seconds),
     }
 
 
-def main(out: str, steps: int, seeds: int) -> None:
-    """Measure all models with two amounts of puzzles."""
+def main(out: str, board: Board, steps: int, seeds: int, numbers: Sequence[int]) -> None:
+    """Measure all models with some amounts of puzzles."""
     torch.set_num_threads(1)
-    every, tested = puzzles(3000, 0), puzzles(TESTED, 1)
-    near = (attention_mask() | torch.eye(N * N, dtype=torch.bool)).float().mean()
-    print(f"given cells: {every[1].flatten(1).sum(1).float().mean():.1f}; uniform attention {near:.3f}")
+    tested = puzzles(board, TESTED, 1)
+    every = without(puzzles(board, 2 * max(numbers), 0), tested)
+    cells = tested[1].flatten(1).sum(1).float().mean()
+    print(f"given cells: {cells:.1f}; uniform attention {board.neighbours().float().mean():.3f}")
     with open(out, "w", newline="") as file:
         writer: csv.DictWriter[str] | None = None
         for seed in range(seeds):
-            for number in (300, 3000):
+            for number in numbers:
                 training = every[0][:number], every[1][:number]
                 for name in METHODS:
-                    row = measure(name, training, tested, steps, seed)
+                    row = measure(board, name, training, tested, steps, seed)
                     if writer is None:
                         writer = csv.DictWriter(file, list(row), lineterminator="\n")
                         writer.writeheader()
@@ -176,14 +219,6 @@ def main(out: str, steps: int, seeds: int) -> None:
                     print(row, flush=True)
 
 
-def attention_mask() -> Tensor:
-    """Pairs of cells in a row, column or block."""
-    return torch.from_numpy(declare(ROWS, COLUMNS).adjacency().matrix.toarray()).bool()
-
-
-def _block(row: int, column: int) -> int:
-    return row // ROWS * ROWS + column // COLUMNS
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(x) for x in [*sys.argv[2:], "3000", "1"][:2]))
+    rows, columns, steps, seeds, *numbers = (int(x) for x in sys.argv[2:])
+    main(sys.argv[1], Board(rows, columns), steps, seeds, numbers)

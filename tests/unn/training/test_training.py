@@ -377,16 +377,16 @@ def test_weights_that_are_not_finite_are_never_returned():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "metrics",
     [{"step": 1.0}, {"loss": 1.0}, {3: 1.0}, {"accuracy": "high"}, {"accuracy": torch.zeros(2)}],
     ids=str,
 )
-def test_metrics_need_names_of_their_own_and_numbers(found):
+def test_metrics_need_names_of_their_own_and_numbers(metrics):
     class Odd(ToyTask):
         def evaluate(self, network):
-            return found
+            return metrics
 
-    with pytest.raises(unn.DeclarationError, match=says("Odd.evaluate", repr(next(iter(found))))):
+    with pytest.raises(unn.DeclarationError, match=says("Odd.evaluate", repr(next(iter(metrics))))):
         fit(toy_network(), Odd(), replace(SHORT, epochs=1))
 
 
