@@ -2,7 +2,7 @@
 1967).
 
 All cycles of all sentences are contracted in each step, so that a batch takes few steps. Matrices keep their
-size: a contracted set is a label shared by its nodes, and the score of entering it is the score of an arc
+size: a contracted set is a label shared by its nodes, and the gain of entering it is the score of an arc
 minus those of the arcs that it displaces.
 
 Single-root trees use a second key before the score: an arc from the root is used only for a set that no other
@@ -15,6 +15,7 @@ Sentences with such large displaced arcs are solved again in exact integers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +48,12 @@ def best_trees(scores: Scores, sizes: Heads, single_root: bool) -> tuple[Heads, 
         return np.full((batch, n), -1), np.ones(batch, dtype=bool)
     rooted = _add_root(scores, sizes)
     arcs = rooted > -np.inf
-    heads, large = _contract(rooted, arcs, -np.inf, single_root)
+    heads, large = _contract(_Rounded(rooted.copy()), single_root)
     for b in large.nonzero()[0]:
         integers = as_integers(rooted[b])
         # displaced scores at most double with each contraction
         lowest = -(1 << (n + 2)) * (1 + abs(integers).max())
-        heads[b] = _contract(integers[None], arcs[b : b + 1], lowest, single_root)[0][0]
+        heads[b] = _contract(_Whole(integers[None], arcs[b : b + 1], lowest), single_root)[0][0]
     nodes = np.arange(n)
     inside = nodes < sizes[:, None]
     own = heads[:, 1:] - 1
@@ -85,10 +86,6 @@ def _add_root(scores: Scores, sizes: Heads) -> Scores:
     return full
 
 
-_Entrances = tuple[Heads, Heads, NDArray[Any]]
-"""Tail and end of the best arc into each set, and its score minus the displaced one; each ``(batch, n)``."""
-
-
 @dataclass(frozen=True)
 class _Step:
     """One contraction step. Sets are numbered by one of their nodes; entries at other numbers are unused.
@@ -108,107 +105,180 @@ class _Step:
         return _Step(self.label[rows], self.head[rows], self.gate[rows])
 
 
-def _contract(scores: NDArray[Any], arcs: Flags, lowest: Any, single_root: bool) -> tuple[Heads, Flags]:
+def _contract(entrances: _Entrances, single_root: bool) -> tuple[Heads, Flags]:
     """Heads of all nodes, -2 without an arborescence, and a mask of sentences too large for float64.
 
     Args:
-        scores: scores by modifier and head, shape ``(batch, n, n)``; node 0 is the root.
-        arcs: mask of allowed arcs, shape ``(batch, n, n)``.
-        lowest: lower bound of all scores minus displaced ones.
+        entrances: arcs into the nodes; node 0 is the root.
         single_root: arcs from the root rank after all others.
     """
-    batch, n = scores.shape[:2]
+    batch, n = entrances.shape
     heads, large = np.full((batch, n), -2), np.zeros(batch, dtype=bool)
     left, label = np.arange(batch), np.tile(np.arange(n), (batch, 1))
-    displaced = np.zeros((batch, n), dtype=scores.dtype)
     steps: list[_Step] = []
-    entrances: _Entrances | None = None
-    merged = np.ones((batch, n), dtype=bool)
     while len(left):
         rows = np.arange(len(left))[:, None]
-        if entrances is None or scores.dtype == object:
-            entrances = _best_entrances(scores, arcs, lowest, label, displaced, single_root)
-        else:
-            entrances = _update_entrances(entrances, merged, scores, arcs, label, displaced, single_root)
-        head, gate, entered = entrances
+        head, gate, entered = entrances.best(label, single_root)
         steps.append(_Step(label, head, gate))
         sets = (label == np.arange(n)) & (np.arange(n) > 0)
         stuck = (sets & (head < 0)).any(1)
-        if scores.dtype != object:
-            large[left] = (np.abs(np.where(sets & (head >= 0), entered, 0.0)) > _LARGE).any(1)
+        large[left] = entrances.are_large(np.where(sets & (head >= 0), entered, 0))
         above = np.where(sets & (head >= 0), label[rows, np.maximum(head, 0)], 0)
         cyclic = _on_cycles(above)
         finished = ~stuck & ~cyclic.any(1)
         if finished.any():
             heads[left[finished]] = _expand([step.select(finished) for step in steps])
         on = ~stuck & ~finished & ~large[left]
-        displaced = displaced + np.where(cyclic, entered, 0)[rows, label]
-        merged = np.take_along_axis(cyclic, label, 1)
-        label = _merge_labels(label, above, cyclic)
         if not on.all():
-            left, scores, arcs, label, displaced, merged = (
-                x[on] for x in (left, scores, arcs, label, displaced, merged)
-            )
+            left, label, above, cyclic, entered = (x[on] for x in (left, label, above, cyclic, entered))
             steps = [step.select(on) for step in steps]
-            entrances = (head[on], gate[on], entered[on])
+            entrances.select(on)
+        merged = _merge_labels(label, above, cyclic)
+        entrances.merge(label, merged, cyclic, entered)
+        label = merged
     return heads, large
 
 
-def _best_entrances(
-    scores: NDArray[Any], arcs: Flags, lowest: Any, label: Heads, displaced: NDArray[Any], single_root: bool
-) -> tuple[Heads, Heads, NDArray[Any]]:  # fmt: skip
-    """Find the best arc into each set."""
-    usable = arcs & (label[:, :, None] != label[:, None])
-    members = label[:, None] == np.arange(label.shape[1])[:, None]
-    if single_root:
-        others = usable.copy()
-        others[:, :, 0] = False
-        # a set with any other entering arc cannot be attached to the root
-        entered_by_others = (others.any(2)[:, None] & members).any(2)
-        usable[:, :, 0] &= ~np.take_along_axis(entered_by_others, label, 1)
-    gains = np.where(usable, scores - displaced[:, :, None], lowest)
-    head = gains.argmax(2)
-    gain = np.take_along_axis(gains, head[:, :, None], 2)[:, :, 0]
-    gate = np.where(members, gain[:, None], lowest).argmax(2)
-    head = np.where(usable.any(2), head, -1)
-    return np.take_along_axis(head, gate, 1), gate, np.take_along_axis(gain, gate, 1)
+class _Entrances(ABC):
+    """Arcs into the sets of all sentences, and their gains: scores less those of the displaced arcs.
+
+    Attributes:
+        shape: number of sentences, and of nodes with the root.
+    """
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def best(self, label: Heads, single_root: bool) -> tuple[Heads, Heads, NDArray[Any]]:
+        """The tail of the best arc into each set, -1 where there is none, the node at which it ends, and its
+        gain; shape ``(batch, n)`` each."""
+
+    @abstractmethod
+    def merge(self, label: Heads, merged: Heads, cyclic: Flags, entered: NDArray[Any]) -> None:
+        """Merge the sets of each cycle; an arc into one of them displaces the arc of the cycle.
+
+        Args:
+            label: sets of the nodes before, shape ``(batch, n)``.
+            merged: sets of the nodes after.
+            cyclic: mask of the sets on cycles, by number.
+            entered: gain of the best arc into each set.
+        """
+
+    @abstractmethod
+    def select(self, on: Flags) -> None:
+        """Continue with some sentences."""
+
+    def are_large(self, entered: NDArray[Any]) -> Flags:
+        """Mask of the sentences whose rounding errors may matter, shape ``(batch,)``."""
+        return np.zeros(len(entered), dtype=bool)
 
 
-def _update_entrances(
-    before: _Entrances,
-    merged: Flags,
-    scores: Scores,
-    arcs: Flags,
-    label: Heads,
-    displaced: Scores,
-    single_root: bool,
-) -> _Entrances:
-    """Update the entrances of merged sets only; those of other sets are unchanged. In float64 only.
+class _Rounded(_Entrances):
+    """In float64: a row of gains for each set. Merging sets costs a row for each of them, so that all
+    contractions of a sentence together cost no more than its scores.
 
     Args:
-        before: entrances before the merge.
-        merged: mask of the nodes of merged sets, shape ``(batch, n)``.
-        scores, arcs, label, displaced, single_root: as for ``_best_entrances``.
+        scores: scores by modifier and head, shape ``(batch, n, n)``, -inf without an arc; overwritten.
     """
-    batch, node = merged.nonzero()
-    own = label[batch, node]
-    usable = arcs[batch, node] & (label[batch] != own[:, None])
-    place = batch * label.shape[1] + own
-    if single_root:
-        entered_by_others = np.zeros(label.size, dtype=bool)
-        entered_by_others[place[usable[:, 1:].any(1)]] = True
-        usable[:, 0] &= ~entered_by_others[place]
-    gains = np.where(usable, scores[batch, node] - displaced[batch, node][:, None], -np.inf)
-    nearest = gains.argmax(1)
-    gain = gains[np.arange(len(node)), nearest]
-    nearest = np.where(usable.any(1), nearest, -1)
-    # in this order, the last entry of each set has the largest gain
-    order = np.lexsort((gain, place))
-    best = order[np.append(place[order][1:] != place[order][:-1], True)]
-    head, gate, entered = (x.copy() for x in before)
-    where = batch[best], own[best]
-    head[where], gate[where], entered[where] = nearest[best], node[best], gain[best]
-    return head, gate, entered
+
+    def __init__(self, scores: Scores) -> None:
+        self.shape = scores.shape[:2]
+        self.gains = scores
+        n = self.shape[1]
+        self.ends = np.broadcast_to(np.arange(n, dtype=np.int32)[:, None], scores.shape).copy()
+        # rows whose best arc is not known yet
+        self.new = np.ones(self.shape, dtype=bool)
+        self.known: tuple[Heads, Heads, Scores] = (
+            np.full(self.shape, -1), np.zeros(self.shape, dtype=np.int64), np.full(self.shape, -np.inf)
+        )  # fmt: skip
+
+    def best(self, label: Heads, single_root: bool) -> tuple[Heads, Heads, NDArray[Any]]:
+        where = self.new.nonzero()
+        rows = self.gains[where]
+        index = np.arange(len(rows))
+        head = rows.argmax(1)
+        if single_root and rows.shape[1] > 1:
+            others = rows[:, 1:].argmax(1) + 1
+            # an arc from the root only into a set that no other arc enters
+            head = np.where(rows[index, others] > -np.inf, others, head)
+        gain = rows[index, head]
+        heads, gates, entered = self.known[0].copy(), self.known[1].copy(), self.known[2].copy()
+        gates[where] = self.ends[where][index, head]
+        heads[where] = np.where(gain > -np.inf, head, -1)
+        entered[where] = gain
+        self.known = heads, gates, entered
+        return self.known
+
+    def merge(self, label: Heads, merged: Heads, cyclic: Flags, entered: NDArray[Any]) -> None:
+        batch, number = cyclic.nonzero()
+        own = merged[batch, number]
+        order = np.lexsort((own, batch))
+        batch, number, own = batch[order], number[order], own[order]
+        first = np.ones(len(own), dtype=bool)
+        first[1:] = (batch[1:] != batch[:-1]) | (own[1:] != own[:-1])
+        starts, group = first.nonzero()[0], first.cumsum() - 1
+        self.new = np.zeros(cyclic.shape, dtype=bool)
+        if not len(own):
+            return
+        gains = self.gains[batch, number] - entered[batch, number][:, None]
+        best = np.maximum.reduceat(gains, starts)
+        chosen = np.where(gains == best[group], np.arange(len(own))[:, None], len(own))
+        source = np.minimum.reduceat(chosen, starts)
+        where = batch[starts], own[starts]
+        ends = self.ends[batch, number]
+        self.ends[where] = np.take_along_axis(ends, source, 0)
+        best[merged[batch[starts]] == own[starts][:, None]] = -np.inf
+        self.gains[where] = best
+        self.new[where] = True
+
+    def select(self, on: Flags) -> None:
+        self.gains, self.ends, self.new = self.gains[on], self.ends[on], self.new[on]
+        head, gate, entered = self.known
+        self.known = head[on], gate[on], entered[on]
+        self.shape = self.gains.shape[:2]
+
+    def are_large(self, entered: NDArray[Any]) -> Flags:
+        large: Flags = (np.abs(entered) > _LARGE).any(1)
+        return large
+
+
+class _Whole(_Entrances):
+    """In exact integers: gains are computed anew in each step.
+
+    Args:
+        scores: scores by modifier and head, shape ``(batch, n, n)``.
+        arcs: mask of allowed arcs, the same shape.
+        lowest: lower bound of all gains.
+    """
+
+    def __init__(self, scores: Exact, arcs: Flags, lowest: int) -> None:
+        self.shape = scores.shape[:2]
+        self.scores, self.arcs, self.lowest = scores, arcs, lowest
+        self.displaced = np.zeros(self.shape, dtype=object)
+
+    def best(self, label: Heads, single_root: bool) -> tuple[Heads, Heads, NDArray[Any]]:
+        usable = self.arcs & (label[:, :, None] != label[:, None])
+        members = label[:, None] == np.arange(label.shape[1])[:, None]
+        if single_root:
+            others = usable.copy()
+            others[:, :, 0] = False
+            # a set with any other entering arc cannot be attached to the root
+            entered_by_others = (others.any(2)[:, None] & members).any(2)
+            usable[:, :, 0] &= ~np.take_along_axis(entered_by_others, label, 1)
+        gains = np.where(usable, self.scores - self.displaced[:, :, None], self.lowest)
+        head = gains.argmax(2)
+        gain = np.take_along_axis(gains, head[:, :, None], 2)[:, :, 0]
+        gate = np.where(members, gain[:, None], self.lowest).argmax(2)
+        head = np.where(usable.any(2), head, -1)
+        return np.take_along_axis(head, gate, 1), gate, np.take_along_axis(gain, gate, 1)
+
+    def merge(self, label: Heads, merged: Heads, cyclic: Flags, entered: NDArray[Any]) -> None:
+        rows = np.arange(len(label))[:, None]
+        self.displaced = self.displaced + np.where(cyclic, entered, 0)[rows, label]
+
+    def select(self, on: Flags) -> None:
+        self.scores, self.arcs, self.displaced = self.scores[on], self.arcs[on], self.displaced[on]
+        self.shape = self.scores.shape[:2]
 
 
 def _on_cycles(above: Heads) -> Flags:
