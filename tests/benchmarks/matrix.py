@@ -1,7 +1,7 @@
 """Train every engine on every problem that it serves, with the defaults of the problem, and write the
 figures.
 
-    python tests/benchmarks/matrix.py docs/results/matrix.csv [PROBLEM ...]
+    python tests/benchmarks/matrix.py docs/results/matrix.csv [PROBLEM|PROBLEM:ENGINE ...]
 
 Rows of earlier calls for other problems are kept.
 """
@@ -39,6 +39,12 @@ METRICS = {
     "program": ["worst_mean", "spread_ratio"],
     "sorting": ["rmse", "permutations"],
     "sudoku": ["valid_half_given", "valid"],
+    "colouring": ["valid", "conflicts"],
+    "paths": ["path", "shortest"],
+    "visual": ["boards", "given_cells", "valid"],
+    **dict.fromkeys(
+        ("futoshiki", "jigsaw", "kenken", "killer", "latin", "nonogram", "queens"), ["valid", "violations"]
+    ),
 }
 """Metrics that the table shows, by problem."""
 
@@ -92,12 +98,13 @@ def main_of(out: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows = list(csv.DictReader(out.open())) if out.exists() else []
-    for name in names or problem_names():
+    for cell in names or problem_names():
+        name, _, only = cell.partition(":")
         problem = load_problem(name)
         if not isinstance(problem, DeclaredProblem):
             continue
         verdicts = problem.verdicts()
-        for engine in engine_names():
+        for engine in [only] if only else engine_names():
             if verdicts[engine]:
                 row = row_of(name, engine)
                 print(row, flush=True)
