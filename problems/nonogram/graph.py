@@ -16,7 +16,7 @@ Hints = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Run:
+class BlackRun:
     """A run of black cells.
 
     Attributes:
@@ -70,7 +70,7 @@ def declare(rows: Hints, columns: Hints) -> unn.FactorGraph:
     return g
 
 
-def _add_order(g: unn.FactorGraph, name: str, runs: Sequence[Run], size: int) -> None:
+def _add_order(g: unn.FactorGraph, name: str, runs: Sequence[BlackRun], size: int) -> None:
     """Runs of a line follow each other with a gap, and start within the line."""
     S = g[f"{name.capitalize()}s"]
     late = [
@@ -98,14 +98,14 @@ def _add_order(g: unn.FactorGraph, name: str, runs: Sequence[Run], size: int) ->
             g.factor(Among(members, group=[index], at_most=most, name=f"{kind} of {name}s"))
 
 
-def runs_of(hints: Hints, size: int) -> list[Run]:
+def runs_of(hints: Hints, size: int) -> list[BlackRun]:
     """The runs of all lines, with the places where the lengths of the others let them start."""
     runs = []
     for line, lengths in enumerate(hints):
         slack = size - sum(lengths) - len(lengths) + 1
         start = 0
         for k, length in enumerate(lengths):
-            runs.append(Run(line, k == 0, length, start, start + slack))
+            runs.append(BlackRun(line, k == 0, length, start, start + slack))
             start += length + 1
     return runs
 

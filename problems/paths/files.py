@@ -21,7 +21,7 @@ _HELD_OUT = 1000
 
 
 @dataclass(frozen=True)
-class Parts:
+class GridSplit:
     """Grids of one file.
 
     Attributes:
@@ -34,7 +34,7 @@ class Parts:
 
 
 @lru_cache(maxsize=4)
-def load_grids(path: str, grid: Grid) -> Parts:
+def load_grids(path: str, grid: Grid) -> GridSplit:
     """Grids of a file.
 
     The file (.npz) holds ``edges``, the two nodes of each edge, shape ``(edges, 2)``; ``endpoints``, the two
@@ -89,7 +89,7 @@ def load_grids(path: str, grid: Grid) -> Parts:
         raise DataError(f"{path}: {len(instances)} grids; at least five are needed to hold some out.")
     if max(training.max(), test.max()) >= len(instances):
         raise DataError(f"{path}: train_idx or test_idx has a number beyond its {len(instances)} grids.")
-    return Parts([instances[k] for k in training], [instances[k] for k in test])
+    return GridSplit([instances[k] for k in training], [instances[k] for k in test])
 
 
 def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:

@@ -42,9 +42,10 @@ METRICS = {
     "colouring": ["valid", "conflicts"],
     "paths": ["path", "shortest"],
     "visual": ["boards", "given_cells", "valid"],
-    **dict.fromkeys(
-        ("futoshiki", "jigsaw", "kenken", "killer", "latin", "nonogram", "queens"), ["valid", "violations"]
-    ),
+}
+METRICS |= {
+    name: ["valid", "violations"]
+    for name in ("futoshiki", "jigsaw", "kenken", "killer", "latin", "nonogram", "queens")
 }
 """Metrics that the table shows, by problem."""
 

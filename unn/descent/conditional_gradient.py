@@ -13,7 +13,7 @@ from .fixed_point import Iterates, at_fixed_point
 from .shares import factor_share, largest_value, regularizer_share, wide
 
 if TYPE_CHECKING:
-    from .plan import Step
+    from .plan import PlannedUpdate
     from .state import State
 
 MAX_STEPS = 200
@@ -31,7 +31,7 @@ class BlockProblem:
         step: the block.
     """
 
-    def __init__(self, state: State, step: Step) -> None:
+    def __init__(self, state: State, step: PlannedUpdate) -> None:
         self._name = step.name
         evidence = state.evidence
         self._regularizer, self._mask = evidence.regularizers[step.name], evidence.masks.get(step.name)
@@ -82,7 +82,7 @@ class BlockProblem:
         return inner + fall
 
 
-def minimise_block(state: State, step: Step) -> Tensor:
+def minimise_block(state: State, step: PlannedUpdate) -> Tensor:
     """Minimise the energy over one block without ever raising it.
 
     Generalised conditional gradient (Bredies, Lorenz and Maass, 2009): the factors are linearised at x, the

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import InferenceError
-from .plan import Step
+from .plan import PlannedUpdate
 from .rounds import run_rounds
 from .state import State
 
@@ -22,7 +22,7 @@ class Gradient(ABC):
     """A way to run updates so that they can be differentiated."""
 
     @abstractmethod
-    def run(self, state: State, steps: Sequence[Step], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
         """Run all updates.
 
         Args:
@@ -36,7 +36,7 @@ class Gradient(ABC):
 class Unroll(Gradient):
     """The exact gradient, through every update; memory grows with the number of rounds."""
 
-    def run(self, state: State, steps: Sequence[Step], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
         run_steps(state, steps, receive_last)
 
 
@@ -59,7 +59,7 @@ class Truncate(Gradient):
     def __post_init__(self) -> None:
         _check_rounds("Truncate", self.rounds)
 
-    def run(self, state: State, steps: Sequence[Step], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
         first = steps[-1].round - self.rounds + 1
         constant = [step for step in steps if step.round < first]
         if constant:
@@ -88,7 +88,7 @@ class Checkpoint(Gradient):
     def __post_init__(self) -> None:
         _check_rounds("Checkpoint", self.rounds)
 
-    def run(self, state: State, steps: Sequence[Step], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
         groups = [list(group) for _, group in groupby(steps, lambda step: step.round // self.rounds)]
         for group in groups[:-1]:
             _run_recomputed(state, group, receive_last=False)
@@ -98,14 +98,14 @@ class Checkpoint(Gradient):
 UNROLL = Unroll()
 
 
-def run_steps(state: State, steps: Sequence[Step], receive_last: bool) -> None:
+def run_steps(state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
     """Run updates one after another; arguments as of ``Gradient.run``."""
     run_rounds(state, [steps[:-1] if receive_last else steps])
     if receive_last:
         state.receive(steps[-1])
 
 
-def _run_recomputed(state: State, steps: Sequence[Step], receive_last: bool) -> None:
+def _run_recomputed(state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
     """Run updates without keeping what their derivatives need."""
     names = _present(state)
     # sums of messages that never change are computed once for all groups

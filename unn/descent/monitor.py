@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .plan import Step
+from .plan import PlannedUpdate
 from .rounds import Outcome, Watch
 from .solution import Status
 from .state import Snapshot, State
@@ -35,7 +35,7 @@ class Monitor(Watch):
         self, state: State, until: float | None, energies: Energies | None, terms: Terms | None
     ) -> None:
         self.energies, self.terms = energies, terms
-        self.schedule: list[Step] = []
+        self.schedule: list[PlannedUpdate] = []
         self.rounds = 0
         self._state, self._until = state, until
         self._traces = [trace for trace in (energies, terms) if trace is not None]
@@ -43,18 +43,18 @@ class Monitor(Watch):
         self._first: Divergence | None = None
         self._status, self._message = Status.LIMIT, ""
 
-    def begin(self, steps: Sequence[Step]) -> None:
+    def begin(self, steps: Sequence[PlannedUpdate]) -> None:
         self.schedule += steps
         self.rounds += 1
         self._before: Snapshot = self._state.snapshot()
         self._marks: list[Mark] = [trace.mark() for trace in self._traces]
         self._diverged = None
 
-    def record(self, step: Step, old: Tensor | None) -> None:
+    def record(self, step: PlannedUpdate, old: Tensor | None) -> None:
         for trace in self._traces:
             trace.record(step, old)
 
-    def end(self, steps: Sequence[Step]) -> Outcome:
+    def end(self, steps: Sequence[PlannedUpdate]) -> Outcome:
         state = self._state
         if self.energies is not None and self._diverged is not None and state.frozen is not None:
             # of elements that diverged, the energies show how

@@ -40,7 +40,7 @@ class Inlet:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class PlannedUpdate:
     """One update.
 
     Attributes:
@@ -74,7 +74,7 @@ class FusedSum:
     keys: Mapping[str, int | None]
     complete: bool
 
-    def reused(self, step: Step) -> frozenset[str] | None:
+    def reused(self, step: PlannedUpdate) -> frozenset[str] | None:
         """Names of the factors whose messages are valid at the next update; None if that is not known."""
         if step.reused is None:
             return None
@@ -209,13 +209,13 @@ class Plan:
         )
         return Reception(static, changing, fused, fusions)
 
-    def steps(self, items: Sequence[Item], shapes: Shapes, device: torch.device) -> list[Step]:
+    def steps(self, items: Sequence[Item], shapes: Shapes, device: torch.device) -> list[PlannedUpdate]:
         """The updates of the blocks of an order; a variable that meets itself becomes its colour classes.
 
         Raises:
             InferenceError: for a block whose nodes interact or whose shape does not fit.
         """
-        out: list[Step] = []
+        out: list[PlannedUpdate] = []
         # steps outlive the call: nodes made as inference tensors could not be saved for a later backward pass
         with torch.inference_mode(False):
             for item in items:
@@ -225,7 +225,11 @@ class Plan:
                 classes = (
                     self._classes(item, shapes, device) if self.update_kinds[item] == "coloured" else None
                 )
-                out.extend([Step(item)] if classes is None else [Step(item, nodes) for nodes in classes])
+                out.extend(
+                    [PlannedUpdate(item)]
+                    if classes is None
+                    else [PlannedUpdate(item, nodes) for nodes in classes]
+                )
         return out
 
     def _classes(self, name: str, shapes: Shapes, device: torch.device) -> list[Tensor] | None:
@@ -242,7 +246,7 @@ class Plan:
 
         return self._colours.get_or_make(key, colour)
 
-    def _block(self, block: Block, shapes: Shapes, device: torch.device) -> Step:
+    def _block(self, block: Block, shapes: Shapes, device: torch.device) -> PlannedUpdate:
         variable = self.graph.variable_named(block.name)
         shape = shapes[block.name][: len(variable.node_axes)]
         if not isinstance(block.nodes, Tensor):
@@ -273,7 +277,7 @@ class Plan:
                             f"{int(clash[0, 1])} (counted flat), which interact in factor {factor.name!r}; "
                             "name only nodes without interaction, or the whole variable."
                         )
-        return Step(block.name, _spread(nodes, variable))
+        return PlannedUpdate(block.name, _spread(nodes, variable))
 
 
 def _spread(nodes: Tensor, variable: Variable) -> Tensor:

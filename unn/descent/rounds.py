@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError
-from .plan import Step
+from .plan import PlannedUpdate
 from .state import Snapshot, State
 
 ROUND_CAP = 1000
@@ -29,10 +29,10 @@ class Outcome(Enum):
 class Watch:
     """Callbacks of a run, around each round and after each update; these do nothing."""
 
-    def begin(self, steps: Sequence[Step]) -> None:
+    def begin(self, steps: Sequence[PlannedUpdate]) -> None:
         """Called before a round, once if it is repeated."""
 
-    def record(self, step: Step, old: Tensor | None) -> None:
+    def record(self, step: PlannedUpdate, old: Tensor | None) -> None:
         """Called after an update.
 
         Args:
@@ -40,7 +40,7 @@ class Watch:
             old: the value of its variable before; None if it was absent.
         """
 
-    def end(self, steps: Sequence[Step]) -> Outcome:
+    def end(self, steps: Sequence[PlannedUpdate]) -> Outcome:
         """Called after a round; says what follows."""
         return Outcome.NEXT
 
@@ -48,7 +48,7 @@ class Watch:
 UNWATCHED = Watch()
 
 
-def run_rounds(state: State, rounds: Iterable[Sequence[Step]], watch: Watch = UNWATCHED) -> None:
+def run_rounds(state: State, rounds: Iterable[Sequence[PlannedUpdate]], watch: Watch = UNWATCHED) -> None:
     """Run rounds of updates until there are no more, or the watch stops them.
 
     Args:
@@ -92,16 +92,16 @@ class UntilRest(Watch):
         """Was the last change small enough?"""
         return self.change is not None and not self.change > self._until
 
-    def begin(self, steps: Sequence[Step]) -> None:
+    def begin(self, steps: Sequence[PlannedUpdate]) -> None:
         self._before = self._state.snapshot()
 
-    def end(self, steps: Sequence[Step]) -> Outcome:
+    def end(self, steps: Sequence[PlannedUpdate]) -> Outcome:
         self.change = largest_change(self._state, self._before, steps)
         return Outcome.STOP if self.at_rest else Outcome.NEXT
 
 
 @torch.no_grad()
-def largest_change(state: State, before: Snapshot, steps: Sequence[Step]) -> float | None:
+def largest_change(state: State, before: Snapshot, steps: Sequence[PlannedUpdate]) -> float | None:
     """The largest change of an entry of the updated variables; None if one of these had no value before.
 
     Args:

@@ -10,12 +10,12 @@ import torch
 
 from ..graph.interactions import Shapes
 from .orders import Listed, Order
-from .plan import Plan, Step
+from .plan import Plan, PlannedUpdate
 
 
 def live_steps(
-    plan: Plan, steps: Sequence[Step], want: Collection[str], overwrites: bool = True
-) -> list[Step]:
+    plan: Plan, steps: Sequence[PlannedUpdate], want: Collection[str], overwrites: bool = True
+) -> list[PlannedUpdate]:
     """The steps that can influence the last values of what is wanted; the others need not run.
 
     Args:
@@ -26,7 +26,7 @@ def live_steps(
             updated?
     """
     needed = set(want)
-    live: list[Step] = []
+    live: list[PlannedUpdate] = []
     for step in reversed(steps):
         if step.name not in needed:
             continue
@@ -39,7 +39,7 @@ def live_steps(
     return live[::-1]
 
 
-def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
+def mark_reuse(plan: Plan, steps: Sequence[PlannedUpdate], cyclic: bool) -> list[PlannedUpdate]:
     """The same steps, each with the messages that its variable's next update will find unchanged.
 
     Args:
@@ -51,7 +51,7 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
     following: dict[str, int] = {}
     if cyclic:
         following = {step.name: place + len(steps) for place, step in reversed(list(enumerate(steps)))}
-    marked: list[Step] = []
+    marked: list[PlannedUpdate] = []
     for place in range(len(steps) - 1, -1, -1):
         step = steps[place]
         until = following.get(step.name)
@@ -72,7 +72,7 @@ def mark_reuse(plan: Plan, steps: Sequence[Step], cyclic: bool) -> list[Step]:
 
 def steps_by_round(
     plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
-) -> Iterator[list[Step]]:
+) -> Iterator[list[PlannedUpdate]]:
     """The steps of one round after another, without end; those of a list are compiled once.
 
     Args:

@@ -15,7 +15,7 @@ from ..regularizers import AlongAxis, Dropped, LogPartition
 from ..regularizers.simplex import mirror_of_finite
 from .conditional_gradient import minimise_block
 from .evidence import Evidence
-from .plan import Inlet, Plan, Step
+from .plan import Inlet, Plan, PlannedUpdate
 from .updates import Mirror, Update
 
 
@@ -92,7 +92,7 @@ class State:
             elif plan.update_kinds[name] == "coloured":
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
 
-    def update(self, step: Step) -> Tensor | None:
+    def update(self, step: PlannedUpdate) -> Tensor | None:
         """Update one block from the minimiser of the energy in it, grad Psi*(sum of messages).
 
         Returns:
@@ -182,7 +182,7 @@ class State:
         t = self.preactivations[name].expand(self.evidence.batch, *self.evidence.shapes[name])
         return self.keep_frozen(t, self._frozen_preactivations.get(name))
 
-    def _update_rows(self, step: Step) -> Tensor | None:
+    def _update_rows(self, step: PlannedUpdate) -> Tensor | None:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
         rows = self.evidence.free_rows.get(name)
@@ -227,7 +227,7 @@ class State:
             for axis in self.evidence.regularizers[name].over_axes(variable.axes)
         )
 
-    def receive(self, step: Step) -> Tensor:
+    def receive(self, step: PlannedUpdate) -> Tensor:
         """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
         t = self.preactivation(step)
         if self.records(step.name):
@@ -238,12 +238,12 @@ class State:
         """Is the last pre-activation of this variable wanted?"""
         return self._recorded is None or name in self._recorded
 
-    def closed_form(self, step: Step) -> bool:
+    def closed_form(self, step: PlannedUpdate) -> bool:
         """Is the energy of the factors affine in this block?"""
         how = self.plan.update_kinds[step.name]
         return how == "closed form" or (how == "coloured" and step.nodes is not None)
 
-    def preactivation(self, step: Step) -> Tensor:
+    def preactivation(self, step: PlannedUpdate) -> Tensor:
         """The sum of all messages to a variable, shape ``(batch, *axes)``; batch may be 1 if all agree."""
         name = step.name
         single = len(self._reception.static[name]) <= 1
@@ -294,7 +294,7 @@ class State:
             total = message if total is None else total + message
         return total
 
-    def _receive_fused(self, step: Step) -> Tensor | None:
+    def _receive_fused(self, step: PlannedUpdate) -> Tensor | None:
         """The messages that a fusion computes at once; None if their operands are absent."""
         fused = self._reception.fused[step.name]
         return self._messages[fused.number].to(step.name, self.values, self._version, fused.reused(step))
@@ -358,7 +358,7 @@ class State:
         self._version = dict(branch._version)
         self._drop_changing()
 
-    def _receive(self, inlet: Inlet, step: Step) -> Tensor | None:
+    def _receive(self, inlet: Inlet, step: PlannedUpdate) -> Tensor | None:
         """A message: None if an operand is absent, the cached one if its operands have not changed."""
         for source in inlet.sources:
             if source not in self.values:
@@ -390,7 +390,7 @@ class State:
             return inlet.shared.message_sharing(name, self.values, self.evidence.shapes[name], self._products)
         return inlet.factor.message(name, self.values, self.evidence.shapes[name])
 
-    def hold(self, step: Step, x: Tensor) -> Tensor:
+    def hold(self, step: PlannedUpdate, x: Tensor) -> Tensor:
         """Keep what this step must not touch: other nodes, and observed entries."""
         if step.nodes is not None:
             old = self.values.get(step.name)

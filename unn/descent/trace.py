@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..regularizers.base import batch_sum
 from .energy import state_factor_share, state_terms, zero_energy
-from .plan import Step
+from .plan import PlannedUpdate
 from .shares import factor_share, regularizer_share
 from .state import State
 
@@ -33,7 +33,7 @@ class Trace(ABC):
         self._rows: Rows = {name: [] for name in recorded}
 
     @abstractmethod
-    def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
+    def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         """The quantities that an update may have changed; arguments as of ``record``."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Trace(ABC):
         """Entry of the trace for the current state."""
 
     @torch.no_grad()
-    def record(self, step: Step, old: Tensor | None) -> None:
+    def record(self, step: PlannedUpdate, old: Tensor | None) -> None:
         """Record an update.
 
         Args:
@@ -106,7 +106,7 @@ class Energies(Trace):
             factors = torch.stack([zero_energy(state), *terms.values()]).sum(0)
         super().__init__(state, {**regularizers, self._FACTORS: factors}, ["energy"])
 
-    def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
+    def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         state, name, before = self._state, step.name, self._now[self._FACTORS]
         new = state.values[name]
         if state.closed_form(step):
@@ -144,7 +144,7 @@ class Terms(Trace):
             terms = state_terms(state)
         super().__init__(state, terms, terms)
 
-    def _changed(self, step: Step, old: Tensor | None) -> Mapping[str, Tensor]:
+    def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         factors = [
             factor for factor in self._state.plan.graph.energy_factors if step.name in factor.variables
         ]
@@ -157,7 +157,7 @@ class Terms(Trace):
         return self._now
 
 
-def _regularizer_share(state: State, step: Step) -> Tensor:
+def _regularizer_share(state: State, step: PlannedUpdate) -> Tensor:
     """Psi of a variable after an update; of a mirror it may be cheaper to have than of any other point."""
     evidence, name = state.evidence, step.name
     regularizer, mask, x = evidence.regularizers[name], evidence.masks.get(name), state.values[name]

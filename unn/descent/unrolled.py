@@ -25,7 +25,7 @@ from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate
-from .plan import Plan, Step
+from .plan import Plan, PlannedUpdate
 from .reach import check_order, check_reach, default_order
 from .rounds import UntilRest, round_limit, run_rounds
 from .schedule import live_steps, mark_reuse, steps_by_round
@@ -149,7 +149,7 @@ class Unrolled(nn.Module):
         self._has_blocks = isinstance(self.order, Listed) and any(
             isinstance(item, Block) for item in self.order.items
         )
-        self._live: BoundedCache[object, list[Step]] = BoundedCache(64)
+        self._live: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(64)
         Plan.of(graph, fixed).prepare()
 
     @property
@@ -304,7 +304,9 @@ class Unrolled(nn.Module):
             return self.iterations
         return round_limit(self.iterations, None, generator)
 
-    def _steps(self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None) -> list[Step]:
+    def _steps(
+        self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None
+    ) -> list[PlannedUpdate]:
         device, shapes = state.evidence.like.device, state.evidence.shapes
         if not isinstance(self.order, Listed):
             return self._schedule(
@@ -318,7 +320,7 @@ class Unrolled(nn.Module):
             key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds)
         )
 
-    def _schedule(self, plan: Plan, rounds: Sequence[Sequence[Step]]) -> list[Step]:
+    def _schedule(self, plan: Plan, rounds: Sequence[Sequence[PlannedUpdate]]) -> list[PlannedUpdate]:
         """The updates of all rounds that can influence what is wanted."""
         steps = [replace(step, round=number) for number, items in enumerate(rounds) for step in items]
         return mark_reuse(plan, live_steps(plan, steps, self.want, self.update.exact), cyclic=False)

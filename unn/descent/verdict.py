@@ -12,7 +12,7 @@ from ..graph.boundedness import boundedness_of
 from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
-from .plan import Step
+from .plan import PlannedUpdate
 from .rounds import largest_change
 from .shares import largest_value
 from .solution import Status
@@ -53,7 +53,7 @@ class Divergence:
 
 @torch.no_grad()
 def judge_convergence(
-    state: State, before: Snapshot, steps: Sequence[Step], rounds: int, until: float | None
+    state: State, before: Snapshot, steps: Sequence[PlannedUpdate], rounds: int, until: float | None
 ) -> tuple[Status, str]:
     """Is a finite round the last one: converged, or at rest where the energy is infinite?"""
     change = None if until is None else largest_change(state, before, steps)
@@ -71,7 +71,9 @@ def judge_convergence(
 
 
 @torch.no_grad()
-def find_divergence(state: State, before: Snapshot, steps: Sequence[Step], rounds: int) -> Divergence | None:
+def find_divergence(
+    state: State, before: Snapshot, steps: Sequence[PlannedUpdate], rounds: int
+) -> Divergence | None:
     """The batch elements that diverged in the last round, and where; None if all values are in range.
 
     Where some diverged, the state is that before the round: the round is run once more to find the update.

@@ -12,7 +12,7 @@ from .layout import (
     LINE,
     RADIUS,
     SIDE,
-    Layout,
+    Placement,
     Plate,
     Point,
     factor_text,
@@ -152,7 +152,7 @@ def _draw_edges(
     energy: bool,
     ends: Collection[Point],
     position: Point,
-    layout: Layout,
+    layout: Placement,
     theme: Theme,
 ) -> None:
     """Draw an edge to each variable, dashed if the factor has no energy."""

@@ -43,7 +43,7 @@ class Plate:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Placement:
     """Centres of all nodes, relative to the top left corner of the bounding box.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layout:
     height: float
 
 
-def layout_of(graph: Declaration, observed: Collection[str]) -> Layout:
+def layout_of(graph: Declaration, observed: Collection[str]) -> Placement:
     """Place all variables, all factors with variables, and their labels."""
     factors = [factor for factor in graph.factors.values() if factor.variables]
     unary = {name: [factor for factor in factors if factor.variables == (name,)] for name in graph.variables}
@@ -87,7 +87,7 @@ def layout_of(graph: Declaration, observed: Collection[str]) -> Layout:
     for name, alone in unary.items():
         positions.update(_above(positions[name], alone, plates.get(name)))
     lane = max([RADIUS, *(plate.side + 0.04 for plate in plates.values())])
-    return Layout(positions, plates, lane, right - left, height)
+    return Placement(positions, plates, lane, right - left, height)
 
 
 def factor_text(factor: Factor) -> tuple[str, float, float]:

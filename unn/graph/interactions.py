@@ -24,7 +24,7 @@ PairMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class NodeLayout:
     """Regular layout of groups of nodes in the node axes of a variable: split axes into letters, slice,
     transpose.
 
@@ -60,7 +60,7 @@ class Side:
 
     variable: str
     nodes: Nodes
-    layout: Layout | None = None
+    layout: NodeLayout | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ def complete_relations(variables: Sequence[Variable], shapes: Shapes) -> list[Re
     sides = []
     for variable in variables:
         shape = node_shape(variable, shapes)
-        layout = Layout(shape, (0,) * len(shape), shape, tuple(range(len(shape))), 0)
+        layout = NodeLayout(shape, (0,) * len(shape), shape, tuple(range(len(shape))), 0)
         sides.append(Side(variable.name, np.arange(node_count(variable, shapes))[None], layout))
     return [Relation(a, b) for a, b in combinations_with_replacement(sides, 2)]
 
@@ -256,7 +256,7 @@ def _layout(
     sizes: Mapping[str, int],
     low: Mapping[str, int],
     shapes: Shapes,
-) -> Layout | None:
+) -> NodeLayout | None:
     """Layout of the nodes of a reference; None for diagonals and indices."""
     dimensions = node_dimensions(reference)
     axes = [x for dim in dimensions for x in dim.letters]
@@ -266,7 +266,7 @@ def _layout(
     for dim, size in zip(dimensions, shapes[reference.array.name], strict=False):
         full_sizes += [size] if len(dim.letters) == 1 else [sizes[x] for x in dim.letters]
     starts = [low[x] + (dim.shift if len(dim.letters) == 1 else 0) for dim in dimensions for x in dim.letters]
-    return Layout(
+    return NodeLayout(
         tuple(full_sizes),
         tuple(starts),
         tuple(sizes[x] for x in axes),

@@ -25,7 +25,7 @@ split."""
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SplitPart:
     """A part of an axis of a variable, whose index splits as ``(before, at, after)``, slowest first.
 
     Attributes:
@@ -55,7 +55,7 @@ class Symmetry:
 
     name: str
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[SplitPart, ...]
     shapes: Mapping[str, tuple[int, ...]]
 
     def permutation(self, order: Sequence[int] | Tensor | Nodes) -> Tensor:
@@ -338,10 +338,10 @@ def _part(
     axis_part: AxisPart,
     splits: Mapping[tuple[str, int], tuple[int, ...]],
     shapes: Mapping[str, tuple[int, ...]],
-) -> Part:
+) -> SplitPart:
     name, axis, k = axis_part
     sizes = splits.get((name, axis), (shapes[name][axis],))
-    return Part(
+    return SplitPart(
         name, axis, int(np.prod(sizes[:k], dtype=np.int64)), int(np.prod(sizes[k + 1 :], dtype=np.int64))
     )
 
@@ -354,7 +354,7 @@ def _is_invariant(symmetry: Symmetry, adjacency: Adjacency) -> bool:
     )
 
 
-def _permute_nodes(parts: Sequence[Part], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
+def _permute_nodes(parts: Sequence[SplitPart], shapes: Mapping[str, tuple[int, ...]], order: Nodes) -> Nodes:
     permutation: list[Nodes] = []
     start = 0
     for name, shape in shapes.items():

@@ -24,7 +24,7 @@ from ..errors import UnnError
 from ..graph.symmetries import Symmetry, generators
 from .distributions import Distribution
 from .kinds import Array, Kind
-from .tape import Draw, Drawing, Load, Nodes, Settle, Shape, Statement, Step, Store, Tape, aligned
+from .tape import Drawing, Load, Nodes, RecordedDraw, Settle, Shape, Statement, Step, Store, Tape, aligned
 
 _BUDGET = 4_000_000
 """Numbers in one array of a replay: rows times parameters of all nodes times permutations, about 32 MB."""
@@ -145,7 +145,7 @@ class _Layout:
             variable_of += [name] * recorded.nodes.size
             columns[name] = slice(first, len(variable_of))
             position[recorded.nodes.ravel()] = np.arange(first, len(variable_of))
-        draws = {id(step.statement): step for step in tape.steps if isinstance(step, Draw)}
+        draws = {id(step.statement): step for step in tape.steps if isinstance(step, RecordedDraw)}
         numbers: dict[Hashable, int] = {}
         law, width = np.empty(count, dtype=np.int64), np.ones(count, dtype=np.int64)
         events = []
@@ -234,7 +234,7 @@ class _Layout:
         return altered
 
 
-def _law_key(draw: Draw) -> Hashable | None:
+def _law_key(draw: RecordedDraw) -> Hashable | None:
     """Key of the family of laws of a draw, which with equal parameters gives equal laws; None if unknown."""
     distribution = draw.distribution
     attributes = {
@@ -305,7 +305,7 @@ def _ancestral_sample(
     discrete = replace(ordinary, uniform=tilted)
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
-        is_discrete = isinstance(step, Draw) and step.statement.kind.name != "real"
+        is_discrete = isinstance(step, RecordedDraw) and step.statement.kind.name != "real"
         return step.run(inputs, discrete if is_discrete else ordinary)
 
     tape.execute(run, tape.plan())
@@ -347,7 +347,7 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
         laws[:, slots.ravel()] = parameters.reshape(rows, -1)
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
-        if isinstance(step, Draw):
+        if isinstance(step, RecordedDraw):
             if step.names:
                 record(step.statement, _parameters(step, inputs, rows))
             # the given values replace the draws
@@ -370,7 +370,7 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
     return laws
 
 
-def _parameters(draw: Draw, inputs: Sequence[Array], rows: int) -> NDArray[np.float64]:
+def _parameters(draw: RecordedDraw, inputs: Sequence[Array], rows: int) -> NDArray[np.float64]:
     """The parameters of each entry of a draw, shape ``(rows, entries, width)``."""
     distribution: Distribution = draw.distribution
     batch = draw.shape[: len(draw.shape) - len(distribution.event)]

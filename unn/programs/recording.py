@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
 from .kinds import Array
-from .tape import Compute, Constant, Nodes, Shape, Tape, aligned
+from .tape import Compute, Nodes, RecordedConstant, Shape, Tape, aligned
 from .values import Entries, Value, select_numbers
 
 Recordable = Any
@@ -87,7 +87,7 @@ def as_value(tape: Tape, x: Recordable) -> Value:
         return stacked
     array = plain_array(x, "program: an operand")
     parents = np.full(array.shape, NOTHING, dtype=object)
-    return Value(tape, tape.add(Constant(array)), array.dtype, parents)
+    return Value(tape, tape.add(RecordedConstant(array)), array.dtype, parents)
 
 
 def as_objects(parents: Any, shape: Shape) -> Parents:

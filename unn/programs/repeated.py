@@ -14,7 +14,7 @@ import torch
 
 from ..errors import DeclarationError
 from .kinds import Kind
-from .tape import Compute, Constant, Draw, Load, Settle, Statement, Step, Store, Tape
+from .tape import Compute, Load, RecordedConstant, RecordedDraw, Settle, Statement, Step, Store, Tape
 from .values import Value
 
 _COMPARED = (bool, int, float, complex, str, bytes, slice, np.generic, np.ufunc, BuiltinFunctionType, Kind)
@@ -68,11 +68,11 @@ def _line_from(tape: Tape, start: int) -> int | None:
 def _same_step(one: Step, other: Step) -> bool:
     if type(one) is not type(other) or one.sources != other.sources:
         return False
-    if isinstance(one, Constant) and isinstance(other, Constant):
+    if isinstance(one, RecordedConstant) and isinstance(other, RecordedConstant):
         return _are_equal(one.value, other.value)
     if isinstance(one, Compute) and isinstance(other, Compute):
         return _are_equal(one.function, other.function)
-    if isinstance(one, Draw) and isinstance(other, Draw):
+    if isinstance(one, RecordedDraw) and isinstance(other, RecordedDraw):
         a, b = ({**vars(step.distribution), "parameters": None} for step in (one, other))
         fixed = [(type(step.distribution), step.names, step.shape) for step in (one, other)]
         return fixed[0] == fixed[1] and _are_equal(a, b)

@@ -101,7 +101,7 @@ class Step(ABC):
 
 
 @dataclass(eq=False)
-class Constant(Step):
+class RecordedConstant(Step):
     """A constant number or array of the program."""
 
     value: Array
@@ -123,7 +123,7 @@ class Compute(Step):
 
 
 @dataclass(eq=False)
-class Draw(Step):
+class RecordedDraw(Step):
     """Draws from a distribution whose parameters are the sources.
 
     Attributes:

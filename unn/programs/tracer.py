@@ -14,7 +14,7 @@ from .arraylike import Parents
 from .distributions import Distribution
 from .kinds import BINARY, REAL, Kind
 from .recording import UNION, Recordable, as_objects, as_value, union_along
-from .tape import Draw, Recorded, Settle, Shape, Statement, Tape
+from .tape import Recorded, RecordedDraw, Settle, Shape, Statement, Tape
 from .values import Entries, Value, bind, singletons
 
 
@@ -98,7 +98,7 @@ class Tracer:
         widths = tuple(
             int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items()
         )
-        draw = Draw(
+        draw = RecordedDraw(
             given,
             statement,
             tuple(parameters),

@@ -38,7 +38,7 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class NodeBlock:
     """Nodes of one variable that share no group.
 
     Attributes:
@@ -71,7 +71,7 @@ def counts_of(layout: Layout) -> Counts:
     return Counts(torch.cat(candidates), torch.cat(groups), torch.cat(lower), torch.cat(upper))
 
 
-def blocks_of(layout: Layout, counts: Counts) -> list[Block]:
+def blocks_of(layout: Layout, counts: Counts) -> list[NodeBlock]:
     """All nodes in blocks, by greedy colouring of the graph of nodes in common groups."""
     frame = layout.frame
     colours = torch.from_numpy(greedy_colours(adjacency(layout.graph, frame.sizes).matrix))
@@ -89,7 +89,7 @@ def blocks_of(layout: Layout, counts: Counts) -> list[Block]:
             rows, (groups, columns) = place[candidate[pairs]], group[pairs].unique(return_inverse=True)
             shape = (len(groups), chosen.numel())
             blocks.append(
-                Block(
+                NodeBlock(
                     chosen,
                     groups,
                     counts.select(groups),

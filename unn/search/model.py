@@ -15,7 +15,7 @@ from ..networks.tokens import Given
 from ..ops.sparse import sums
 from ..solver.layout import Layout, refusal
 from ..solver.propagation import Known, evidence, propagate
-from .blocks import Block, Counts, blocks_of, counts_of
+from .blocks import Counts, NodeBlock, blocks_of, counts_of
 from .options import SearchOptions
 from .tree import DepthFirst
 
@@ -45,7 +45,7 @@ class Search(nn.Module, CanLearn, CanSolve):
         super().__init__()
         check_model("Search", options, SearchOptions, refusal(graph))
         self.graph, self.options = graph, options
-        self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[Block]]]
+        self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[NodeBlock]]]
         self._parts = BoundedCache(_LAYOUTS)
 
     @property
@@ -82,7 +82,7 @@ class Search(nn.Module, CanLearn, CanSolve):
         return _Attempt(layout, counts, blocks, known, self.options, steps, generator)
 
 
-def _parts(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Layout, Counts, list[Block]]:
+def _parts(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Layout, Counts, list[NodeBlock]]:
     layout = Layout(graph, sizes)
     counts = counts_of(layout)
     return layout, counts, blocks_of(layout, counts)
@@ -93,7 +93,7 @@ class _Attempt(Attempt):
         self,
         layout: Layout,
         counts: Counts,
-        blocks: list[Block],
+        blocks: list[NodeBlock],
         known: Known,
         options: SearchOptions,
         steps: int | None,
@@ -142,7 +142,7 @@ class _Attempt(Attempt):
         share = self.sweep / max(1, self.depth - 1)
         return float(options.hottest * (options.coldest / options.hottest) ** share)
 
-    def _update(self, block: Block, temperature: float) -> None:
+    def _update(self, block: NodeBlock, temperature: float) -> None:
         """Sample the values of a block given all others, in place."""
         entries = block.candidates.flatten()
         old = self.values[entries]
@@ -157,7 +157,7 @@ class _Attempt(Attempt):
         self._set(block, new)
         self.totals[block.groups] = without + block.to_groups @ self.values[entries]
 
-    def _sample(self, block: Block, violations: Tensor, temperature: float) -> Tensor:
+    def _sample(self, block: NodeBlock, violations: Tensor, temperature: float) -> Tensor:
         """One-hot values of the nodes, shape ``(nodes, values, chains)``."""
         shape = (*block.candidates.shape, self.columns)
         noise = torch.rand(shape, generator=self.generator)
@@ -173,5 +173,5 @@ class _Attempt(Attempt):
         best = scores.argmax(1, keepdim=True)
         return torch.zeros(shape).scatter_(1, best, 1)
 
-    def _set(self, block: Block, values: Tensor) -> None:
+    def _set(self, block: NodeBlock, values: Tensor) -> None:
         self.values[block.candidates.flatten()] = values.flatten(0, 1)

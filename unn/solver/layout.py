@@ -45,7 +45,7 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class NodeParts:
     """Groups with several candidates of one node, by node: the part of a group in a node counts at most one.
 
     Attributes:
@@ -135,7 +135,7 @@ class Layout:
         return nodes
 
     @cached_property
-    def parts(self) -> Parts | None:
+    def parts(self) -> NodeParts | None:
         """The groups with several candidates of one node, by node; None if there are none."""
         of_constraint = self.families_of[self.group] >= len(self.frame.slots)
         candidate, group = self.candidate[of_constraint], self.group[of_constraint]
@@ -160,7 +160,7 @@ class Layout:
         columns = torch.arange(int(repeats.sum())) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
         columns = by_node[columns + first[self.node].repeat_interleave(repeats)]
         rows = torch.arange(self.candidates).repeat_interleave(repeats)
-        return Parts(
+        return NodeParts(
             groups[several],
             group_of_part,
             node,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .layout import Layout, Parts
+from .layout import Layout, NodeParts
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
     return Known(true, false), impossible
 
 
-def _count_parts(layout: Layout, parts: Parts, false: Tensor, possible: Tensor, wrong: Tensor) -> Tensor:
+def _count_parts(layout: Layout, parts: NodeParts, false: Tensor, possible: Tensor, wrong: Tensor) -> Tensor:
     """Candidates that the groups exclude by the nodes that they can and must count.
 
     Args:

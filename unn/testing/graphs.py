@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ..descent.infer import infer
-from ..descent.plan import Step
+from ..descent.plan import PlannedUpdate
 from ..descent.solution import Solution
 from ..descent.state import State
 from ..graph.partial import Partial
@@ -191,7 +191,7 @@ def _generator(case: GraphCase) -> torch.Generator:
     return torch.Generator().manual_seed(case.seed)
 
 
-def _receive_without_reuse(state: State, inlet: object, step: Step) -> torch.Tensor | None:
+def _receive_without_reuse(state: State, inlet: object, step: PlannedUpdate) -> torch.Tensor | None:
     state._cached.clear()
     if any(source not in state.values for source in inlet.sources):  # type: ignore[attr-defined]
         return None

@@ -92,7 +92,7 @@ class DatasetExamples(Examples):
 
 
 @dataclass(frozen=True)
-class Draw:
+class PartRequest:
     """Request for one part of the batch of a step."""
 
     step: int
@@ -101,7 +101,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """One part of a batch from the loader; ``count`` is 0 if there were fewer examples than parts."""
 
     step: int
@@ -151,7 +151,7 @@ def load_parts(
     of: int,
     workers: int = 0,
     pin: bool = False,
-) -> Iterator[list[Part]]:
+) -> Iterator[list[BatchPart]]:
     """Yield the parts of each step that this process computes, from step ``start`` up to ``stop``.
 
     Args:
@@ -169,21 +169,21 @@ def load_parts(
     dataset = _PartDataset(examples, seed)
     loader = iter(DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=workers, pin_memory=pin))
     for _ in range(start, stop):
-        yield [Part(*next(loader)) for _ in parts]
+        yield [BatchPart(*next(loader)) for _ in parts]
 
 
-class _PartSampler(Sampler[Draw]):
+class _PartSampler(Sampler[PartRequest]):
     def __init__(
         self, length: int, start: int, stop: int, batch: int, seed: int, parts: range, of: int
     ) -> None:
         self.arguments = (length, start, stop, batch, seed, parts, of)
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[PartRequest]:
         length, start, stop, batch, seed, parts, of = self.arguments
         for step in range(start, stop):
             pieces = indices_of(step, length, batch, seed).tensor_split(of)
             for part in parts:
-                yield Draw(step, part, pieces[part])
+                yield PartRequest(step, part, pieces[part])
 
 
 class _PartDataset(Dataset[tuple[int, int, Any]]):

@@ -23,7 +23,7 @@ from ..runs.checkpoint import Checkpoint, newest_checkpoint
 from ..runs.signature import network_signature
 from ..runs.tree import first_not_finite
 from ..runs.weights import named_tensors
-from .batches import Examples, Part, load_parts, steps_in_epoch
+from .batches import BatchPart, Examples, load_parts, steps_in_epoch
 from .files import RunFiles
 from .interrupt import Interrupt
 from .options import TrainingConfig, option_signature
@@ -263,7 +263,7 @@ class _Training:
             f"the weights are those of step {progress.best_step}, where it was {progress.best:.4g}"
         )
 
-    def take_step(self, parts: list[Part], stop: bool) -> bool:
+    def take_step(self, parts: list[BatchPart], stop: bool) -> bool:
         """Accumulate gradients over all parts and processes and update the weights; return whether
         any process received a request to stop."""
         config, state, group = self.config, self.state, self.group

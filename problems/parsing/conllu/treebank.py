@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from unn.errors import DataError
 
-from .words import ID, RANGE, Block, SentenceError, check_tree, name_of, too_long, words_of
+from .words import ID, RANGE, LineBlock, SentenceError, check_tree, name_of, too_long, words_of
 from .words import Word as Word
 
 _WORD_START = re.compile(r"[0-9]+([-.][0-9]+)?\t")
@@ -383,12 +383,12 @@ def _place(raw: bytes, position: int) -> tuple[int, int]:
     return raw.count(b"\n", 0, position) + 1, position - raw.rfind(b"\n", 0, position)
 
 
-def _split(text: str) -> tuple[list[Block], tuple[str, ...]]:
+def _split(text: str) -> tuple[list[LineBlock], tuple[str, ...]]:
     """Sentences, and the text before, between and after them.
 
     Only LF ends a line: other Unicode separators may occur in fields.
     """
-    blocks: list[Block] = []
+    blocks: list[LineBlock] = []
     gaps: list[str] = []
     gap = ["\ufeff"] if text.startswith("\ufeff") else []
     rows = text.removeprefix("\ufeff").split("\n")
@@ -408,7 +408,7 @@ def _split(text: str) -> tuple[list[Block], tuple[str, ...]]:
             if all(comment.startswith("#") and "\r" not in comment for comment in lines):
                 gap += map("".join, zip(lines, ends, strict=True))
             else:
-                blocks.append(Block(tuple(lines), tuple(ends), row - len(lines) + 1))
+                blocks.append(LineBlock(tuple(lines), tuple(ends), row - len(lines) + 1))
                 gaps.append("".join(gap))
                 gap = []
             lines, ends = [], []

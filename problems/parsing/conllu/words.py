@@ -39,7 +39,7 @@ class SentenceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LineBlock:
     """Consecutive lines without a blank one."""
 
     lines: tuple[str, ...]
@@ -55,7 +55,7 @@ def too_long(longest: int) -> str:
     return f"the sentence has more than {longest} words. Split it, or allow longer sentences."
 
 
-def words_of(block: Block, numbers: dict[str, int], longest: int) -> tuple[Word, ...]:
+def words_of(block: LineBlock, numbers: dict[str, int], longest: int) -> tuple[Word, ...]:
     """The words of one sentence; ids, ranges and empty nodes are checked, heads only for being 0 to n or
     ``_``.
 

@@ -19,7 +19,7 @@ APART, GAP, CROWD = (
 
 
 @dataclass(frozen=True)
-class Arc:
+class DrawnArc:
     """An arc to be drawn.
 
     Attributes:
@@ -65,7 +65,7 @@ class ArcLayout:
     right: float
 
 
-def layout_arcs(arcs: Sequence[Arc], widths: Sequence[float], root: float) -> ArcLayout:
+def layout_arcs(arcs: Sequence[DrawnArc], widths: Sequence[float], root: float) -> ArcLayout:
     """Place words, arcs and labels such that every label fits above its arc.
 
     Args:
@@ -130,7 +130,7 @@ def arc_levels(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _ends(
-    arcs: Sequence[Arc], levels: dict[int, int], widths: Sequence[float]
+    arcs: Sequence[DrawnArc], levels: dict[int, int], widths: Sequence[float]
 ) -> tuple[list[list[float]], list[float]]:
     """Offsets of both ends of each arc from the middle of their words, and half widths of words with ends.
 
@@ -154,7 +154,10 @@ def _ends(
 
 
 def _words(
-    arcs: Sequence[Arc], widths: Sequence[float], offsets: Sequence[Sequence[float]], reach: Sequence[float]
+    arcs: Sequence[DrawnArc],
+    widths: Sequence[float],
+    offsets: Sequence[Sequence[float]],
+    reach: Sequence[float],
 ) -> list[float]:
     """Centres of the words from left to right, as close as words and labels allow."""
     words: list[float] = []
@@ -169,7 +172,7 @@ def _words(
 
 
 def _label_place(
-    k: int, arcs: Sequence[Arc], places: Sequence[tuple[float, float]], levels: dict[int, int]
+    k: int, arcs: Sequence[DrawnArc], places: Sequence[tuple[float, float]], levels: dict[int, int]
 ) -> float:
     """Label position closest to the middle of an arc that no arc crosses; the middle if there is none."""
     left, right = places[k]

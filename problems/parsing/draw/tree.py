@@ -19,7 +19,7 @@ from unn.draw.theme import (
     style_axes,
 )
 
-from .arcs import Arc, ArcLayout, layout_arcs
+from .arcs import ArcLayout, DrawnArc, layout_arcs
 from .fonts import font_for
 from .sentences import checked_heads, checked_labels, checked_marginals, checked_weights, checked_words
 
@@ -79,7 +79,7 @@ def draw_arcs(
     right = parents if gold is None else checked_heads("draw_arcs", gold, forms, "gold heads")
     font = font_for([*forms, *names])
     arcs = [
-        Arc(
+        DrawnArc(
             head,
             k,
             "arc" if head == right[k - 1] else "wrong",
@@ -90,7 +90,7 @@ def draw_arcs(
         for k, (head, label, strength) in enumerate(zip(parents, names, strengths, strict=True), 1)
     ]
     wrong = [arc for arc in arcs if arc.kind == "wrong"]
-    arcs += [Arc(right[arc.modifier - 1], arc.modifier, "gold") for arc in wrong]
+    arcs += [DrawnArc(right[arc.modifier - 1], arc.modifier, "gold") for arc in wrong]
     layout = layout_arcs(arcs, [_width(form, NAME, font) for form in forms], _width("root", FINE, font))
     return _arc_figure(arcs, layout, forms, bool(wrong), font, theme)
 
@@ -141,7 +141,7 @@ def draw_marginals(
 
 
 def _arc_figure(
-    arcs: Sequence[Arc],
+    arcs: Sequence[DrawnArc],
     layout: ArcLayout,
     forms: Sequence[str],
     legend: bool,
@@ -176,7 +176,7 @@ def _arc_figure(
     return figure
 
 
-def _draw_arc(axes: Axes, arc: Arc, ends: tuple[float, float], top: float, theme: Theme) -> None:
+def _draw_arc(axes: Axes, arc: DrawnArc, ends: tuple[float, float], top: float, theme: Theme) -> None:
     """Draw an arc from head to modifier; root arcs come straight from above."""
     from matplotlib.patches import PathPatch, Polygon
     from matplotlib.path import Path
@@ -231,7 +231,7 @@ def _colour(kind: str, theme: Theme) -> str:
     return {"arc": theme.cycle[0], "wrong": theme.cycle[1], "gold": theme.muted}[kind]
 
 
-def _handles(arcs: Sequence[Arc], theme: Theme) -> list[Artist]:
+def _handles(arcs: Sequence[DrawnArc], theme: Theme) -> list[Artist]:
     """One handle for each kind of arc in the picture."""
     from matplotlib.lines import Line2D
 

@@ -7,7 +7,7 @@ from support.helpers import X, mlp
 import unn
 from factors import Multilinear
 from unn.descent.collect import collect_evidence
-from unn.descent.plan import Plan, Step
+from unn.descent.plan import Plan, PlannedUpdate
 from unn.descent.rounds import Outcome, Watch, run_rounds
 from unn.descent.state import State
 
@@ -35,7 +35,7 @@ def state():
     return State(Plan.of(g, ["X"]), collect_evidence(g, {"X": X}))
 
 
-ROUND = [Step("H"), Step("Y")]
+ROUND = [PlannedUpdate("H"), PlannedUpdate("Y")]
 ONCE = ["H", "Y", "end"]
 
 

@@ -11,7 +11,7 @@ from support.device_cases import make
 
 import unn
 from factors import Multilinear
-from unn.descent.plan import Plan, Step
+from unn.descent.plan import Plan, PlannedUpdate
 from unn.descent.schedule import mark_reuse
 from unn.testing.strategies import graph_cases
 
@@ -34,7 +34,7 @@ def by_search(plan, steps, cyclic):
 def test_messages_are_kept_exactly_where_no_source_changes_before_the_next_update(case, data, cyclic):
     plan = Plan.of(case.graph, case.given)
     names = data.draw(st.lists(st.sampled_from(case.free), min_size=1, max_size=12))
-    steps = [Step(name) for name in names]
+    steps = [PlannedUpdate(name) for name in names]
     ours, expected = mark_reuse(plan, steps, cyclic), by_search(plan, steps, cyclic)
     assert [(step.name, step.reused) for step in ours] == [(step.name, step.reused) for step in expected]
 
@@ -44,7 +44,9 @@ def test_the_work_for_a_schedule_grows_linearly():
 
     def seconds(count):
         start = time.process_time()
-        assert len(mark_reuse(plan, [Step("H"), Step("Y")] * count, cyclic=False)) == 2 * count
+        assert (
+            len(mark_reuse(plan, [PlannedUpdate("H"), PlannedUpdate("Y")] * count, cyclic=False)) == 2 * count
+        )
         return time.process_time() - start
 
     seconds(100)

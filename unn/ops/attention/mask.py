@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import ObservationError
 from ...graph.adjacency import Adjacency
 from .measure import MeasuredKernels
-from .sparse import Pairs, max_batch_copies, pairs_of
+from .sparse import PairMatrix, max_batch_copies, pairs_of
 from .terms import Term, terms_of
 
 MaskLayout = TypeVar("MaskLayout")
@@ -109,10 +109,10 @@ class AttentionMask:
 
         return self._cached("terms", device, make)
 
-    def pairs(self, copies: int, device: torch.device) -> list[Pairs]:
+    def pairs(self, copies: int, device: torch.device) -> list[PairMatrix]:
         """Block-diagonal sparse matrices that together cover ``copies`` copies of the graph."""
 
-        def make() -> Pairs:
+        def make() -> PairMatrix:
             return pairs_of(self.adjacency, max_batch_copies(self.adjacency), device)
 
         full = self._cached("pairs", device, make)

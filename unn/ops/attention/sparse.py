@@ -20,7 +20,7 @@ _AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairMatrix:
     """CSR matrix of the mask, block-diagonal over ``copies`` batch elements, with its transpose.
 
     Attributes:
@@ -41,10 +41,10 @@ class Pairs:
     key_starts: Tensor
     queries_by_key: Tensor
 
-    def first(self, copies: int) -> Pairs:
+    def first(self, copies: int) -> PairMatrix:
         """The matrix of the first ``copies`` batch elements."""
         nodes, pairs = (len(self.starts) - 1) // self.copies * copies, len(self.keys) // self.copies * copies
-        return Pairs(
+        return PairMatrix(
             copies, self.starts[: nodes + 1], self.keys[:pairs], self.queries[:pairs],
             self.order_by_key[:pairs], self.key_starts[: nodes + 1], self.queries_by_key[:pairs],
         )  # fmt: skip
@@ -63,7 +63,7 @@ def max_batch_copies(adjacency: Adjacency) -> int:
     return max(1, _AT_ONCE // max(1, len(adjacency.rows), adjacency.count))
 
 
-def pairs_of(adjacency: Adjacency, copies: int, device: torch.device) -> Pairs:
+def pairs_of(adjacency: Adjacency, copies: int, device: torch.device) -> PairMatrix:
     """Block-diagonal matrix of ``copies`` copies of the mask."""
     with warnings.catch_warnings():
         # torch warns once, at the first CSR matrix
@@ -81,13 +81,13 @@ def pairs_of(adjacency: Adjacency, copies: int, device: torch.device) -> Pairs:
     def starts(sorted_nodes: np.ndarray) -> Tensor:
         return as_index(np.searchsorted(sorted_nodes, np.arange(copies * count + 1)))
 
-    return Pairs(
+    return PairMatrix(
         copies, starts(queries), as_index(keys), as_index(queries),
         as_index(order_by_key), starts(keys[order_by_key]), as_index(queries[order_by_key]),
     )  # fmt: skip
 
 
-def attention_by_pairs(query: Tensor, key: Tensor, value: Tensor, pairs: Sequence[Pairs]) -> Tensor:
+def attention_by_pairs(query: Tensor, key: Tensor, value: Tensor, pairs: Sequence[PairMatrix]) -> Tensor:
     """Attention over pairs.
 
     Args:
@@ -104,7 +104,7 @@ def attention_by_pairs(query: Tensor, key: Tensor, value: Tensor, pairs: Sequenc
 
 class _ByPairs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, pairs: Sequence[Pairs]) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, pairs: Sequence[PairMatrix]) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out = torch.empty_like(value)
         denominator = value.new_empty(value.shape[:2])
@@ -136,7 +136,7 @@ class _ByPairs(torch.autograd.Function):
         return *grads, None
 
 
-def _parts(pairs: Sequence[Pairs], *arrays: Tensor) -> Iterator[tuple[Any, ...]]:
+def _parts(pairs: Sequence[PairMatrix], *arrays: Tensor) -> Iterator[tuple[Any, ...]]:
     """Each matrix with views of the vectors of its nodes, shape ``(copies * nodes, ...)``."""
     start = 0
     for part in pairs:
@@ -144,7 +144,7 @@ def _parts(pairs: Sequence[Pairs], *arrays: Tensor) -> Iterator[tuple[Any, ...]]
         start += part.copies
 
 
-def _products(left: Tensor, right: Tensor, pairs: Pairs) -> Tensor:
+def _products(left: Tensor, right: Tensor, pairs: PairMatrix) -> Tensor:
     """Inner product of the vectors of each pair, shape ``(pairs,)``."""
     products = pairs.matrix(left.new_zeros(len(pairs.keys)))
     torch.sparse.sampled_addmm(products, left, right.mT, beta=0.0, out=products)
