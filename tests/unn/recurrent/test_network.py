@@ -131,3 +131,19 @@ def is_path(chosen, edges, start, end):
             return here == end and not left
         left.remove(onward[0])
         here = sum(edges[onward[0]]) - here
+
+
+def test_training_drops_entries_and_keeps_the_mean_of_a_linear_block():
+    torch.manual_seed(0)
+    block = RecurrentTransformer(5, 6, 4, width=16, heads=2, dropout=0.3).double().blocks[0]
+    # what follows the attention is linear
+    block.narrow.weight.data.zero_()
+    block.out.weight.data.copy_(torch.eye(16))
+    x = torch.randn(1, 6, 16, dtype=torch.float64)
+    expected, _ = block.eval()(x, None, False)
+    block.train()
+    samples = block(x.expand(20_000, 6, 16), None, False)[0]
+    torch.testing.assert_close(samples.mean(0, keepdim=True), expected, atol=0.03, rtol=0)
+    # with dropout of the attention an entry has more than two values
+    assert len(samples[:, 0, 0].unique()) > 2
+    assert block(x, None, False)[1] is None and block(x, None, True)[1].shape == (1, 2, 6, 6)
