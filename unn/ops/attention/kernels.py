@@ -90,7 +90,9 @@ def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMa
     size, required = Size.of(query, key, value), reproducibility_is_required()
 
     def choose() -> str:
-        estimates = {name: 1e-9 * cost for name, cost in _estimates(mask, batch, width).items()}
+        # of the rounded size, so that a choice does not depend on which batch came first
+        costs = _estimates(mask, size.copies, size.width)
+        estimates = {name: 1e-9 * cost for name, cost in costs.items()}
         names = candidates_of(estimates)
         if len(names) == 1:
             return names[0]

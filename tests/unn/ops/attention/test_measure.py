@@ -186,6 +186,17 @@ def test_another_process_follows_the_choice_that_is_remembered(trials, tmp_path)
     assert content["kernel"] in NAMES and content["machine"]["torch"] == torch.__version__
 
 
+def test_the_choice_does_not_depend_on_which_of_similar_batches_comes_first(trials, tmp_path):
+    chosen_by_first = []
+    for first in range(17, 33):
+        mask, inputs = large(first)
+        attention(*inputs, mask)
+        (size,) = mask.measured._entries
+        chosen_by_first.append((size, mask.measured._entries[size]))
+    assert len(set(chosen_by_first)) == 1
+    assert len(trials) == len(remembered_files(tmp_path)) == 1
+
+
 def test_graphs_and_sizes_have_a_choice_each(trials, tmp_path):
     for grid, batch in ((4, 4), (4, 16), (5, 4)):
         mask = AttentionMask(sudoku(grid, grid).adjacency())
