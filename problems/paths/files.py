@@ -99,9 +99,9 @@ def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path}: no grids can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None
+        # other errors are those of a file of another kind; numpy would advise to unpickle it
+        reason = getattr(error, "strerror", None) or "it is no .npz file with arrays of numbers"
+        raise DataError(f"{path}: no grids can be read: {reason}.") from None
     lacking = [name for name in ("edges", "endpoints") if name not in arrays]
     if "edge_kept" not in arrays and "edge_kept_packed" not in arrays:
         lacking.append("edge_kept")

@@ -202,7 +202,7 @@ class PathsProblem(DeclaredProblem, TakesData):
 
     def explain(self, reason: str) -> str:
         """No path joins the two nodes, since nothing else is given."""
-        return "no path of kept edges joins the start and the end"
+        return "that a path of kept edges joins the start and the end"
 
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """Pairs of nodes, the edges of the path."""

@@ -37,7 +37,9 @@ def test_a_grid_of_another_size_without_a_path_is_impossible(tmp_path, capsys):
     path = tmp_path / "grid.txt"
     path.write_text("S o-o\n    |\no-o-E\n")
     assert answered(capsys, "solve", "paths", path)["impossible"] == 1
-    assert "no path of kept edges joins the start and the end" in printed(capsys, "solve", "paths", path)
+    assert "that a path of kept edges joins the start and the end cannot hold" in printed(
+        capsys, "solve", "paths", path
+    )
 
 
 def test_a_random_grid_is_solved_without_a_file(capsys):
@@ -63,6 +65,13 @@ def test_a_path_longer_than_the_declared_distances_is_refused_with_the_option(tm
 )
 def test_bad_options_are_refused(options, message, capsys):
     assert message in refused(capsys, "solve", "paths", "--options", *options)
+
+
+def test_a_file_of_another_kind_is_refused_without_advice_to_unpickle_it(tmp_path, capsys):
+    path = tmp_path / "bad.npz"
+    path.write_text("text")
+    message = refused(capsys, "solve", "paths", "--options", f"grids={path}")
+    assert "no .npz file" in message and "pickle" not in message
 
 
 def test_missing_and_mixed_files_are_refused(tmp_path, capsys):
