@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from unn.errors import DataError
 from unn.extending import Answer, DeclaredProblem, Defaults, Query, SearchOptions, Trained, check_ranges
 
+from .reading import read_bytes, read_text
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -89,7 +91,7 @@ class InstanceProblem(DeclaredProblem):
             DataError: if the file cannot be read.
         """
         if config.puzzle:
-            return self.parse(_content(config.puzzle), config.puzzle)
+            return self.parse(read_text(config.puzzle, "puzzle"), config.puzzle)
         return _drawn(self, self.config(**{x.name: getattr(config, x.name) for x in fields(self.config)}))
 
     def check(self, config: Any) -> None:
@@ -101,7 +103,7 @@ class InstanceProblem(DeclaredProblem):
 
     def files(self, config: Any) -> Mapping[str, bytes]:
         """The file of the instance."""
-        return {Path(config.puzzle).name: _content(config.puzzle).encode()} if config.puzzle else {}
+        return {Path(config.puzzle).name: read_bytes(config.puzzle, "puzzle")} if config.puzzle else {}
 
     def in_folder(self, config: Any, folder: Path) -> Any:
         """The configuration with the copy of the file in a run folder."""
@@ -288,12 +290,3 @@ def grid_text(values: list[int], columns: int) -> list[str]:
     wide = len(str(max(values, default=0)))
     words = [(str(value) if value else ".").rjust(wide) for value in values]
     return [" ".join(words[k : k + columns]) for k in range(0, len(words), columns)]
-
-
-def _content(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None

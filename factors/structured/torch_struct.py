@@ -173,13 +173,15 @@ class Structured(LogPartition):
                 )
             return good
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)
-        some = sizes.clamp(min=1)
-        into, out, ends = self._recursion.nodes(flat, some)
+        nonempty = sizes.clamp(min=1)
+        into, out, ends = self._recursion.nodes(flat, nonempty)
         slack = tolerance(x.dtype)
         # the tolerance grows with the number of summed entries; comparisons are such that NaN fails
         loose = slack * max(1.0, flat[0].numel() ** 0.5 / 8) if len(flat) else slack
         good = ((into - out).abs() <= loose).flatten(1).all(1) & ((ends - 1).abs() <= loose)
-        good &= ((flat >= -slack) & ((flat <= slack) | self._recursion.edges(flat, some))).flatten(1).all(1)
+        good &= (
+            ((flat >= -slack) & ((flat <= slack) | self._recursion.edges(flat, nonempty))).flatten(1).all(1)
+        )
         inside = (good | (sizes.amin(1) == 0)).view(len(x), -1).all(1)
         if self._allowed is None:
             return inside

@@ -18,6 +18,8 @@ from unn.extending import (
     check_ranges,
 )
 
+from ..reading import read_bytes, read_text
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -84,10 +86,7 @@ class ColouringProblem(DeclaredProblem):
         """The file of the graph."""
         if not config.graph:
             return {}
-        try:
-            return {Path(config.graph).name: Path(config.graph).read_bytes()}
-        except OSError as error:
-            raise DataError(f"{config.graph}: no graph can be read: {error.strerror}.") from None
+        return {Path(config.graph).name: read_bytes(config.graph, "graph")}
 
     def in_folder(self, config: ColouringConfig, folder: Path) -> ColouringConfig:
         """The configuration with the copy of the graph in a run folder."""
@@ -104,13 +103,7 @@ class ColouringProblem(DeclaredProblem):
             generator = torch.Generator().manual_seed(config.graph_seed)
             edges = colourable_edges(config.nodes, config.degree, config.colours, generator)
             return declare(config.nodes, edges, config.colours)
-        try:
-            text = Path(config.graph).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{config.graph}: no graph can be read: {getattr(error, 'strerror', None) or error}."
-            ) from None
-        nodes, edges = read_graph(text, config.graph)
+        nodes, edges = read_graph(read_text(config.graph, "graph"), config.graph)
         return declare(nodes, edges, config.colours)
 
     def generate(

@@ -58,26 +58,26 @@ def load_grids(path: str, grid: Grid) -> GridSplit:
             "and --columns."
         )
     if "edge_kept" in arrays:
-        kept = arrays["edge_kept"]
+        open_edges = arrays["edge_kept"]
     else:
-        kept = np.unpackbits(arrays["edge_kept_packed"], axis=1)[:, : len(edges)]
+        open_edges = np.unpackbits(arrays["edge_kept_packed"], axis=1)[:, : len(edges)]
     ends = arrays["endpoints"]
-    if kept.shape != (len(ends), len(edges)) or ends.shape != (len(ends), 2) or not len(ends):
+    if open_edges.shape != (len(ends), len(edges)) or ends.shape != (len(ends), 2) or not len(ends):
         raise DataError(
-            f"{path}: kept edges of shape {kept.shape} and nodes of shape {ends.shape}, expected (grids, "
-            f"{len(edges)}) and (grids, 2)."
+            f"{path}: open edges of shape {open_edges.shape} and nodes of shape {ends.shape}, expected "
+            f"(grids, {len(edges)}) and (grids, 2)."
         )
     order = [edges.index(edge) for edge in grid.edges]
     instances = [
         Instance(tuple(row), start, end)
-        for row, (start, end) in zip((kept[:, order] > 0).tolist(), ends.tolist(), strict=True)
+        for row, (start, end) in zip((open_edges[:, order] > 0).tolist(), ends.tolist(), strict=True)
     ]
     for number, instance in enumerate(instances):
         nodes = grid.rows * grid.columns
         if not (0 <= instance.start < nodes and 0 <= instance.end < nodes):
             raise DataError(f"{path}: grid {number} joins nodes that the grid does not have.")
         if (
-            grid.distances(instance.kept, instance.end)[instance.start] is None
+            grid.distances(instance.open_edges, instance.end)[instance.start] is None
             or instance.start == instance.end
         ):
             raise DataError(f"{path}: no path joins the two nodes of grid {number}.")

@@ -21,7 +21,7 @@ def declare_distances(grid: Grid, levels: int) -> unn.FactorGraph:
     """A path along which the distance to its end falls at every step; distances prove that it is shortest.
 
     ``within[n, d]`` states that a path of at most d edges joins node n and the end, and ``across[a, d]``
-    that one of at most d + 1 edges does so that begins with the arc a, a kept edge in one of its directions.
+    that one of at most d + 1 edges does so that begins with the arc a, an open edge in one of its directions.
     The path is the set of ``used`` arcs, which enter each ``visited`` node but the start once, and leave each
     but the end once.
 
@@ -43,7 +43,7 @@ def declare_distances(grid: Grid, levels: int) -> unn.FactorGraph:
     g.index("yes", "one", [1], into="truth")
     g.index("start", "one", [START], into="role")
     g.index("end", "one", [END], into="role")
-    kept = g.variable("kept", "edge | truth", unn.Entropy())
+    open_edges = g.variable("open", "edge | truth", unn.Entropy())
     role = g.variable("role", "node | role", unn.Entropy())
     within = g.variable("within", "node level | truth", unn.Entropy())
     across = g.variable("across", "arc level | truth", unn.Entropy())
@@ -52,7 +52,9 @@ def declare_distances(grid: Grid, levels: int) -> unn.FactorGraph:
     both = [(x * y, x, y) for x in (0, 1) for y in (0, 1)]
     implies = [(0, 0), (0, 1), (1, 1)]
     falls = [(x, y, z) for x in (0, 1) for y in (0, 1) for z in (0, 1) if (x, y, z) != (1, 1, 0)]
-    g.factor(Table(across["a d x"], kept["along[a] y"], within["target[a] d z"], allowed=both, name="steps"))
+    g.factor(
+        Table(across["a d x"], open_edges["along[a] y"], within["target[a] d z"], allowed=both, name="steps")
+    )
     g.factor(Table(across["a d x"], within["origin[a] d+1 y"], allowed=implies, name="nearer"))
     g.factor(Table(within["n d x"], within["n d+1 y"], allowed=implies, name="growing"))
     g.factor(Among(within["n d+1 no[o]"], within["n d yes[o]"], across["a d yes[o]"], each="d",
@@ -63,7 +65,7 @@ def declare_distances(grid: Grid, levels: int) -> unn.FactorGraph:
             role["n r"], within["n last[o] x"], allowed=[(0, 0), (0, 1), (START, 1), (END, 1)], name="joined"
         )
     )
-    g.factor(Table(used["a x"], kept["along[a] y"], allowed=implies, name="kept edges"))
+    g.factor(Table(used["a x"], open_edges["along[a] y"], allowed=implies, name="open edges"))
     g.factor(Table(used["a x"], within["origin[a] last[o] y"], allowed=implies, name="joined steps"))
     g.factor(
         Table(used["a x"], within["origin[a] d+1 y"], within["target[a] d z"], allowed=falls, name="falling")
@@ -86,13 +88,13 @@ def declare_degrees(grid: Grid) -> unn.FactorGraph:
     g = unn.FactorGraph("paths", edge=len(grid.edges), node=grid.rows * grid.columns)
     g.index("one", "edge", [a for a, _ in grid.edges], into="node")
     g.index("other", "edge", [b for _, b in grid.edges], into="node")
-    kept, used = (g.variable(name, "edge", unn.BinaryEntropy()) for name in ("kept", "used"))
+    open_edges, used = (g.variable(name, "edge", unn.BinaryEntropy()) for name in ("open", "used"))
     visited, ends = (g.variable(name, "node", unn.BinaryEntropy()) for name in ("visited", "ends"))
     g.factor(Path(used["e"], visited["one[e]"], visited["other[e]"], ends["n"], name="degrees"))
     g.factor(Connected(used["e"], visited["one[e]"], visited["other[e]"], name="connected"))
     is_used = Cardinality(used["e"], each="e", equals=1)
-    is_kept = Cardinality(kept["e"], each="e", equals=1)
-    g.factor(Implies(is_used, is_kept, name="kept edges"))
+    is_open = Cardinality(open_edges["e"], each="e", equals=1)
+    g.factor(Implies(is_used, is_open, name="open edges"))
     return g
 
 
@@ -104,13 +106,13 @@ def given_of(grid: Grid, instances: Sequence[Instance], declared: str) -> dict[s
         instances: the instances.
         declared: "distances" or "degrees".
     """
-    kept = torch.tensor([instance.kept for instance in instances]).long()
+    open_edges = torch.tensor([instance.open_edges for instance in instances]).long()
     role = torch.zeros(len(instances), grid.rows * grid.columns, dtype=torch.long)
     for k, instance in enumerate(instances):
         role[k, instance.start], role[k, instance.end] = START, END
     if declared == "degrees":
-        return {"kept": kept.float(), "ends": (role > 0).float()}
-    return {"kept": _one_hot(kept, 2), "role": _one_hot(role, 3)}
+        return {"open": open_edges.float(), "ends": (role > 0).float()}
+    return {"open": _one_hot(open_edges, 2), "role": _one_hot(role, 3)}
 
 
 def values_of(
@@ -139,13 +141,13 @@ def values_of(
     far = levels
     distance = torch.tensor(
         [
-            [far if d is None else d for d in grid.distances(instance.kept, instance.end)]
+            [far if d is None else d for d in grid.distances(instance.open_edges, instance.end)]
             for instance in instances
         ]
     )
     within = (distance[:, :, None] <= torch.arange(levels)).long()
-    kept = given["kept"][:, [arc.edge for arc in grid.arcs], 1:].long()
-    across = kept * within[:, [arc.target for arc in grid.arcs]]
+    open_edges = given["open"][:, [arc.edge for arc in grid.arcs], 1:].long()
+    across = open_edges * within[:, [arc.target for arc in grid.arcs]]
     return {
         **given,
         "within": _one_hot(within, 2),
@@ -159,20 +161,20 @@ def instances_of(values: Mapping[str, Tensor | unn.Partial]) -> list[Instance]:
     """The instances of some values; without roles, the start is the first of the two ends.
 
     Args:
-        values: values or evidence of the kept edges and the two nodes.
+        values: values or evidence of the open edges and the two nodes.
     """
     complete = {name: x.value if isinstance(x, unn.Partial) else x for name, x in values.items()}
-    kept = complete["kept"]
+    open_edges = complete["open"]
     if "role" in complete:
         roles = complete["role"].argmax(-1)
         starts, ends = ((roles == role).long().argmax(-1).tolist() for role in (START, END))
-        kept = kept[..., 1]
+        open_edges = open_edges[..., 1]
     else:
         both = complete["ends"].topk(2).indices.sort(-1).values
         starts, ends = both.T.tolist()
     return [
         Instance(tuple(row), start, end)
-        for row, start, end in zip((kept > 0.5).tolist(), starts, ends, strict=True)
+        for row, start, end in zip((open_edges > 0.5).tolist(), starts, ends, strict=True)
     ]
 
 

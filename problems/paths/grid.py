@@ -57,16 +57,16 @@ class Grid:
         """Both directions of each edge."""
         return [arc for edge, (a, b) in enumerate(self.edges) for arc in (Arc(a, b, edge), Arc(b, a, edge))]
 
-    def distances(self, kept: Sequence[bool], end: int) -> list[int | None]:
+    def distances(self, open_edges: Sequence[bool], end: int) -> list[int | None]:
         """Number of edges of a shortest path from each node to another one; None if there is no path.
 
         Args:
-            kept: whether each edge is kept.
+            open_edges: whether each edge is open, not removed.
             end: the other node.
         """
         entering: list[list[int]] = [[] for _ in range(self.rows * self.columns)]
         for arc in self.arcs:
-            if kept[arc.edge]:
+            if open_edges[arc.edge]:
                 entering[arc.target].append(arc.node)
         result: list[int | None] = [None] * len(entering)
         result[end] = 0
@@ -89,36 +89,38 @@ class Grid:
         count = round(removed * len(self.edges))
         while True:
             gone = set(random.sample(range(len(self.edges)), count))
-            kept = tuple(k not in gone for k in range(len(self.edges)))
+            open_edges = tuple(k not in gone for k in range(len(self.edges)))
             start, end = random.sample(range(self.rows * self.columns), 2)
-            steps = self.distances(kept, end)[start]
+            steps = self.distances(open_edges, end)[start]
             if steps is not None and steps <= most:
-                return Instance(kept, start, end)
+                return Instance(open_edges, start, end)
 
     def first_path(self, instance: Instance) -> list[int]:
         """Nodes of the first shortest path in the order of nodes, from the start.
 
         Args:
-            instance: kept edges and two nodes that a path joins.
+            instance: open edges and two nodes that a path joins.
         """
-        distances = self.distances(instance.kept, instance.end)
+        distances = self.distances(instance.open_edges, instance.end)
         path = [instance.start]
         while path[-1] != instance.end:
-            steps = [arc.target for arc in self.arcs if arc.node == path[-1] and instance.kept[arc.edge]]
+            steps = [
+                arc.target for arc in self.arcs if arc.node == path[-1] and instance.open_edges[arc.edge]
+            ]
             path.append(
                 min(steps, key=lambda node: (math.inf if (d := distances[node]) is None else d, node))
             )
         return path
 
     def is_path(self, instance: Instance, used: Sequence[int]) -> bool:
-        """Whether the used edges are kept and are one path between the two nodes, without cycles.
+        """Whether the used edges are open and are one path between the two nodes, without cycles.
 
         Args:
-            instance: kept edges and the two nodes.
+            instance: open edges and the two nodes.
             used: number of times that each edge is used.
         """
         left = {k for k, x in enumerate(used) if x}
-        if max(used) > 1 or any(not instance.kept[k] for k in left):
+        if max(used) > 1 or any(not instance.open_edges[k] for k in left):
             return False
         here = instance.start
         while left:
@@ -131,7 +133,7 @@ class Grid:
 
     def is_shortest(self, instance: Instance, used: Sequence[int]) -> bool:
         """Whether the used edges are a shortest path between the two nodes."""
-        steps = self.distances(instance.kept, instance.end)[instance.start]
+        steps = self.distances(instance.open_edges, instance.end)[instance.start]
         return self.is_path(instance, used) and sum(map(bool, used)) == steps
 
 
@@ -140,11 +142,11 @@ class Instance:
     """Two nodes of a grid that a path is wanted between.
 
     Attributes:
-        kept: whether each edge is kept.
+        open_edges: whether each edge is open, not removed.
         start, end: the two nodes.
     """
 
-    kept: tuple[bool, ...]
+    open_edges: tuple[bool, ...]
     start: int
     end: int
 
@@ -176,14 +178,29 @@ def read_grids(text: str, source: str) -> tuple[Grid, list[Instance]]:
     if not parts:
         raise DataError(f"{source}: the file has no content.")
     read = [_read_grid(part, source) for part in parts]
-    grid = read[0][0]
-    for (other, _), part in zip(read, parts, strict=True):
-        if other != grid:
-            raise DataError(
-                f"{source}, line {part[0][0]}: a grid of {other.rows} x {other.columns} nodes, but the first "
-                f"has {grid.rows} x {grid.columns}; give one size at a time."
-            )
+    places = [f"{source}, line {part[0][0]}" for part in parts]
+    grid = common_size([grid for grid, _ in read], places)
     return grid, [instance for _, instance in read]
+
+
+def common_size(grids: Sequence[Grid], places: Sequence[str]) -> Grid:
+    """The grid that all of some grids equal.
+
+    Args:
+        grids: the grids.
+        places: where each was read, for messages.
+
+    Raises:
+        DataError: for a grid of another size than the first.
+    """
+    first = grids[0]
+    for grid, place in zip(grids, places, strict=True):
+        if grid != first:
+            raise DataError(
+                f"{place}: a grid of {grid.rows} x {grid.columns} nodes, but the first has {first.rows} x "
+                f"{first.columns}; give one size at a time."
+            )
+    return first
 
 
 def _read_grid(lines: list[tuple[int, str]], source: str) -> tuple[Grid, Instance]:
@@ -217,8 +234,8 @@ def _read_grid(lines: list[tuple[int, str]], source: str) -> tuple[Grid, Instanc
                 f"{what}."
             )
     middles = [(a // columns + b // columns, a % columns + b % columns) for a, b in grid.edges]
-    kept = tuple(signs[middle] in "-|" for middle in middles)
-    return grid, Instance(kept, nodes.index("S"), nodes.index("E"))
+    open_edges = tuple(signs[middle] in "-|" for middle in middles)
+    return grid, Instance(open_edges, nodes.index("S"), nodes.index("E"))
 
 
 def grid_text(grid: Grid, instance: Instance, used: Sequence[int]) -> list[str]:
@@ -230,8 +247,8 @@ def grid_text(grid: Grid, instance: Instance, used: Sequence[int]) -> list[str]:
         lines[2 * (node // grid.columns)][2 * (node % grid.columns)] = (
             "S" if node == instance.start else "E" if node == instance.end else sign
         )
-    for (a, b), is_kept, is_used in zip(grid.edges, instance.kept, used, strict=True):
+    for (a, b), is_open, is_used in zip(grid.edges, instance.open_edges, used, strict=True):
         row, column = a // grid.columns + b // grid.columns, a % grid.columns + b % grid.columns
-        if is_kept:
+        if is_open:
             lines[row][column] = ('"' if row % 2 else "=") if is_used else "|" if row % 2 else "-"
     return ["".join(line).rstrip() for line in lines]

@@ -20,6 +20,8 @@ from unn.extending import (
     check_ranges,
 )
 
+from ..reading import read_text
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -118,13 +120,13 @@ class PathsProblem(DeclaredProblem, TakesData):
     def observed(
         self, config: PathsConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """The kept edges and the two nodes."""
+        """The open edges and the two nodes."""
         import torch
 
         grid = _grid(config)
         ends = "ends" if config.declared == "degrees" else "role"
         return {
-            "kept": torch.ones(1, len(grid.edges), dtype=torch.bool),
+            "open": torch.ones(1, len(grid.edges), dtype=torch.bool),
             ends: torch.ones(1, grid.rows * grid.columns, dtype=torch.bool),
         }
 
@@ -136,7 +138,7 @@ class PathsProblem(DeclaredProblem, TakesData):
         return {"": Query(dict(given_of(_grid(config), instances, config.declared)))}
 
     def metrics(self, config: PathsConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Fractions of answers that are a path, that use kept edges alone, and that are a shortest path; by
+        """Fractions of answers that are a path, that use open edges alone, and that are a shortest path; by
         breadth-first search, not by the constraints."""
         from .graph import instances_of, used_edges
 
@@ -146,8 +148,8 @@ class PathsProblem(DeclaredProblem, TakesData):
         pairs = list(zip(instances, used, strict=True))
         open_grid = (True,) * len(grid.edges)
         return {
-            "path": _mean(grid.is_path(replace(instance, kept=open_grid), x) for instance, x in pairs),
-            "kept": _mean(all(k or not n for k, n in zip(instance.kept, x)) for instance, x in pairs),
+            "path": _mean(grid.is_path(replace(instance, open_edges=open_grid), x) for instance, x in pairs),
+            "open": _mean(all(k or not n for k, n in zip(instance.open_edges, x)) for instance, x in pairs),
             "shortest": _mean(grid.is_shortest(instance, x) for instance, x in pairs),
         }
 
@@ -181,7 +183,7 @@ class PathsProblem(DeclaredProblem, TakesData):
         grid, instances = _read(texts)
         levels = _levels(run.config)
         for number, instance in enumerate(instances, 1):
-            distance = grid.distances(instance.kept, instance.end)[instance.start]
+            distance = grid.distances(instance.open_edges, instance.end)[instance.start]
             if run.config.declared == "distances" and distance is not None and distance >= levels:
                 raise DataError(
                     f"grid {number}: its shortest path may have more than {levels - 1} edges, the greatest "
@@ -202,7 +204,7 @@ class PathsProblem(DeclaredProblem, TakesData):
 
     def explain(self, reason: str) -> str:
         """No path joins the two nodes, since nothing else is given."""
-        return "that a path of kept edges joins the start and the end"
+        return "that a path of open edges joins the start and the end"
 
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """Pairs of nodes, the edges of the path."""
@@ -240,26 +242,11 @@ def _levels(config: PathsConfig) -> int:
 
 
 def _read(texts: tuple[str, ...]) -> tuple[Grid, list[Instance]]:
-    from .grid import read_grids
+    from .grid import common_size, read_grids
 
-    grids = [read_grids(_content(text), text) for text in texts]
-    grid = grids[0][0]
-    for (other, _), text in zip(grids, texts, strict=True):
-        if other != grid:
-            raise DataError(
-                f"{text}: grids of {other.rows} x {other.columns} nodes, but those of {texts[0]} have "
-                f"{grid.rows} x {grid.columns}; give one size at a time."
-            )
+    grids = [read_grids(read_text(text, "grid"), text) for text in texts]
+    grid = common_size([grid for grid, _ in grids], texts)
     return grid, [instance for _, instances in grids for instance in instances]
-
-
-def _content(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: no grid can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None
 
 
 def _mean(answers: Iterable[bool]) -> float:

@@ -22,6 +22,8 @@ from unn.extending import (
     check_ranges,
 )
 
+from ..reading import read_text
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -323,7 +325,7 @@ def _sizes(text: str, usual: int) -> set[int]:
     """Number of digits of the puzzles of a file, from its first line; that of the run if it is possible."""
     content = text
     if not all(sign in _SIGNS for sign in text):
-        content = _content(text, "unn solve")
+        content = read_text(text, "puzzle")
     lines = [line.split(",")[0] for line in content.splitlines() if line.strip() and line[0] != "#"]
     if not lines:
         return set()
@@ -338,24 +340,6 @@ def _sizes(text: str, usual: int) -> set[int]:
     if root**2 == cells and len(lines) != cells:
         return {root}
     return {cells} if len(lines) >= cells else {usual}
-
-
-def _content(text: str, option: str) -> str:
-    """Contents of a file of puzzles.
-
-    Raises:
-        DataError: if it cannot be read.
-    """
-    import gzip
-
-    path = Path(text)
-    try:
-        content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{option} {path}: no puzzle can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None
 
 
 def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
@@ -380,4 +364,4 @@ def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:
             f"{option} {text}: {len(text)} symbols, but a puzzle in a line has {n * n}: the digits 1 to {n} "
             f"and . or 0 for an empty cell. There is no file of that name either."
         )
-    return read_puzzles(_content(text, option), config.block_rows, config.block_columns, str(path))
+    return read_puzzles(read_text(text, "puzzle"), config.block_rows, config.block_columns, str(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from unn.errors import DataError
 
+from ..reading import read_text
 from .files import read_puzzles
 from .grids import completions, violated_pairs
 
@@ -91,16 +91,7 @@ def merge_puzzles(parts: Sequence[Puzzles]) -> Puzzles:
 
 
 def _split(file: Path, rows: int, columns: int) -> Split:
-    try:
-        text = (
-            gzip.decompress(file.read_bytes()).decode()
-            if file.suffix == ".gz"
-            else file.read_text(encoding="utf-8")
-        )
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{file}: no puzzles can be read: {getattr(error, 'strerror', None) or error}."
-        ) from None
+    text = read_text(file, "puzzles")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     # independent of the order of lines in the file
     lines.sort(key=lambda line: hashlib.sha1(line.split(",")[0].encode()).digest())

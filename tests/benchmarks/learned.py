@@ -15,13 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from random import Random
 
 import torch
 from torch import Tensor
 
 import unn
-from problems.sudoku.grids import declare, draw_grids, one_hot
+from problems.sudoku.grids import completions, declare, draw_grids, one_hot
 from unn.engine import SolvingOptions
 from unn.recurrent.model import RecurrentModel
 from unn.recurrent.options import RecurrentOptions
@@ -45,10 +46,6 @@ class Board:
         """Rows, columns and digits."""
         return self.rows * self.columns
 
-    def block(self, row: int, column: int) -> int:
-        """The number of the block of a cell."""
-        return row // self.rows * self.rows + column // self.columns
-
     def graph(self) -> unn.FactorGraph:
         """The declaration."""
         return declare(self.rows, self.columns)
@@ -59,40 +56,9 @@ class Board:
         return near | torch.eye(self.n**2, dtype=torch.bool)
 
 
-def solutions(board: Board, cells: list[int], limit: int = 2) -> int:
-    """Number of completions of cells, 0 for empty ones, up to a limit; depth-first with sets of digits."""
-    n = board.n
-    rows, columns, blocks = [0] * n, [0] * n, [0] * n
-    empty = []
-    for k, digit in enumerate(cells):
-        r, c = divmod(k, n)
-        b = board.block(r, c)
-        if digit:
-            rows[r] |= 1 << digit
-            columns[c] |= 1 << digit
-            blocks[b] |= 1 << digit
-        else:
-            empty.append((r, c, b))
-
-    def count(left: list[tuple[int, int, int]], still: int) -> int:
-        if not left:
-            return 1
-        used = [rows[r] | columns[c] | blocks[b] for r, c, b in left]
-        k = max(range(len(left)), key=lambda i: used[i].bit_count())
-        r, c, b = left[k]
-        total = 0
-        for digit in range(1, n + 1):
-            bit = 1 << digit
-            if used[k] & bit:
-                continue
-            rows[r], columns[c], blocks[b] = rows[r] | bit, columns[c] | bit, blocks[b] | bit
-            total += count(left[:k] + left[k + 1 :], still - total)
-            rows[r], columns[c], blocks[b] = rows[r] & ~bit, columns[c] & ~bit, blocks[b] & ~bit
-            if total >= still:
-                break
-        return total
-
-    return count(empty, limit)
+def has_one_solution(board: Board, cells: list[int]) -> bool:
+    """Whether cells, 0 for empty ones, have exactly one completion."""
+    return len(list(islice(completions(cells, board.rows, board.columns), 2))) == 1
 
 
 def puzzles(board: Board, number: int, seed: int) -> Puzzles:
@@ -110,7 +76,7 @@ def puzzles(board: Board, number: int, seed: int) -> Puzzles:
             if sum(map(bool, cells)) <= wanted:
                 break
             digit, cells[k] = cells[k], 0
-            if solutions(board, cells) > 1:
+            if not has_one_solution(board, cells):
                 cells[k] = digit
         mask.copy_(torch.tensor(cells) > 0)
     return grids, given.view(grids.shape)
@@ -123,8 +89,8 @@ def without(training: Puzzles, tested: Puzzles) -> Puzzles:
     return training[0][new], training[1][new]
 
 
-def _clues(some: Puzzles) -> Tensor:
-    grids, given = some
+def _clues(sample: Puzzles) -> Tensor:
+    grids, given = sample
     return torch.where(given, grids + 1, 0).flatten(1)
 
 

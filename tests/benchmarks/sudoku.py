@@ -248,14 +248,14 @@ def measure_exact(
     name: str, solve: Callable[[list[int], int], list[int] | None], puzzles: Puzzles
 ) -> dict[str, object]:
     """Share of puzzles that an exact solver solves, at most 50 of them."""
-    some = puzzles.cells[:50]
+    tested = puzzles.cells[:50]
     started = time.perf_counter()
-    grids = [solve(cells.flatten().tolist(), puzzles.rows) for cells in some]
+    grids = [solve(cells.flatten().tolist(), puzzles.rows) for cells in tested]
     seconds = time.perf_counter() - started
-    n = some.shape[1]
+    n = tested.shape[1]
     right = [
         grid is not None and is_solution(cells, torch.tensor(grid).view(n, n), puzzles.rows)
-        for cells, grid in zip(some, grids, strict=True)
+        for cells, grid in zip(tested, grids, strict=True)
     ]
     share = sum(right) / len(right)
     return {

@@ -114,7 +114,7 @@ def main(out: str, runs: list[str]) -> None:
                 started = time.perf_counter()
                 logs = network.log_probabilities(network.sensors[0], images).view(-1, 9, 9, 10)
                 seconds = time.perf_counter() - started
-                some = Query(
+                first_boards = Query(
                     {"image": query.given["image"][:50]}, {k: x[:50] for k, x in query.truth.items()}
                 )
                 methods = {
@@ -122,8 +122,12 @@ def main(out: str, runs: list[str]) -> None:
                     "any answer": (lambda q=query: most_probable(q, network, 1, False), COUNT, 0.0),
                     "unique": (lambda q=query: most_probable(q, network, 1, True), COUNT, 0.0),
                     "unique, 8 tries": (lambda q=query: most_probable(q, network, 8, True), COUNT, 0.0),
-                    "any answer, 50 boards": (lambda q=some: most_probable(q, network, 1, False), 50, 0.0),
-                    "CP-SAT, 50 boards": (lambda q=some, x=logs[:50]: cp_sat(q, x), 50, seconds / 20),
+                    "any answer, 50 boards": (
+                        lambda q=first_boards: most_probable(q, network, 1, False),
+                        50,
+                        0.0,
+                    ),
+                    "CP-SAT, 50 boards": (lambda q=first_boards, x=logs[:50]: cp_sat(q, x), 50, seconds / 20),
                 }
                 if folder != runs[0]:
                     methods = {name: m for name, m in methods.items() if "50" not in name}

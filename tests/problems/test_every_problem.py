@@ -116,9 +116,9 @@ def test_so_many_examples_are_made_once_and_shown_again(name):
     examples = problem.task(config).examples()
     assert len(examples) == 10
     every = examples.batch(torch.arange(10), generator(0))[1]
-    some = torch.tensor([3, 3, 9])
-    again = examples.batch(some, generator(5))[1]
-    assert all(torch.equal(again[key], every[key][some]) for key in every)
+    chosen = torch.tensor([3, 3, 9])
+    again = examples.batch(chosen, generator(5))[1]
+    assert all(torch.equal(again[key], every[key][chosen]) for key in every)
     other = ProblemExamples(problem, config)
     assert all(torch.equal(other.samples[key], every[key]) for key in every)
     more = ProblemExamples(problem, replace(config, training=replace(config.training, seed=1)))

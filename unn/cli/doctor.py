@@ -74,7 +74,7 @@ def doctor() -> Answer:
         *(f"problem: {name}: {state}" for name, state in problems.items()),
         *(f"engine: {name}: {state}" for name, state in engines.items()),
         f"data: {data['UNN_DATA'] or 'UNN_DATA is not set; problems with embedded data need none'}",
-        *(f"data: found {name}" for name in data["found"]),
+        *(f"data: found {name}" for name in data["folders"]),
         *(f"fault: {fault}" for fault in faults),
         "no faults found" if not faults else f"{len(faults)} faults found",
     ]
@@ -134,4 +134,4 @@ def _data() -> dict[str, Any]:
     names = (
         sorted(path.name for path in folder.iterdir() if path.is_dir()) if root and folder.is_dir() else []
     )
-    return {"UNN_DATA": root, "found": names}
+    return {"UNN_DATA": root, "folders": names}

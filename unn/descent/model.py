@@ -71,9 +71,9 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         sums: dict[str, Tensor] = {}
         counts: dict[str, int] = {}
         for rows, pattern in _patterns(masks):
-            some = values if rows is None else {name: x[rows] for name, x in values.items()}
+            selected = values if rows is None else {name: x[rows] for name, x in values.items()}
             parts = masks if rows is None else {name: x[rows] for name, x in masks.items()}
-            for name, loss, count in self._losses(some, parts, pattern):
+            for name, loss, count in self._losses(selected, parts, pattern):
                 sums[name] = sums[name] + loss if name in sums else loss
                 counts[name] = counts.get(name, 0) + count
         if not sums:
@@ -229,7 +229,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         }
         values: dict[str, Tensor] = {}
         for rows, pattern in _patterns(masks):
-            some = {
+            selected = {
                 name: x
                 if rows is None
                 else x[rows]
@@ -241,7 +241,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             # a partial observation without an observed entry still gives sizes
             known = {**sizes, **self._sizes_of(evidence)}
             number = count if rows is None else len(rows)
-            solution = self.minimise(some, number, known, iterations, trace=False)
+            solution = self.minimise(selected, number, known, iterations, trace=False)
             for name in self.graph.variables:
                 x = solution[name].expand(number, *solution[name].shape[1:])
                 if rows is None:

@@ -21,10 +21,10 @@ def test_each_round_after_the_first_carries_information_over_one_or_two_edges(he
     torch.manual_seed(0)
     rounds = 3
     body = EnergyBody(chain(9).adjacency(), width=8, heads=heads, rounds=rounds).double()
-    tokens, told = torch.randn(1, 9, 8, dtype=torch.float64), torch.zeros(1, 1, 8, dtype=torch.float64)
+    tokens, condition = torch.randn(1, 9, 8, dtype=torch.float64), torch.zeros(1, 1, 8, dtype=torch.float64)
     moved = tokens.clone()
     moved[0, 0, 0] += 1
-    changed = (body(tokens, told) - body(moved, told)).abs().amax(2)[0]
+    changed = (body(tokens, condition) - body(moved, condition)).abs().amax(2)[0]
     # from keys to queries, and back
     assert (changed[:rounds] > 1e-12).all() and (changed[2 * (rounds - 1) + 1 :] == 0).all()
 

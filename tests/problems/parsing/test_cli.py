@@ -281,10 +281,12 @@ def test_trees_and_their_order_do_not_depend_on_how_many_words_are_parsed_at_onc
     treebank = generated_treebank(25, 5)
     path = tmp_path / "in.conllu"
     treebank.write(path)
-    whole, some = (
+    whole, batched = (
         done(capsysbinary, "parse", run, path, *options)[0] for options in ([], ["--batch", batch])
     )
-    assert whole == some and [s.forms for s in read(some).sentences] == [s.forms for s in treebank.sentences]
+    assert whole == batched and [s.forms for s in read(batched).sentences] == [
+        s.forms for s in treebank.sentences
+    ]
     assert "--batch" in refused(capsysbinary, "parse", run, path, "--batch", "0")
 
 

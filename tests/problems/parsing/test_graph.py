@@ -315,15 +315,17 @@ def test_the_trees_of_four_words_are_counted_right():
     seed=st.integers(0, 10_000),
     single=st.booleans(),
     tree=st.integers(0, 63),
-    kept=st.lists(st.integers(1, 4), unique=True, max_size=4),
+    given_modifiers=st.lists(st.integers(1, 4), unique=True, max_size=4),
     forbidden=st.sets(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=6),
 )
 @settings(max_examples=40, deadline=None)
-def test_inference_given_some_arcs_is_that_over_the_trees_that_agree(seed, single, tree, kept, forbidden):
-    some = trees_of_four()[tree]
-    arcs = [(some[m - 1], m) for m in kept]
+def test_inference_given_some_arcs_is_that_over_the_trees_that_agree(
+    seed, single, tree, given_modifiers, forbidden
+):
+    heads = trees_of_four()[tree]
+    arcs = [(heads[m - 1], m) for m in given_modifiers]
     # so that one tree is left
-    forbidden = {(h, m) for h, m in forbidden if some[m - 1] != h}
+    forbidden = {(h, m) for h, m in forbidden if heads[m - 1] != h}
     g = graph(random_weights(seed), single)
     x = torch.randn(1, 5, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     out = unn.infer(g, {"X": x, "Y": partial(arcs, forbidden)}, order=ORDER, iterations=2)

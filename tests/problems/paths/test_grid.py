@@ -34,8 +34,8 @@ def shortest_by_relaxation(grid, instance):
     distance = [float("inf")] * (grid.rows * grid.columns)
     distance[instance.end] = 0
     for _ in distance:
-        for (a, b), kept in zip(grid.edges, instance.kept, strict=True):
-            if kept:
+        for (a, b), is_open in zip(grid.edges, instance.open_edges, strict=True):
+            if is_open:
                 distance[a] = min(distance[a], distance[b] + 1)
                 distance[b] = min(distance[b], distance[a] + 1)
     return distance[instance.start]
@@ -68,7 +68,7 @@ def test_shortest_paths_meet_both_declarations_and_are_recovered_from_their_valu
         used = used_edges(grid, values)
         assert all(grid.is_shortest(i, row) for i, row in zip(instances, used.tolist(), strict=True))
         recovered = instances_of(given_of(grid, instances, declared))
-        assert [i.kept for i in recovered] == [i.kept for i in instances]
+        assert [i.open_edges for i in recovered] == [i.open_edges for i in instances]
         assert [{i.start, i.end} for i in recovered] == [{i.start, i.end} for i in instances]
 
 
@@ -113,7 +113,7 @@ TEXT = "S-o\n  |\no-E\n"
 def test_a_grid_is_read_from_text_and_written():
     grid, (instance,) = read_grids("# a comment\n" + TEXT, "grid.txt")
     assert (grid, instance.start, instance.end) == (Grid(2, 2), 0, 3)
-    assert dict(zip(grid.edges, instance.kept, strict=True)) == {
+    assert dict(zip(grid.edges, instance.open_edges, strict=True)) == {
         (0, 1): True, (2, 3): True, (0, 2): False, (1, 3): True,
     }  # fmt: skip
     used = [edge in {(0, 1), (1, 3)} for edge in grid.edges]
@@ -146,7 +146,7 @@ def arrays_of(count=10):
     instances = [grid.draw(0.25, 9, random) for _ in range(count)]
     return grid, instances, {
         "edges": np.array(grid.edges, dtype=np.uint8),
-        "edge_kept": np.array([i.kept for i in instances], dtype=np.uint8),
+        "edge_kept": np.array([i.open_edges for i in instances], dtype=np.uint8),
         "endpoints": np.array([(i.start, i.end) for i in instances], dtype=np.uint8),
     }  # fmt: skip
 
@@ -156,10 +156,10 @@ def test_a_file_of_grids_is_split(tmp_path):
     np.savez(tmp_path / "grids.npz", **arrays)
     parts = load_grids(str(tmp_path / "grids.npz"), grid)
     assert parts.training == instances[:8] and parts.test == instances[8:]
-    kept = arrays.pop("edge_kept")
+    open_edges = arrays.pop("edge_kept")
     order = np.arange(len(grid.edges))[::-1]
     arrays["edges"] = arrays["edges"][order]
-    packed = {**arrays, "edge_kept_packed": np.packbits(kept[:, order], axis=1)}
+    packed = {**arrays, "edge_kept_packed": np.packbits(open_edges[:, order], axis=1)}
     np.savez(tmp_path / "packed.npz", **packed, train_idx=np.array([1, 2]), test_idx=np.array([0]))
     parts = load_grids(str(tmp_path / "packed.npz"), grid)
     assert parts.training == instances[1:3] and parts.test == instances[:1]
@@ -170,7 +170,7 @@ def test_a_file_of_grids_is_split(tmp_path):
     [
         (lambda a: a.pop("edges"), "lacks edges"),
         (lambda a: a.pop("edge_kept"), "lacks edge_kept"),
-        (lambda a: a.update(edge_kept=a["edge_kept"][:5]), "kept edges of shape"),
+        (lambda a: a.update(edge_kept=a["edge_kept"][:5]), "open edges of shape"),
         (lambda a: a.update(edge_kept=0 * a["edge_kept"]), "no path joins the two nodes of grid 0"),
         (lambda a: a.update(endpoints=a["endpoints"] + 100), "grid 0 joins nodes that"),
         (lambda a: a.update(edges=a["edges"][:5]), "not those of a grid of 3 x 3"),

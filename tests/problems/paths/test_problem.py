@@ -37,7 +37,7 @@ def test_a_grid_of_another_size_without_a_path_is_impossible(tmp_path, capsys):
     path = tmp_path / "grid.txt"
     path.write_text("S o-o\n    |\no-o-E\n")
     assert answered(capsys, "solve", "paths", path)["impossible"] == 1
-    assert "that a path of kept edges joins the start and the end cannot hold" in printed(
+    assert "that a path of open edges joins the start and the end cannot hold" in printed(
         capsys, "solve", "paths", path
     )
 

@@ -288,7 +288,7 @@ def test_the_doctor_names_versions_devices_problems_and_data(capsys, tmp_path, m
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
     report = answered(capsys, "doctor")
     assert report["versions"]["torch"] == torch.__version__ and report["problems"]["pictures"] == "loads"
-    assert report["data"] == {"UNN_DATA": str(tmp_path), "found": ["mnist"]} and not report["faults"]
+    assert report["data"] == {"UNN_DATA": str(tmp_path), "folders": ["mnist"]} and not report["faults"]
     assert report["devices"][0].startswith("cpu")
     assert main(["doctor"]) == 0 and "no faults found" in capsys.readouterr().out
 

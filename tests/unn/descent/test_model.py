@@ -100,9 +100,9 @@ def examples(count, seed=0):
 def masks(count, seed):
     """Of each variable all nodes, none, or some are observed in each row."""
     generator = torch.Generator().manual_seed(seed)
-    some = torch.rand(count, 3, generator=generator) < 0.5
+    mixed = torch.rand(count, 3, generator=generator) < 0.5
     kind = torch.randint(3, (count, 1), generator=generator)
-    return torch.where(kind == 0, False, torch.where(kind == 1, True, some))
+    return torch.where(kind == 0, False, torch.where(kind == 1, True, mixed))
 
 
 @settings(max_examples=25)

@@ -336,15 +336,15 @@ class Scheduler:
     init_noise_sigma = 1.0
 
     def __init__(self, betas):
-        self.kept = (1 - betas).cumprod(0)
+        self.alpha_products = (1 - betas).cumprod(0)
 
     def set_timesteps(self, count):
-        self.timesteps = torch.linspace(len(self.kept) - 1, 0, count).round().long()
+        self.timesteps = torch.linspace(len(self.alpha_products) - 1, 0, count).round().long()
 
     def step(self, x0, place, z, noise=None):
-        now = self.kept[self.timesteps[place]]
+        now = self.alpha_products[self.timesteps[place]]
         last = place + 1 == len(self.timesteps)
-        before = torch.ones_like(now) if last else self.kept[self.timesteps[place + 1]]
+        before = torch.ones_like(now) if last else self.alpha_products[self.timesteps[place + 1]]
         if noise is None:
             direction = (z - now.sqrt() * x0) / (1 - now).sqrt()
             return SimpleNamespace(prev_sample=before.sqrt() * x0 + (1 - before).sqrt() * direction)
@@ -369,9 +369,9 @@ def test_a_scheduler_as_in_diffusers_gives_the_same_samples(sampler):
     z = scheduler.init_noise_sigma * noise()
     with torch.no_grad():
         for place, t in enumerate(scheduler.timesteps):
-            kept = scheduler.kept[t]
-            sigma = ((1 - kept) / kept).sqrt()
-            x0 = model.denoise(z / kept.sqrt(), sigma, condition)
+            alpha_product = scheduler.alpha_products[t]
+            sigma = ((1 - alpha_product) / alpha_product).sqrt()
+            x0 = model.denoise(z / alpha_product.sqrt(), sigma, condition)
             fresh = (
                 noise()
                 if sampler == "ancestral" and place + 1 < steps
@@ -400,13 +400,13 @@ def test_a_scheduler_of_diffusers_gives_the_samples_of_ddim():
     def denoiser(x, sigma):
         return model.denoise(x, sigma, condition)
 
-    kept = scheduler.alphas_cumprod[scheduler.timesteps].double()
-    sigmas = torch.cat([((1 - kept) / kept).sqrt(), torch.zeros(1)])
+    alpha_product = scheduler.alphas_cumprod[scheduler.timesteps].double()
+    sigmas = torch.cat([((1 - alpha_product) / alpha_product).sqrt(), torch.zeros(1)])
     with torch.no_grad():
         x = starts(model, seeds, sigmas)
         expected = SAMPLERS["ddim"](denoiser, x, sigmas, lambda: 0, silent)
-        z = x * kept[0].sqrt()
-        for t, share, sigma in zip(scheduler.timesteps, kept, sigmas, strict=False):
+        z = x * alpha_product[0].sqrt()
+        for t, share, sigma in zip(scheduler.timesteps, alpha_product, sigmas, strict=False):
             z = scheduler.step(denoiser(z / share.sqrt(), sigma), t, z).prev_sample
     unknown = ~condition.numbers
     torch.testing.assert_close(z[unknown], expected[unknown], rtol=1e-4, atol=1e-4)

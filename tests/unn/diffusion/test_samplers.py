@@ -249,13 +249,13 @@ def test_levels_with_restarts_are_those_of_the_schedule_and_of_rounds_in_as_many
 
 def sigmas_by_hand(schedule):
     """sigma_t^2 = 1 / prod (1 - beta_s) - 1."""
-    kept, sigmas = 1.0, []
+    alpha_product, sigmas = 1.0, []
     for t in range(schedule.steps):
         beta = schedule.first + (schedule.last - schedule.first) * (
             t / (schedule.steps - 1) if schedule.steps > 1 else 0
         )
-        kept *= 1 - beta
-        sigmas.append(math.sqrt(1 / kept - 1))
+        alpha_product *= 1 - beta
+        sigmas.append(math.sqrt(1 / alpha_product - 1))
     return torch.tensor(sigmas)
 
 

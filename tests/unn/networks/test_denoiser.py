@@ -327,11 +327,11 @@ def test_every_parameter_has_a_gradient_those_of_self_conditioning_if_it_has_a_s
     )
     frame = net.frame(**SIZES)
     rows, level, _ = inputs(frame)
-    some = (torch.arange(frame.nodes) % 2 == 0).expand(2, -1)
+    even_nodes = (torch.arange(frame.nodes) % 2 == 0).expand(2, -1)
     memories = memories_of(net, frame)
     for memory in (None, *memories):
         net.zero_grad()
-        net(rows, level, some, frame, memory).square().sum().backward()
+        net(rows, level, even_nodes, frame, memory).square().sum().backward()
         unused = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
         assert all(name.startswith("previous.") for name in unused)
         assert bool(unused) == (memory is None and bool(memories))

@@ -20,10 +20,10 @@ def test_entries_are_dropped_with_the_probability_and_the_mean_stays(p, seed):
 
 def test_entries_that_share_a_random_number_are_independent():
     torch.manual_seed(0)
-    kept = dropout(torch.ones(400_000), 0.5).view(-1, 4) > 0
-    correlation = torch.corrcoef(kept.T.double()) - torch.eye(4)
+    nonzero = dropout(torch.ones(400_000), 0.5).view(-1, 4) > 0
+    correlation = torch.corrcoef(nonzero.T.double()) - torch.eye(4)
     assert correlation.abs().max() < 0.02
-    following = torch.corrcoef(torch.stack([kept[:-1, 0], kept[1:, 0]]).double())[0, 1]
+    following = torch.corrcoef(torch.stack([nonzero[:-1, 0], nonzero[1:, 0]]).double())[0, 1]
     assert following.abs() < 0.02
 
 

@@ -202,10 +202,10 @@ def test_an_answer_does_not_depend_on_the_others_of_its_batch():
     attempt = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0), 0)
     attempt.advance()
     attempt.keep(torch.tensor([1, 4]))
-    kept = attempt.advance()["X"]
+    selected = attempt.advance()["X"]
     whole = model.attempt({"X": given}, 6, {}, 8, torch.Generator().manual_seed(0), 0)
     whole.advance()
-    torch.testing.assert_close(kept, whole.advance()["X"][[1, 4]])
+    torch.testing.assert_close(selected, whole.advance()["X"][[1, 4]])
     assert whole.advance() is None
 
 

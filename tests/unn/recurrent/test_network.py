@@ -92,12 +92,12 @@ def test_published_weights_that_do_not_fit_are_named():
 
 
 @torch.no_grad()
-def shortest_path_logits(kept, endpoints):
+def shortest_path_logits(open_edges, endpoints):
     """Logits of the edges of 4x4 grids by the released weights; tokens are nodes, then edges."""
     network = RecurrentTransformer(4, 40, 2).eval()
     network.load_published(golden("sp4_authors_ckpt_base"))
-    nodes = torch.zeros(len(kept), 16, dtype=torch.long).scatter_(1, endpoints, 1)
-    return network(torch.cat([nodes, kept + 2], 1), 32)
+    nodes = torch.zeros(len(open_edges), 16, dtype=torch.long).scatter_(1, endpoints, 1)
+    return network(torch.cat([nodes, open_edges + 2], 1), 32)
 
 
 @pytest.mark.data
@@ -105,14 +105,14 @@ def shortest_path_logits(kept, endpoints):
 def test_the_released_weights_reach_the_published_figures_of_shortest_paths():
     data, expected = np.load(DATA), golden("sp4_authors_eval")
     test = data["test_idx"]
-    kept = torch.from_numpy(data["edge_kept"][test]).long()
+    open_edges = torch.from_numpy(data["edge_kept"][test]).long()
     endpoints = torch.from_numpy(data["endpoints"][test]).long()
-    logits = shortest_path_logits(kept, endpoints)
+    logits = shortest_path_logits(open_edges, endpoints)
     torch.testing.assert_close(logits[:8].double(), expected["base_logits_first8_T32"], rtol=1e-3, atol=1e-3)
     chosen = logits[:, 16:].argmax(-1)
     edges = data["edges"].tolist()
     paths = sum(is_path(c.nonzero()[:, 0].tolist(), edges, *e) for c, e in zip(chosen, endpoints.tolist()))
-    possible = (chosen <= kept).all(1).sum()
+    possible = (chosen <= open_edges).all(1).sum()
     first = data["path_offsets"]
     shortest = sum(
         any((c.numpy() == path).all() for path in data["path_edges"][first[k] : first[k + 1]])

@@ -52,7 +52,9 @@ def test_a_graph_is_coloured_or_proved_impossible_as_enumeration_says(edges, col
 def test_all_solutions_are_reached(seed):
     random = torch.Generator().manual_seed(seed)
     rows = torch.rand(27, generator=random) < 0.4
-    allowed = [x for x, kept in zip(itertools.product(range(3), repeat=3), rows, strict=True) if kept]
+    allowed = [
+        x for x, is_allowed in zip(itertools.product(range(3), repeat=3), rows, strict=True) if is_allowed
+    ]
     if not allowed:
         return
     g = unn.FactorGraph("g", node=1, value=3)

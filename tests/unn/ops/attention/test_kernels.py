@@ -252,8 +252,8 @@ def test_gradients_of_some_inputs_alone_can_be_taken(kernel):
     slope = slope_of(given)
     _, *expected = expected_of(given, mask.adjacency.dense(), slope)
     for k in range(3):
-        some = [x if i == k else x.detach() for i, x in enumerate(given)]
-        (gradient,) = torch.autograd.grad(attention(*some, mask, kernel), some[k], slope)
+        arrays = [x if i == k else x.detach() for i, x in enumerate(given)]
+        (gradient,) = torch.autograd.grad(attention(*arrays, mask, kernel), arrays[k], slope)
         torch.testing.assert_close(gradient, expected[k], atol=1e-12, rtol=0)
 
 
