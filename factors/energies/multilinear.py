@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,24 +70,16 @@ class Multilinear(SharedMessages):
         self.where = where
         self._condition = None if where is None else self._parse_condition(where)
         self._plain = all(reference.pattern.plain for reference in references)
-        refuse_shifted_splits(self)
-        shifted = (
-            set()
-            if self._plain
-            else {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
-        )
-        self._direct = [r.pattern.plain and shifted.isdisjoint(r.letters) for r in references]
-        self._starts = starts_of(references)
+        if not self._plain:
+            refuse_shifted_splits(self)
+        self._starts = {} if self._plain else starts_of(references)
+        self._direct = (True,) * len(references) if self._plain else _direct(references)
         self._positions = {
             name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables
         }
-        positions = range(len(references))
-        self._others = [[k for k in positions if k != position] for position in positions]
         self._has_constants = any(isinstance(r.array, Constant) for r in references)
-        self._variable_flags: dict[int | None, tuple[bool, ...]] = {
-            position: tuple(k != position and isinstance(r.array, Variable) for k, r in enumerate(references))
-            for position in (None, *positions)
-        }
+        self._others = _other_positions(len(references))
+        self._variable_flags = _flags_of_others(tuple(isinstance(r.array, Variable) for r in references))
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
         self._contractions_after: dict[tuple[int, tuple[bool, ...]], Contraction] = {}
@@ -396,3 +389,24 @@ class Multilinear(SharedMessages):
                     f"{suggest(letter, letters)}"
                 )
         return left, relation, right
+
+
+def _direct(references: tuple[Reference, ...]) -> tuple[bool, ...]:
+    """Whether each array needs no view: it is plain, and none of its letters is shifted elsewhere."""
+    shifted = {dim.letters[0] for r in references for dim in r.pattern.dimensions if dim.shift}
+    return tuple(r.pattern.plain and shifted.isdisjoint(r.letters) for r in references)
+
+
+@lru_cache(maxsize=256)
+def _other_positions(count: int) -> tuple[tuple[int, ...], ...]:
+    """All positions but one, for each of them."""
+    return tuple(tuple(k for k in range(count) if k != position) for position in range(count))
+
+
+@lru_cache(maxsize=256)
+def _flags_of_others(are_variables: tuple[bool, ...]) -> Mapping[int | None, tuple[bool, ...]]:
+    """Which operands are variables, by the position of one that does not count; None if all count."""
+    return {
+        position: tuple(flag and k != position for k, flag in enumerate(are_variables))
+        for position in (None, *range(len(are_variables)))
+    }

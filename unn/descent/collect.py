@@ -27,6 +27,14 @@ from .initial import initial_value
 from .lengths import mask_constants, masked, ragged_masks
 from .partial import free_rows, observation_mask, require_whole_rows
 
+_EXAMPLES = {
+    "initial": "{'Y': 'uniform'}",
+    "dropout": "{'H': 0.5}",
+    "lengths": "{'n': torch.tensor([5, 2])}, by axis",
+    "sizes": "{'n': 3}, by axis",
+}
+"""Options of ``collect_evidence`` that are mappings, with an example of each."""
+
 _Named = tuple[str, Array, Tensor]
 """Where a tensor comes from, for messages; the array that it is a value of; the tensor."""
 
@@ -95,15 +103,15 @@ def _check_mappings(given: object, initial: object, lengths: object, sizes: obje
         raise ObservationError(
             f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."
         )
-    for option, mapping, example in (
-        ("initial", initial, "{'Y': 'uniform'}"),
-        ("dropout", dropout, "{'H': 0.5}"),
-        ("lengths", lengths, "{'n': torch.tensor([5, 2])}, by axis"),
-        ("sizes", sizes, "{'n': 3}, by axis"),
+    for option, mapping in (
+        ("initial", initial),
+        ("dropout", dropout),
+        ("lengths", lengths),
+        ("sizes", sizes),
     ):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise InferenceError(
-                f"{option}: a mapping such as {option}={example}, got {type(mapping).__name__}."
+                f"{option}: a mapping such as {option}={_EXAMPLES[option]}, got {type(mapping).__name__}."
             )
 
 

@@ -17,11 +17,13 @@ def input_storages(evidence: Evidence, initial: Initial) -> set[int | None]:
     tensors = [*evidence.values.values()]
     if initial:
         tensors.extend(x for x in initial.values() if isinstance(x, Tensor))
-    for pair in (*evidence.observed.values(), *evidence.padding.values()):
-        tensors.extend(pair)
-    storages = {_storage(x) for x in tensors}
-    storages.discard(None)
-    return storages
+    for parts in (evidence.observed, evidence.padding):
+        for pair in parts.values():
+            tensors.extend(pair)
+    try:
+        return {x.untyped_storage()._cdata for x in tensors}
+    except (NotImplementedError, RuntimeError):
+        return {storage for x in tensors if (storage := _storage(x)) is not None}
 
 
 def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[bool]) -> list[Tensor]:
@@ -49,6 +51,8 @@ def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[
 
 def _overlaps_itself(x: Tensor) -> bool:
     """Do several entries lie in one place, as after expand()?"""
+    if x.is_contiguous():
+        return False
     return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 

@@ -69,15 +69,7 @@ class State:
         self.raw: set[str] = set()
         self._version = dict.fromkeys(plan.free, 0)
         self._static: dict[str, Tensor | None] = {}
-        self._refreshable = {
-            inlet.key
-            for name in (plan.free if evidence.free_rows else ())
-            for inlet in plan.changing[name]
-            if len(inlet.sources) == 1
-            and (rows := evidence.free_rows.get(inlet.sources[0])) is not None
-            and inlet.shared is not None
-            and inlet.shared.row_aligned(name, inlet.sources[0], len(rows) - 1)
-        }
+        self._refreshable = self._refreshable_inlets() if evidence.free_rows else frozenset()
         self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
         self._reception = plan.reception(fusions)
@@ -91,6 +83,19 @@ class State:
                 self.values[name] = regularizer.mirror(zero, evidence.masks.get(name))
             elif plan.update_kinds[name] == "coloured":
                 self.values[name] = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
+
+    def _refreshable_inlets(self) -> frozenset[int]:
+        """The messages of which single rows can be computed anew after an update of single rows."""
+        free_rows = self.evidence.free_rows
+        return frozenset(
+            inlet.key
+            for name in self.plan.free
+            for inlet in self.plan.changing[name]
+            if len(inlet.sources) == 1
+            and (rows := free_rows.get(inlet.sources[0])) is not None
+            and inlet.shared is not None
+            and inlet.shared.row_aligned(name, inlet.sources[0], len(rows) - 1)
+        )
 
     def update(self, step: PlannedUpdate) -> Tensor | None:
         """Update one block from the minimiser of the energy in it, grad Psi*(sum of messages).

@@ -242,8 +242,9 @@ class Unrolled(nn.Module):
         readable = self.check_values and not torch.compiler.is_compiling()
         if readable:
             check_readable(inputs)
+        graph = self.declaration
         evidence = collect_evidence(
-            self.graph,
+            graph,
             given,
             self.initial,
             lengths,
@@ -253,7 +254,7 @@ class Unrolled(nn.Module):
             check_masks=self.check_values,
         )
         require_inferred_parts(evidence, self.order.names, self.initial, readable=readable)
-        plan = Plan.of(self.graph, fixed)
+        plan = Plan.of(graph, fixed)
         state = State(plan, evidence, recorded, self.update, self.fusions)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:

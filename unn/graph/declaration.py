@@ -89,7 +89,7 @@ class Declaration(nn.Module):
         self._declare(variable)
         try:
             # the size rules of the regularizer may conflict with known sizes
-            self._table.solve({})
+            _ = self._table.solve({}) if self._table.has_rules else None
         except DeclarationError:
             del self._variables[name]
             self._forget(name)

@@ -432,7 +432,8 @@ class SizeTable:
 
     def _tie(self, where: str, what: str, one: str, other: str) -> None:
         self._ties.append(Tie(what, where, one, other))
-        a, b = self.root(one), self.root(other)
+        root = self._classes.root
+        a, b = root(one), root(other)
         if a == b:
             return
         for relation in self.relations:
