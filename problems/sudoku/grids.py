@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from random import Random
 
 import torch
@@ -15,8 +16,14 @@ from factors import Cardinality
 Grid = list[int]
 """Digits 1, 2, ... row by row; 0 for empty cells."""
 
-_POOL = 500
+_SEARCHED = 500
 """Number of grids filled by search; the others are their images under the symmetries of sudoku."""
+
+_CHAINED = 64
+"""Number of states of the Markov chain, for grids that are too large to be filled by search."""
+
+_CHAIN_WORK = 60_000_000
+"""Work of all its steps together, in looked up cells: one or two seconds."""
 
 
 def declare(rows: int, columns: int) -> unn.FactorGraph:
@@ -89,12 +96,13 @@ def completions(grid: Grid, rows: int, columns: int, random: Random | None = Non
 def draw_grids(count: int, rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """Filled grids, digits from 0, shape ``(count, n, n)``.
 
-    Uniform among all grids up to 4 x 4. Larger grids are filled by random search and transformed by random
-    symmetries: permutations of digits, of rows within bands, bands, columns within stacks and stacks, and
-    transposition for square blocks. Their distribution is not quite uniform.
+    Uniform among all grids up to 4 x 4. Grids up to 12 x 12 are filled by random search, larger ones are
+    states of a Markov chain, and both are transformed by random symmetries: permutations of digits, of rows
+    within bands, bands, columns within stacks and stacks, and transposition for square blocks. Their
+    distribution is not quite uniform.
     """
     n = rows * columns
-    base = all_grids(rows, columns) if n <= 4 else _pool(rows, columns)
+    base = all_grids(rows, columns) if n <= 4 else _base_grids(rows, columns)
     grids = base[torch.randint(len(base), (count,), generator=generator)]
     return grids if n <= 4 else move_grids(grids, None, rows, columns, generator)[0]
 
@@ -132,15 +140,48 @@ def all_grids(rows: int, columns: int) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _pool(rows: int, columns: int) -> Tensor:
+def _base_grids(rows: int, columns: int) -> Tensor:
     random = Random(0)
     n = rows * columns
-    # search without given cells is slow beyond 9 x 9
-    count = _POOL if n <= 9 else 20 if n <= 12 else 0
-    grids = [next(completions([0] * (n * n), rows, columns, random)) for _ in range(count)]
-    if not grids:
-        grids = [[(columns * (r % rows) + r // rows + c) % n + 1 for r in range(n) for c in range(n)]]
+    if n <= 12:
+        count = _SEARCHED if n <= 9 else 20
+        grids = [next(completions([0] * (n * n), rows, columns, random)) for _ in range(count)]
+    else:
+        # search without given cells is slow beyond 12 x 12
+        swaps = max(1, _CHAIN_WORK // (6 * n * n * _CHAINED))
+        grids = list(islice(swap_chain(rows, columns, swaps, random), _CHAINED))
     return torch.tensor(grids).view(-1, n, n) - 1
+
+
+def swap_chain(rows: int, columns: int, swaps: int, random: Random) -> Iterator[Grid]:
+    """States of a Markov chain over filled grids, from a cyclic one, whose limit is uniform on the grids that
+    it reaches: all grids of 4 x 4.
+
+    A step exchanges two digits in a Kempe chain: the cells that are connected through rows, columns and
+    blocks in which both digits occur. The grid stays valid, and the reverse step has the same probability.
+
+    Args:
+        rows, columns: size of a block, of at least two cells.
+        swaps: number of steps from one state to the next.
+        random: random number generator.
+    """
+    n = rows * columns
+    peers = _peers(rows, columns)
+    grid = [(columns * (r % rows) + r // rows + c) % n + 1 for r in range(n) for c in range(n)]
+    while True:
+        for _ in range(swaps):
+            first = random.randrange(n * n)
+            total = grid[first] + random.choice([d for d in range(1, n + 1) if d != grid[first]])
+            chain, waiting = {first}, [first]
+            while waiting:
+                cell = waiting.pop()
+                other = total - grid[cell]
+                near = [k for k in peers[cell] if grid[k] == other and k not in chain]
+                chain.update(near)
+                waiting += near
+            for cell in chain:
+                grid[cell] = total - grid[cell]
+        yield list(grid)
 
 
 def _moves(count: int, groups: int, size: int, generator: torch.Generator) -> Tensor:

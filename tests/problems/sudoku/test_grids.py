@@ -2,12 +2,16 @@
 
 import itertools
 import math
-import random
+from collections import Counter
+from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import chisquare
 from support.puzzles import SEVENTEEN, SOLUTION, digits_of, is_grid
 
 from problems.sudoku import grids as sudoku
@@ -84,7 +88,7 @@ def test_all_completions_are_found(puzzle, count):
     every = (sudoku.all_grids(2, 2) + 1).flatten(1).tolist()
     expected = [grid for grid in every if all(d in (0, e) for d, e in zip(given_digits, grid, strict=True))]
     assert sorted(completions) == sorted(expected) and (count is None or len(completions) == count)
-    shuffled = list(sudoku.completions(given_digits, 2, 2, random.Random(0)))
+    shuffled = list(sudoku.completions(given_digits, 2, 2, Random(0)))
     assert sorted(shuffled) == sorted(completions)
 
 
@@ -95,9 +99,9 @@ def test_completions_of_larger_puzzles():
     assert list(sudoku.completions(wrong, 3, 3)) == []
     assert list(sudoku.completions(digits_of(SOLUTION), 3, 3)) == [digits_of(SOLUTION)]
     assert list(sudoku.completions([5, *digits_of(SOLUTION)[1:]], 3, 3)) == []
-    first = next(sudoku.completions([0] * 36, 2, 3, random.Random(1)))
+    first = next(sudoku.completions([0] * 36, 2, 3, Random(1)))
     assert is_grid((torch.tensor(first).view(6, 6) - 1).tolist(), 2, 3)
-    shuffled = [next(sudoku.completions([0] * 36, 2, 3, random.Random(seed))) for seed in (1, 1, 2)]
+    shuffled = [next(sudoku.completions([0] * 36, 2, 3, Random(seed))) for seed in (1, 1, 2)]
     assert shuffled[0] == shuffled[1] != shuffled[2]
 
 
@@ -145,3 +149,36 @@ def test_coverage_measures_how_evenly_samples_are_spread():
 def grids(runs):
     """A run of sudoku with blocks of 2 x 2 cells."""
     return runs("sudoku")
+
+
+@given(st.sampled_from([(2, 2), (2, 3), (3, 3), (3, 5), (4, 4)]), st.integers(0, 1000), st.integers(1, 40))
+@settings(max_examples=30)
+def test_exchanges_of_digits_in_kempe_chains_leave_grids_valid(shape, seed, swaps):
+    rows, columns = shape
+    grids = torch.tensor(list(itertools.islice(sudoku.swap_chain(*shape, swaps, Random(seed)), 4)))
+    n = rows * columns
+    assert (sudoku.violated_pairs(grids.view(-1, n, n) - 1, rows, columns) == 0).all()
+
+
+def test_the_chain_visits_all_small_grids_equally_often():
+    states = itertools.islice(sudoku.swap_chain(2, 2, 10, Random(0)), 288 * 40)
+    counts = np.array(list(Counter(map(tuple, states)).values()))
+    assert len(counts) == 288
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_large_grids_are_no_images_of_one_another():
+    """The number of Kempe chains of all pairs of digits is the same for images under symmetries."""
+    grids = sudoku.draw_grids(12, 4, 4, generator(0)).flatten(1).tolist()
+    row, column = np.divmod(np.arange(256), 16)
+    block = row // 4 * 4 + column // 4
+    near = (row[:, None] == row) | (column[:, None] == column) | (block[:, None] == block)
+
+    def chains(digits):
+        return sum(
+            connected_components(near[np.ix_(cells, cells)])[0]
+            for pair in itertools.combinations(range(16), 2)
+            for cells in [np.isin(digits, pair)]
+        )
+
+    assert len({chains(np.array(digits)) for digits in grids}) > 4
