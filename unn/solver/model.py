@@ -25,7 +25,7 @@ CHECKED_EVERY = 4
 """Steps between two answers of a try."""
 
 _LAYOUTS = 64
-"""Number of sizes of a graph whose layouts are kept."""
+"""Number of sizes of a graph whose layouts and pools are kept."""
 
 _LEAST = 16
 """Smallest number of new examples whose evidence is propagated together."""
@@ -36,6 +36,9 @@ _SHARPNESS = 4.0
 _LARGEST = 30.0
 """Bound on scores in exponentials."""
 
+_Sizes = tuple[tuple[str, int], ...]
+"""Sizes of the axes without a static size, sorted by axis."""
+
 _OLD = 40
 """Steps after which a solved example leaves the pool in any case."""
 
@@ -45,8 +48,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
 
     Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
     the groups of the candidate: its node and the counting constraints. States begin at random, so that tries
-    differ. Weights fit every size of the graph, and every graph with the same kinds of groups. Of several
-    training processes each has its own pool, and checkpoints contain that of the first.
+    differ. Weights fit every size of the graph, and every graph with the same kinds of groups; training may
+    mix sizes, each of which has a pool of examples. Of several training processes each has its own pools, and
+    checkpoints contain those of the first.
 
     Args:
         graph: declaration with categorical or binary variables and counting constraints.
@@ -66,9 +70,9 @@ class Solver(nn.Module, CanLearn, CanSolve):
         check_model("Solver", options, SolverOptions, refusal(graph))
         self.graph = graph
         self.options = options
-        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(_LAYOUTS)
+        self._layouts: BoundedCache[_Sizes, Layout] = BoundedCache(_LAYOUTS)
         self.network = GroupNetwork(self.layout(sizes).kinds, options.width)
-        self._pool: Pool | None = None
+        self._pools: dict[_Sizes, Pool] = {}
 
     def layout(self, sizes: Mapping[str, int]) -> Layout:
         """Candidates and groups at given sizes.
@@ -76,7 +80,7 @@ class Solver(nn.Module, CanLearn, CanSolve):
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        return self._layouts.get_or_make(tuple(sorted(sizes.items())), lambda: Layout(self.graph, sizes))
+        return self._layouts.get_or_make(_key(sizes), lambda: Layout(self.graph, sizes))
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
@@ -100,14 +104,16 @@ class Solver(nn.Module, CanLearn, CanSolve):
         if not self.training:
             pool = Pool.of(*source.take(len(rows)), self.options.width)
             return self._steps(layout, pool)[0]
-        if self._pool is None or self._pool.truth.shape[1] != layout.candidates:
+        key = _key(sizes)
+        if key not in self._pools:
             truth, known = source.take(self.options.pool)
-            places = torch.arange(self.options.pool) % max(1, len(truth))
             if not len(truth):
-                self._pool = None
                 return torch.stack([p.sum() * 0 for p in self.network.parameters()]).sum()
-            self._pool = Pool.of(truth[places], known.select(places), self.options.width)
-        pool = self._pool
+            places = torch.arange(self.options.pool) % len(truth)
+            self._pools[key] = Pool.of(truth[places], known.select(places), self.options.width)
+            if len(self._pools) > _LAYOUTS:
+                del self._pools[next(iter(self._pools))]
+        pool = self._pools[key]
         loss, state, packed, scores = self._steps(layout, pool)
         with torch.no_grad():
             pool.state[packed.row, packed.candidate] = state.to(pool.state)
@@ -171,16 +177,25 @@ class Solver(nn.Module, CanLearn, CanSolve):
         return _Attempt(self.network, layout, known, steps, self.options.noise, every, generator)
 
     def training_state(self) -> dict[str, Tensor]:
-        """The examples in the pool and their states."""
-        return {} if self._pool is None else self._pool.tensors()
+        """The examples in the pools and their states; names begin with the sizes, if there are any."""
+        return {
+            "".join(f"{axis}={size}/" for axis, size in key) + name: x
+            for key, pool in self._pools.items()
+            for name, x in pool.tensors().items()
+        }
 
     def load_training_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the pool."""
-        self._pool = Pool.from_tensors(state)
+        """Restore the pools."""
+        parts: dict[_Sizes, dict[str, Tensor]] = {}
+        for path, x in state.items():
+            *sizes, name = path.split("/")
+            pairs = (text.split("=") for text in sizes)
+            parts.setdefault(tuple((axis, int(size)) for axis, size in pairs), {})[name] = x
+        self._pools = {key: Pool.from_tensors(tensors) for key, tensors in parts.items()}
 
     def __getstate__(self) -> dict[str, object]:
         # copies, such as averages of weights, have no examples of their own; sparse matrices cannot be copied
-        return {**self.__dict__, "_pool": None, "_layouts": BoundedCache(_LAYOUTS)}
+        return {**self.__dict__, "_pools": {}, "_layouts": BoundedCache(_LAYOUTS)}
 
 
 class _Attempt(Attempt):
@@ -334,3 +349,7 @@ class _Source:
             truths, knowns = [self.truth[:0]], [Known(self.truth[:0], self.truth[:0])]
         true, false = torch.cat([k.true for k in knowns]), torch.cat([k.false for k in knowns])
         return torch.cat(truths), Known(true, false)
+
+
+def _key(sizes: Mapping[str, int]) -> _Sizes:
+    return tuple(sorted(sizes.items()))

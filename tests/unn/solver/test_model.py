@@ -7,6 +7,7 @@ import torch
 from support.sudoku_graph import declare_sudoku
 
 import unn
+from factors import Cardinality
 from unn.errors import ObservationError
 from unn.solver.model import Solver, chosen
 from unn.solver.options import SolverOptions
@@ -131,6 +132,51 @@ def test_an_evaluation_leaves_the_pool_alone_and_copies_have_none():
         assert bool(model.loss(X, given).isfinite())
     assert all(torch.equal(x, before[name]) for name, x in model.training_state().items())
     assert copy.deepcopy(model).training_state() == {}
+
+
+def columns(rows, cols, count, generator):
+    """Columns of different values, shape ``(count, rows, cols, 3)``."""
+    values = torch.rand(count, cols, 3, generator=generator).argsort(2)[..., :rows]
+    return torch.eye(3)[values.mT]
+
+
+def solver_of_columns():
+    g = unn.FactorGraph("columns", value=3)
+    X = g.variable("X", "row col | value", unn.Entropy())
+    g.factor(Cardinality(X["r c v"], each="c v", at_most=1))
+    torch.manual_seed(0)
+    return Solver(g, SMALL, SIZES[0])
+
+
+SIZES = ({"row": 2, "col": 6}, {"row": 3, "col": 4})
+"""Sizes with equally many candidates."""
+
+
+def learn(model, size, seed):
+    """The loss of a batch of one size."""
+    generator = torch.Generator().manual_seed(seed)
+    X = columns(size["row"], size["col"], 16, generator)
+    given = torch.rand(16, size["row"], size["col"], generator=generator) < 0.4
+    torch.manual_seed(seed)
+    return model.train().loss({"X": X}, {"X": given}, **size)
+
+
+def test_each_size_has_a_pool_of_its_own_which_the_others_leave_alone():
+    mixed, alone = solver_of_columns(), solver_of_columns()
+    for seed in range(4):
+        loss = learn(mixed, SIZES[0], seed)
+        learn(mixed, SIZES[1], seed + 10)
+        torch.testing.assert_close(loss, learn(alone, SIZES[0], seed), rtol=0, atol=0)
+
+
+def test_training_on_several_sizes_continues_from_the_saved_pools():
+    whole = solver_of_columns()
+    for seed, size in enumerate((*SIZES, *SIZES)):
+        learn(whole, size, seed)
+    resumed = solver_of_columns()
+    resumed.load_training_state({name: x.clone() for name, x in whole.training_state().items()})
+    for seed, size in enumerate(SIZES):
+        torch.testing.assert_close(learn(resumed, size, seed), learn(whole, size, seed), rtol=0, atol=0)
 
 
 def test_completely_given_examples_have_no_loss():
