@@ -1,6 +1,7 @@
 """Measure the search on random graph colouring, without training, by mode, beside CP-SAT.
 
     UNN_DATA=... python -m tests.benchmarks.colouring docs/results/colouring.csv [GRAPHS [NODES ...]]
+    UNN_DATA=... python -m tests.benchmarks.colouring FILE GRAPHS NODES ... --modes focused
 
 Graphs are those of RandCSPBench: for each number of nodes and each average degree, ``random.seed(1)`` and
 400 graphs of ``networkx.gnm_random_graph`` in turn, of which the first are measured. Those count that CP-SAT
@@ -9,11 +10,11 @@ or the search colours; up to 64 nodes its tables agree. Needs networkx, and ``pi
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,8 +107,8 @@ def cp_sat(instance: Instance) -> tuple[bool | None, float]:
     return answer, time.perf_counter() - started
 
 
-def main(out: str, count: int, sizes: list[int]) -> None:
-    """Measure all methods on all graphs; one row for each graph and method."""
+def main(out: str, count: int, sizes: list[int], modes: list[str]) -> None:
+    """Measure CP-SAT and modes of the search on all graphs; one row for each graph and method."""
     torch.set_num_threads(1)
     with open(out, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -118,7 +119,7 @@ def main(out: str, count: int, sizes: list[int]) -> None:
                     exact, seconds = cp_sat(instance)
                     results = [("CP-SAT", bool(exact), seconds)]
                     if exact is not False:
-                        results += [(mode, *search(instance, options)) for mode, options in MODES.items()]
+                        results += [(mode, *search(instance, MODES[mode])) for mode in modes]
                     colourable = any(solved for _, solved, _ in results)
                     if instance.colourable is not None and instance.colourable < colourable:
                         raise ArithmeticError(f"the tables call it impossible: {instance}")
@@ -129,6 +130,10 @@ def main(out: str, count: int, sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 10, [int(n) for n in sys.argv[3:]] or [16, 32, 64]
-    )
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("graphs", type=int, nargs="?", default=10)
+    parser.add_argument("nodes", type=int, nargs="*", default=[16, 32, 64])
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    chosen = parser.parse_args()
+    main(chosen.file, chosen.graphs, chosen.nodes, chosen.modes)
