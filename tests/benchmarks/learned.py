@@ -2,7 +2,7 @@
 from puzzles with constraint losses, with few labels, with attention between neighbours alone, or that receive
 the rules.
 
-    python -m tests.benchmarks.learned FILE BLOCK_ROWS BLOCK_COLUMNS STEPS SEEDS PUZZLES [PUZZLES ...]
+    python -m tests.benchmarks.learned FILE --block 2 2 --steps 1500 --puzzles 300 3000
 
 All are trained on the same puzzles with one solution each, without symmetries, and tested by one try on
 others, without propagation.
@@ -10,8 +10,8 @@ others, without propagation.
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -98,8 +98,12 @@ METHODS: dict[str, RecurrentOptions | SolverOptions] = {
     "recurrent, puzzles alone": RECURRENT,
     "recurrent, constraint loss": replace(RECURRENT, constraint_weight=1.0),
     "recurrent, attention loss": replace(RECURRENT, attention_weight=1.0),
+    "recurrent, constraint loss of weight 0.1": replace(RECURRENT, constraint_weight=0.1),
     "recurrent, constraint loss, a tenth of the labels": replace(
         RECURRENT, constraint_weight=1.0, labelled_share=0.1
+    ),
+    "recurrent, constraint loss of weight 0.1, a tenth of the labels": replace(
+        RECURRENT, constraint_weight=0.1, labelled_share=0.1
     ),
     "recurrent, attention of neighbours": replace(RECURRENT, structure="graph", dropout=0.0),
     "solver": SolverOptions(propagation="once", decimate_every=0, solving_steps=64),
@@ -163,8 +167,10 @@ def measure(
     }
 
 
-def main(out: str, board: Board, steps: int, seeds: int, numbers: Sequence[int]) -> None:
-    """Measure all models with some amounts of puzzles."""
+def main(
+    out: str, board: Board, steps: int, numbers: Sequence[int], seeds: Sequence[int], methods: Sequence[str]
+) -> None:
+    """Measure models with some numbers of puzzles."""
     torch.set_num_threads(1)
     tested = puzzles(board, TESTED, 1)
     every = without(puzzles(board, 2 * max(numbers), 0), tested)
@@ -172,10 +178,10 @@ def main(out: str, board: Board, steps: int, seeds: int, numbers: Sequence[int])
     print(f"given cells: {cells:.1f}; uniform attention {board.neighbours().float().mean():.3f}")
     with open(out, "w", newline="") as file:
         writer: csv.DictWriter[str] | None = None
-        for seed in range(seeds):
+        for seed in seeds:
             for number in numbers:
                 training = every[0][:number], every[1][:number]
-                for name in METHODS:
+                for name in methods:
                     row = measure(board, name, training, tested, steps, seed)
                     if writer is None:
                         writer = csv.DictWriter(file, list(row), lineterminator="\n")
@@ -186,5 +192,12 @@ def main(out: str, board: Board, steps: int, seeds: int, numbers: Sequence[int])
 
 
 if __name__ == "__main__":
-    rows, columns, steps, seeds, *numbers = (int(x) for x in sys.argv[2:])
-    main(sys.argv[1], Board(rows, columns), steps, seeds, numbers)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("--block", type=int, nargs=2, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--puzzles", type=int, nargs="+", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--models", nargs="+", choices=list(METHODS), default=list(METHODS))
+    chosen = parser.parse_args()
+    main(chosen.file, Board(*chosen.block), chosen.steps, chosen.puzzles, chosen.seeds, chosen.models)
