@@ -40,6 +40,7 @@ from .engine import Engine as Engine
 from .engine import SamplingOptions as SamplingOptions
 from .engine import SolvingOptions as SolvingOptions
 from .engine import Verdict as Verdict
+from .errors import ArgumentError as ArgumentError
 from .errors import ConvergenceWarning as ConvergenceWarning
 from .errors import DataError as DataError
 from .errors import DeclarationError as DeclarationError

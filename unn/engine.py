@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .errors import DeclarationError, UnnError, is_whole, suggest
+from .errors import ArgumentError, DeclarationError, UnnError, is_whole, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class Engine(ABC):
         name: name on the command line, that of the entry point.
         summary: one line for the help texts.
         options: a frozen dataclass with defaults, whose fields become the options of ``--engine NAME``. Its
-            docstring documents them; a method ``check(where)`` may raise ``DeclarationError`` for values out
+            docstring documents them; a method ``check(where)`` may raise ``ArgumentError`` for values out
             of range.
         answers: the kinds of queries that its models answer, of ``QUERIES``.
         needs_all_values: whether training needs values of all variables. Variables without examples are then
@@ -90,7 +90,7 @@ class Engine(ABC):
             sizes: sizes of the axes without a static size.
 
         Raises:
-            DeclarationError: for options that do not fit the graph.
+            ArgumentError: for options that do not fit the graph.
         """
 
     def serves(self, graph: Declaration, query: str) -> Verdict:
@@ -290,7 +290,7 @@ class CanSample(ABC):
             trace: callback after each step with its number and the current values by variable.
 
         Raises:
-            DeclarationError: for an option that the model does not have.
+            ArgumentError: for an option that the model does not have.
             ObservationError: for values that do not fit the graph.
         """
 
@@ -370,10 +370,11 @@ def check_model(name: str, options: object, kind: type, refusal: str) -> None:
         refusal: why the engine cannot serve the graph; empty if it can.
 
     Raises:
-        DeclarationError: for options of another kind, or a graph that the engine does not serve.
+        ArgumentError: for options of another kind.
+        DeclarationError: for a graph that the engine does not serve.
     """
     if not isinstance(options, kind):
-        raise DeclarationError(
+        raise ArgumentError(
             f"{name}: the options must be a unn.{kind.__name__}, got {type(options).__name__}."
         )
     if refusal:

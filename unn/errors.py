@@ -15,6 +15,10 @@ class DeclarationError(UnnError, ValueError):
     """Invalid declaration: a name, a pattern, a size or a factor."""
 
 
+class ArgumentError(UnnError, ValueError):
+    """Invalid option or argument: unknown, out of range, or without meaning beside the others."""
+
+
 class ObservationError(UnnError, ValueError):
     """A run-time value is inconsistent with the declaration: name, shape, dtype, device, domain or NaN."""
 

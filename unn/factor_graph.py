@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .descent.energy import energy_terms
-from .errors import DeclarationError, unknown
+from .errors import ArgumentError, unknown
 from .graph import describe
 from .graph.adjacency import Adjacency
 from .graph.adjacency import adjacency as adjacency_of
@@ -92,15 +92,15 @@ class FactorGraph(Declaration):
             given: names of observed variables and constants, in a list, tuple or set.
 
         Raises:
-            DeclarationError: for undeclared names, or a string in place of a collection of names.
+            ArgumentError: for undeclared names, or a string in place of a collection of names.
         """
         if isinstance(given, str) or not isinstance(given, Collection):
-            raise DeclarationError(
+            raise ArgumentError(
                 f"boundedness: given is a collection of names such as given=['X'], got {given!r}."
             )
         for name in given:
             if name not in self.arrays:
-                raise DeclarationError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
+                raise ArgumentError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return boundedness_of(self, given)
 
     def adjacency(self, /, **sizes: int) -> Adjacency:
@@ -110,7 +110,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
         """
         return adjacency_of(self, sizes)
 
@@ -125,7 +125,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
         """
         return symmetries_of(self, sizes)
 
@@ -137,7 +137,7 @@ class FactorGraph(Declaration):
             sizes: sizes of the dynamic axes.
 
         Raises:
-            DeclarationError: for a size that is missing, unknown or contradicts the declaration.
+            ArgumentError: for a size that is missing, unknown or contradicts the declaration.
         """
         return longest_shortest_path(adjacency_of(self, sizes))
 
@@ -162,7 +162,7 @@ class FactorGraph(Declaration):
             theme: "light" or "dark".
 
         Raises:
-            DeclarationError: for a name that is not declared.
+            ArgumentError: for a name that is not declared.
             ObservationError: for an unknown theme.
         """
         from .draw import draw_graph, theme_named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import DeclarationError
+from .errors import ArgumentError
 
 
 def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> None:
@@ -13,11 +13,11 @@ def check_ranges(where: str, ranges: dict[str, tuple[float, float, float]]) -> N
         ranges: value, smallest and largest allowed value, by name.
 
     Raises:
-        DeclarationError: names the first option that is out of range.
+        ArgumentError: names the first option that is out of range.
     """
     for name, (value, low, high) in ranges.items():
         # written so that NaN fails too
         if not isinstance(value, (int, float)) or not low <= value <= high:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: option {name} must lie between {low:g} and {high:g}, got {value!r}."
             )

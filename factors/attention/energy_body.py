@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unn import FactorGraph, NonNegative, SignedEntropy, SquaredNorm, Unrolled
-from unn.errors import DeclarationError
+from unn.errors import ArgumentError
 from unn.graph.adjacency import Adjacency
 from unn.ops.attention import AttentionMask
 
@@ -28,7 +28,8 @@ class EnergyBody(nn.Module):
         rounds: number of rounds of coordinate descent.
 
     Raises:
-        DeclarationError: for rounds below 1, or heads that do not divide the width.
+        ArgumentError: for rounds below 1.
+        DeclarationError: for heads that do not divide the width.
 
     Example:
         >>> body = EnergyBody(g.adjacency(), width=64, heads=4, rounds=6)
@@ -40,7 +41,7 @@ class EnergyBody(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise DeclarationError(f"EnergyBody: rounds must be a whole number >= 1, got {rounds!r}.")
+            raise ArgumentError(f"EnergyBody: rounds must be a whole number >= 1, got {rounds!r}.")
         mask = adjacency.adjacency if isinstance(adjacency, AttentionMask) else adjacency
         self.nodes = mask.count
         graph = FactorGraph("energy_body", d=width, f=2 * width)
@@ -68,10 +69,10 @@ class EnergyBody(nn.Module):
             conditioning: time and position embeddings, broadcastable to the shape of the tokens.
 
         Raises:
-            DeclarationError: if the number of nodes differs from that of the adjacency.
+            ArgumentError: if the number of nodes differs from that of the adjacency.
         """
         if tokens.shape[1] != self.nodes:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"EnergyBody: made for {self.nodes} nodes, got {tokens.shape[1]}; make one for each size."
             )
         mixed: Tensor = self.network(self.norm(tokens + conditioning))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unn.errors import ObservationError, whole_number
+from unn.errors import ArgumentError, ObservationError, whole_number
 from unn.ops.semirings import NEVER, Total, log_sum, possible
 
 
@@ -46,9 +46,9 @@ def count_distribution(scores: Tensor, lower: int = 0, upper: int | None = None)
         >>> count_distribution(torch.zeros(3), 1, 1).marginals
         tensor([0.3333, 0.3333, 0.3333])
     """
-    whole_number("count_distribution: lower", lower, 0)
+    whole_number("count_distribution: lower", lower, 0, ArgumentError)
     if upper is not None:
-        whole_number("count_distribution: upper", upper, lower)
+        whole_number("count_distribution: upper", upper, lower, ArgumentError)
     if not scores.ndim or not scores.shape[-1] or bool((scores.isnan() | (scores == torch.inf)).any()):
         raise ObservationError(
             f"count_distribution takes scores of shape (*batch, n) with n >= 1 that are numbers or -inf, got "

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unn import Declaration, Partial
-from unn.errors import DeclarationError, InferenceError
+from unn.errors import ArgumentError, InferenceError
 from unn.extending import CanInfer, CanLearn
 
 
@@ -106,10 +106,10 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
         """Cross-entropy of the label given the image.
 
         Raises:
-            DeclarationError: for the other direction, which the network does not have.
+            ArgumentError: for the other direction, which the network does not have.
         """
         if "image" not in observed:
-            raise DeclarationError("digits: the untied baseline has no reverse direction; set gamma to 0.")
+            raise ArgumentError("digits: the untied baseline has no reverse direction; set gamma to 0.")
         return F.cross_entropy(self.logits(values["image"]), values["label"].argmax(1))
 
     @torch.no_grad()
@@ -123,11 +123,11 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
         """Label probabilities of images.
 
         Raises:
-            DeclarationError: if images are not given completely.
+            ArgumentError: if images are not given completely.
         """
         images = given.get("image")
         if not isinstance(images, Tensor):
-            raise DeclarationError("digits: the untied baseline infers labels from whole images only.")
+            raise ArgumentError("digits: the untied baseline infers labels from whole images only.")
         return {"image": images, "label": self.logits(images, iterations).softmax(1)}
 
     def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor:

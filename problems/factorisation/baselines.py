@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unn.errors import DeclarationError, ObservationError
+from unn.errors import ArgumentError, ObservationError
 
 Matrix = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def k_means(E: Tensor, rank: int, seed: int) -> dict[str, Tensor]:
         seed: seed of the initial centres.
 
     Raises:
-        DeclarationError: for an invalid rank or seed.
+        ArgumentError: for an invalid rank or seed.
         ObservationError: for an E of another shape, or with NaN or infinite entries.
     """
     from sklearn.cluster import KMeans
@@ -60,7 +60,7 @@ def nmf(E: Tensor, rank: int, seed: int, *, refit: bool = True) -> dict[str, Ten
         refit: False for the procedure of the paper.
 
     Raises:
-        DeclarationError: for an invalid rank or seed.
+        ArgumentError: for an invalid rank or seed.
         ObservationError: for an E of another shape, or with negative, NaN or infinite entries.
     """
     from sklearn.decomposition import NMF
@@ -87,7 +87,7 @@ def greedy(E: Tensor, rank: int, seed: int = 0) -> dict[str, Tensor]:
         seed: not used; the method is deterministic.
 
     Raises:
-        DeclarationError: for an invalid rank or seed.
+        ArgumentError: for an invalid rank or seed.
         ObservationError: for an E of another shape, or with NaN or infinite entries.
     """
     check_matrices(E, rank, seed)
@@ -104,15 +104,13 @@ def check_matrices(E: Tensor, rank: int, seed: int) -> None:
     """Check the arguments of a factorisation.
 
     Raises:
-        DeclarationError: for a rank that is not a whole number >= 1, or a seed outside 0 to 2**32 - 1.
+        ArgumentError: for a rank that is not a whole number >= 1, or a seed outside 0 to 2**32 - 1.
         ObservationError: for an E that is not a finite floating-point tensor of shape ``(count, rows,
             columns)``.
     """
     for name, number, least in (("rank", rank, 1), ("seed", seed, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number < 2**32:
-            raise DeclarationError(
-                f"factorisation: {name} must be a whole number >= {least}, got {number!r}."
-            )
+            raise ArgumentError(f"factorisation: {name} must be a whole number >= {least}, got {number!r}.")
     if not isinstance(E, Tensor) or E.ndim != 3 or not E.numel() or not E.is_floating_point():
         actual = f"shape {tuple(E.shape)} and dtype {E.dtype}" if isinstance(E, Tensor) else type(E).__name__
         raise ObservationError(

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from unn.errors import DeclarationError
+from unn.errors import ArgumentError
 
 from ..generated.metropolis import Program, Site, Values, for_chains, uniform
 from .baselines import check_matrices
@@ -29,12 +29,12 @@ def factorisation(E: Tensor, rank: int, deviation: float = NOISE, drift: float =
         A program of A, shape ``(chains, rows, rank)``, and R, shape ``(chains, rank, columns)``.
 
     Raises:
-        DeclarationError: for a rank below 1, a deviation that is not positive, or a negative drift.
+        ArgumentError: for a rank below 1, a deviation that is not positive, or a negative drift.
         ObservationError: for an E of another shape, or with NaN or infinite entries.
     """
     check_matrices(E, rank, 0)
     if not 0 < deviation < math.inf or not 0 <= drift < math.inf:
-        raise DeclarationError(
+        raise ArgumentError(
             f"metropolis: the deviation must be positive and the drift at least 0, got {deviation!r} and "
             f"{drift!r}."
         )

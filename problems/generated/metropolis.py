@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unn import Partial
-from unn.errors import DeclarationError, ObservationError, suggest
+from unn.errors import ArgumentError, ObservationError, suggest
 
 Values = Mapping[str, Tensor]
 """Values by site, shape ``(chains, *shape)``, always float64."""
@@ -102,7 +102,7 @@ def metropolis(program: Program, chains: int, steps: int, seed: int) -> Chains:
         seed: random seed.
 
     Raises:
-        DeclarationError: for a program without choices, chains or steps below 1, or a likelihood of another
+        ArgumentError: for a program without choices, chains or steps below 1, or a likelihood of another
             shape or with NaN.
         ObservationError: for given choices that do not match the sites.
     """
@@ -160,7 +160,7 @@ def relaxed(certainty: float) -> Callable[[Tensor], Tensor]:
     """Relaxed log-likelihood ``(chains,)`` as a function of satisfied constraints ``(chains,
     constraints)``."""
     if not 0.5 < certainty < 1:
-        raise DeclarationError(f"metropolis: the certainty must be between 0.5 and 1, got {certainty!r}.")
+        raise ArgumentError(f"metropolis: the certainty must be between 0.5 and 1, got {certainty!r}.")
     right, wrong = math.log(certainty), math.log1p(-certainty)
 
     def log_probability(met: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def _views(program: Program, state: Tensor) -> dict[str, Tensor]:
 def _likelihood(program: Program, state: Tensor) -> Tensor:
     values = program.log_likelihood(_views(program, state))
     if values.shape != (len(state),) or bool(values.isnan().any()):
-        raise DeclarationError(
+        raise ArgumentError(
             f"metropolis: the log-likelihood needs shape ({len(state)},) and no NaN, got "
             f"{tuple(values.shape)}."
         )
@@ -224,9 +224,9 @@ def _likelihood(program: Program, state: Tensor) -> Tensor:
 def _check(program: Program, chains: int, steps: int, seed: int) -> None:
     for name, number, least in (("chains", chains, 1), ("steps", steps, 1), ("seed", seed, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise DeclarationError(f"metropolis: {name} must be a whole number >= {least}, got {number!r}.")
+            raise ArgumentError(f"metropolis: {name} must be a whole number >= {least}, got {number!r}.")
     if not sum(math.prod(site.shape) for site in program.sites.values()):
-        raise DeclarationError("metropolis: the program has no random choices.")
+        raise ArgumentError("metropolis: the program has no random choices.")
     for name, known in program.given.items():
         if name not in program.sites:
             raise ObservationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from unn.errors import DeclarationError, suggest
+from unn.errors import ArgumentError, suggest
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +38,10 @@ def check_observe(where: str, value: str, choices: tuple[str, ...]) -> None:
     """Check the option ``observe``.
 
     Raises:
-        DeclarationError: if it is not one of the choices.
+        ArgumentError: if it is not one of the choices.
     """
     if value not in choices:
-        raise DeclarationError(
+        raise ArgumentError(
             f"{where}: option observe must be one of {', '.join(choices)}, got "
             f"{value!r}.{suggest(value, choices)}"
         )

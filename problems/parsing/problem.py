@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.errors import DataError, DeclarationError, DivergenceError, ObservationError
+from unn.errors import ArgumentError, DataError, DivergenceError, ObservationError
 from unn.extending import Answer, HasDemo, Problem, TakesData, Trained
 from unn.training.options import TrainingConfig
 
@@ -41,7 +41,7 @@ class ParsingProblem(Problem, ParsesSentences, HasDemo, TakesData):
         """Check the ranges of all options."""
         check_config(config)
         if config.encoder == "bilstm" and config.width % 2:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"parsing: option width must be even for the encoder bilstm, half for each direction, got "
                 f"{config.width}."
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.errors import DataError, DeclarationError, suggest
+from unn.errors import ArgumentError, DataError, suggest
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
 from ..generated.observations import any_nodes
@@ -74,7 +74,7 @@ class ProgramProblem(DeclaredProblem):
         known = self.traced(config).graph.variables
         for name in _names(config.observe):
             if name not in known:
-                raise DeclarationError(
+                raise ArgumentError(
                     f"program: option observe names {name!r}, which is not a variable of "
                     f"{config.program}.{suggest(name, known)}"
                 )
@@ -100,7 +100,7 @@ class ProgramProblem(DeclaredProblem):
 
         Raises:
             DataError: if the file or the function cannot be loaded.
-            DeclarationError: if it cannot be traced.
+            ArgumentError: if it cannot be traced.
         """
         key = (config.program, config.arguments)
         if key not in self._traced:
@@ -182,7 +182,7 @@ def _split(program: str) -> tuple[Path, str]:
     program = program or EXAMPLE
     path, colon, name = program.rpartition(":")
     if not colon or not path.endswith(".py") or not name.isidentifier():
-        raise DeclarationError(
+        raise ArgumentError(
             f"program: option program is FILE.py:NAME, the function to trace, got {program!r}."
         )
     return Path(path), name
@@ -229,7 +229,7 @@ def _bound(config: ProgramConfig) -> Callable[[Any], object]:
     try:
         inspect.signature(program).bind(None, **options)
     except TypeError as error:
-        raise DeclarationError(
+        raise ArgumentError(
             f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}."
         ) from None
 
@@ -245,7 +245,7 @@ def _arguments(text: str) -> dict[str, Any]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, sign, value = item.partition("=")
         if not sign or not name.strip().isidentifier():
-            raise DeclarationError(
+            raise ArgumentError(
                 f"program: option arguments must be comma-separated NAME=VALUE pairs, such as m=3,n=3, got "
                 f"{text!r}."
             )

@@ -70,7 +70,7 @@ class VisualProblem(DeclaredProblem):
 
     def check(self, config: Any) -> None:
         """Check the ranges of all options."""
-        from unn.errors import DeclarationError
+        from unn.errors import ArgumentError
 
         check_ranges(
             self.name,
@@ -82,12 +82,12 @@ class VisualProblem(DeclaredProblem):
         )
         n = config.block_rows * config.block_columns
         if n > 9:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{self.name}: a grid has at most nine digits, since there are images of 0 to 9; got blocks "
                 f"of {config.block_rows} x {config.block_columns} cells."
             )
         if config.boards != "random" and (n, config.block_rows, config.images) != (9, 3, "mnist"):
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{self.name}: boards={config.boards} are of 9 x 9 cells with images of MNIST; add "
                 "block_rows=3, block_columns=3 and images=mnist."
             )

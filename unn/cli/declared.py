@@ -21,7 +21,7 @@ from ..engine import (
     engine_names,
     load_engine,
 )
-from ..errors import DeclarationError, UnnError, unknown
+from ..errors import ArgumentError, DeclarationError, UnnError, unknown
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
 from .options import read_options
@@ -388,7 +388,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         graph.
 
         Raises:
-            DeclarationError: names the option, or says why the engine cannot serve the graph and which can.
+            ArgumentError: names the option.
+            DeclarationError: says why the engine cannot serve the graph, and which can.
         """
         engine = self.engine_of(config)
         if hasattr(config.model, "check"):
@@ -719,7 +720,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
 
     def _check_tries(self, run: Trained, tries: int) -> None:
         if tries > 1 and not self.graph(run.network).constraints:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"--tries: the graph of problem {self.name!r} has no constraint that a sample could violate."
             )
 

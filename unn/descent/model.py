@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn
-from ..errors import ObservationError, suggest, whole_number
+from ..errors import ArgumentError, ObservationError, suggest, whole_number
 from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
@@ -221,7 +221,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         Rows of the batch are grouped by the variables that are given in them completely, in part or not at
         all, so that the answer to a query does not depend on the others.
         """
-        whole_number("inference: count", count, 1)
+        whole_number("inference: count", count, 1, ArgumentError)
         evidence = {name: _expanded(name, x, count) for name, x in given.items()}
         masks = {
             name: x.mask if isinstance(x, Partial) else torch.ones(count, 1, dtype=torch.bool)

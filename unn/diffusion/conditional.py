@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanLearn, CanSample, SamplingOptions
-from ..errors import DeclarationError, ObservationError, suggest
+from ..errors import ArgumentError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames, Given
 from .samples import Condition as Condition
@@ -65,7 +65,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             trace: callback after each step.
 
         Raises:
-            DeclarationError: for an option that the model does not have, or that is out of range.
+            ArgumentError: for an option that the model does not have, or that is out of range.
         """
 
     def sample(
@@ -109,7 +109,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             sizes: sizes of the axes without a static size.
 
         Raises:
-            DeclarationError: for an option that the model does not have, an unknown sampler or spacing; for
+            ArgumentError: for an option that the model does not have, an unknown sampler or spacing; for
                 steps, count, tries or at_once below 1; for ``verify`` on a graph without constraints, and
                 ``tries`` without ``verify``.
             ObservationError: for values that do not fit the graph, or the wrong number of seeds.
@@ -160,12 +160,12 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         """Check that options which the model does not have are left out.
 
         Raises:
-            DeclarationError: names the first that is not None.
+            ArgumentError: names the first that is not None.
         """
         for name, value in options.items():
             if value is not None:
                 why = "has no such option" if self.has_steps else "samples in one step"
-                raise DeclarationError(f"sampling: {type(self).__name__} {why}; leave out {name}.")
+                raise ArgumentError(f"sampling: {type(self).__name__} {why}; leave out {name}.")
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Standardise continuous variables, as ``standardise``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..engine import SamplingOptions
-from ..errors import DeclarationError, suggest
+from ..errors import ArgumentError, suggest
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame
 from .conditional import Condition, ConditionalModel, Trace
@@ -51,7 +51,7 @@ class Diffusion(ConditionalModel):
         super().__init__(denoiser.frames)
         self.denoiser = denoiser
         if prediction not in PREDICTIONS:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"diffusion: unknown prediction {prediction!r}.{suggest(str(prediction), PREDICTIONS)}"
             )
         check_counts("diffusion", passes=passes)
@@ -205,13 +205,9 @@ class Diffusion(ConditionalModel):
         """Reverse diffusion, from noise to a sample."""
         sampler, spacing, steps = options.sampler, options.spacing, options.steps
         if sampler not in SAMPLERS:
-            raise DeclarationError(
-                f"diffusion: unknown sampler {sampler!r}.{suggest(str(sampler), SAMPLERS)}"
-            )
+            raise ArgumentError(f"diffusion: unknown sampler {sampler!r}.{suggest(str(sampler), SAMPLERS)}")
         if spacing not in SPACINGS:
-            raise DeclarationError(
-                f"diffusion: unknown spacing {spacing!r}.{suggest(str(spacing), SPACINGS)}"
-            )
+            raise ArgumentError(f"diffusion: unknown spacing {spacing!r}.{suggest(str(spacing), SPACINGS)}")
         assert steps is not None
         schedules = self._level_schedules(spacing, steps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges
 
 
@@ -45,7 +45,7 @@ class RegressorOptions(NetworkSize):
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "width": (self.width, 2, 16384),
@@ -54,7 +54,7 @@ class RegressorOptions(NetworkSize):
         }
         check_ranges(where, ranges)
         if self.width % self.heads or self.width % 2:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: the width must be even and a multiple of the heads, got width {self.width} and "
                 f"{self.heads} heads."
             )
@@ -104,7 +104,7 @@ class DenoiserOptions(RegressorOptions):
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         super().check(where)
         ranges: dict[str, tuple[float, float, float]] = {
@@ -128,6 +128,6 @@ class VAEACOptions(NetworkSize):
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         check_ranges(where, {"width": (self.width, 1, 16384), "depth": (self.depth, 1, 10_000)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, ObservationError
+from ..errors import ArgumentError, ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given
 from ..ops.reproducible import reproducible
@@ -32,11 +32,11 @@ def check_counts(where: str, **counts: int) -> None:
         counts: counts by name.
 
     Raises:
-        DeclarationError: for the first count that is not an integer >= 1.
+        ArgumentError: for the first count that is not an integer >= 1.
     """
     for name, number in counts.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise DeclarationError(f"{where}: {name} must be a whole number >= 1, got {number!r}.")
+            raise ArgumentError(f"{where}: {name} must be a whole number >= 1, got {number!r}.")
 
 
 def generators_of(seed: int | Sequence[int] | None, count: int) -> list[torch.Generator] | None:
@@ -62,18 +62,18 @@ def _check_seed(seed: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 2**63:
-        raise DeclarationError(f"sampling: a seed is a whole number from 0 to 2**63 - 1, got {seed!r}.")
+        raise ArgumentError(f"sampling: a seed is a whole number from 0 to 2**63 - 1, got {seed!r}.")
     return number
 
 
 def _check_verification(graph: Declaration, verify: bool, tries: int) -> None:
     if verify and not graph.constraints:
-        raise DeclarationError(
+        raise ArgumentError(
             f"sampling: verify=True, but graph {graph.name!r} has no constraint to verify; declare one, such "
             "as factors.Cardinality, or leave out verify."
         )
     if tries > 1 and not verify:
-        raise DeclarationError(
+        raise ArgumentError(
             f"sampling: tries={tries} resamples what violates a constraint, which needs verify=True."
         )
 
@@ -93,7 +93,7 @@ def sample_with_retries(
     Each sample is drawn at most ``tries`` times.
 
     Raises:
-        DeclarationError: for ``verify`` on a graph without constraints, or ``tries`` > 1 without ``verify``.
+        ArgumentError: for ``verify`` on a graph without constraints, or ``tries`` > 1 without ``verify``.
     """
     _check_verification(model.frames.graph, verify, tries)
     count = len(condition.rows)

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 
 
 class Schedule(ABC):
@@ -44,7 +44,7 @@ class LinearSteps(Schedule):
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.first < 1 or not 0 < self.last < 1:
-            raise DeclarationError(f"LinearSteps: steps >= 1 and betas in (0, 1) are needed, got {self}.")
+            raise ArgumentError(f"LinearSteps: steps >= 1 and betas in (0, 1) are needed, got {self}.")
 
     @cached_property
     def sigmas(self) -> Tensor:
@@ -161,11 +161,11 @@ def _log_spaced(lowest: float, highest: float, steps: int) -> Tensor:
 
 def _check_steps(steps: int) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise DeclarationError(f"sampling needs an integer number of steps >= 1, got {steps!r}.")
+        raise ArgumentError(f"sampling needs an integer number of steps >= 1, got {steps!r}.")
 
 
 def _check_range(lowest: float, highest: float, schedule: Schedule) -> None:
     if not 0 < lowest < highest < math.inf:
-        raise DeclarationError(
+        raise ArgumentError(
             f"{type(schedule).__name__}: levels need 0 < lowest < highest, got {lowest} and {highest}."
         )

@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import leaky_relu, log_softmax, one_hot, softplus
 
 from ..engine import SamplingOptions
-from ..errors import DeclarationError, suggest
+from ..errors import ArgumentError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames
 from ..noise import gumbel_argmax
@@ -49,7 +49,7 @@ class VAEAC(ConditionalModel):
         sizes: sizes of the axes without a static size.
 
     Raises:
-        DeclarationError: for options out of range, or sizes that are missing or contradict the declaration.
+        ArgumentError: for options out of range, or sizes that are missing or contradict the declaration.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class VAEAC(ConditionalModel):
         sizes: Mapping[str, int] | None = None,
     ) -> None:
         if deviation not in DEVIATIONS:
-            raise DeclarationError(f"vaeac: unknown deviation {deviation!r}.{suggest(deviation, DEVIATIONS)}")
+            raise ArgumentError(f"vaeac: unknown deviation {deviation!r}.{suggest(deviation, DEVIATIONS)}")
         for name, number in (("width", width), ("depth", depth), ("latent", latent)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise DeclarationError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
+                raise ArgumentError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
         super().__init__(Frames(graph))
         frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)
@@ -90,7 +90,7 @@ class VAEAC(ConditionalModel):
             sizes: sizes of the axes without a static size; must be those of the networks.
 
         Raises:
-            DeclarationError: for sizes other than those of the networks.
+            ArgumentError: for sizes other than those of the networks.
             ObservationError: for values or observed nodes that do not fit the graph.
         """
         clean, condition = self.example(values, observed, **sizes)
@@ -128,7 +128,7 @@ class VAEAC(ConditionalModel):
         """Observed values and the mask of observed nodes, shape ``(batch, numbers + nodes)``."""
         shapes = _shapes(condition.frame)
         if shapes != self.shapes:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"vaeac: the networks were made for variables of shapes {self.shapes}, "
                 f"but at these sizes the shapes are {shapes}."
             )

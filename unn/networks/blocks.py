@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ops.attention import AttentionMask, attention
 
 
@@ -69,12 +69,12 @@ class TransformerBlock(nn.Module):
             kernel: attention kernel, see ``unn.ops.attention.attention``.
 
         Raises:
-            DeclarationError: for a conditioning tensor if the block was made with ``conditioned=False``.
+            ArgumentError: for a conditioning tensor if the block was made with ``conditioned=False``.
         """
         h = self.first(silu(self.first_norm(tokens)))
         if conditioning is not None:
             if self.conditioning is None:
-                raise DeclarationError(
+                raise ArgumentError(
                     "this TransformerBlock has no weights for a conditioning tensor; make it with "
                     "conditioned=True."
                 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ..cache import BoundedCache
-from ..errors import DeclarationError, ExchangeabilityWarning, suggest, whole_number
+from ..errors import ArgumentError, ExchangeabilityWarning, suggest, whole_number
 from ..graph.adjacency import adjacency
 from ..graph.declaration import Declaration
 from ..graph.diameter import longest_shortest_path
@@ -63,7 +63,7 @@ class Denoiser(nn.Module):
             ``factors.EnergyBody``.
 
     Raises:
-        DeclarationError: for options out of range.
+        ArgumentError: for options out of range.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Denoiser(nn.Module):
         """Return the frame of the graph at given sizes, cached for the last sizes used.
 
         Raises:
-            DeclarationError: for sizes that are missing or contradict the declaration.
+            ArgumentError: for sizes that are missing or contradict the declaration.
         """
         return self.frames.at(**sizes)
 
@@ -187,7 +187,7 @@ class Denoiser(nn.Module):
         if isinstance(self.previous, nn.ModuleDict):
             return self._tokens(self.previous, memory, frame)
         if self.previous is None:
-            raise DeclarationError(
+            raise ArgumentError(
                 'the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" '
                 'or "estimate".'
             )
@@ -205,7 +205,7 @@ class Denoiser(nn.Module):
         """Embeddings of all nodes, shape ``(nodes, width)``."""
         if self.independent is not None:
             if self.independent.num_embeddings != frame.nodes:
-                raise DeclarationError(
+                raise ArgumentError(
                     f"the denoiser has {self.independent.num_embeddings} independent embeddings, but the "
                     f"graph at {frame.sizes} has "
                     f'{frame.nodes} nodes; train with embedding="array" or "exchangeable" to change sizes.'
@@ -224,12 +224,12 @@ class Denoiser(nn.Module):
         """Symmetries along whose indices nodes share embeddings.
 
         Raises:
-            DeclarationError: for a name in ``shared`` that is not a symmetry of the graph.
+            ArgumentError: for a name in ``shared`` that is not a symmetry of the graph.
         """
         known = [symmetry.name for symmetry in frame.candidates]
         for name in self.shared or ():
             if name not in known:
-                raise DeclarationError(
+                raise ArgumentError(
                     f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}"
                 )
         if self.embedding == "array":
@@ -282,14 +282,14 @@ def _check_options(
     )
     for option, chosen, known in named:
         if chosen not in known:
-            raise DeclarationError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
+            raise ArgumentError(f"denoiser: unknown {option} {chosen!r}.{suggest(str(chosen), known)}")
     for name, value in (("width", width), ("heads", heads), ("depth", depth)):
         if value is not None:
-            whole_number(f"denoiser: {name}", value, 1)
+            whole_number(f"denoiser: {name}", value, 1, ArgumentError)
     if width % heads or width % 2:
-        raise DeclarationError(
+        raise ArgumentError(
             f"denoiser: the width must be even and a multiple of the heads, got width {width} and {heads} "
             "heads."
         )
     if not 0 <= dropout < 1:
-        raise DeclarationError(f"denoiser: dropout must be in [0, 1), got {dropout!r}.")
+        raise ArgumentError(f"denoiser: dropout must be in [0, 1), got {dropout!r}.")

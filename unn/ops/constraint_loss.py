@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError, suggest
+from ..errors import ArgumentError, DeclarationError, suggest
 from ..graph.declaration import Declaration
 from ..regularizers import Elementwise, Simplex
 from .straight_through import straight_through
@@ -55,7 +55,8 @@ def constraint_loss(
         names: names of the constraints; all by default.
 
     Raises:
-        DeclarationError: for a graph without constraints, an unknown name, or another option.
+        DeclarationError: for a graph without constraints.
+        ArgumentError: for an unknown name, or another option.
         NotImplementedError: if a constraint has no differentiable loss.
         ObservationError: for values that are missing, of another shape, or of inconsistent sizes.
 
@@ -65,9 +66,7 @@ def constraint_loss(
     options = {"reduction": (reduction, ("sum", "mean")), "at": (at, ("binary", "nearest", "soft"))}
     for name, (value, known) in options.items():
         if value not in known:
-            raise DeclarationError(
-                f"constraint_loss: {name}={value!r} is unknown.{suggest(str(value), known)}"
-            )
+            raise ArgumentError(f"constraint_loss: {name}={value!r} is unknown.{suggest(str(value), known)}")
     if not graph.constraints:
         raise DeclarationError(
             f"constraint_loss: graph {graph.name!r} has no constraint; declare one, such as Cardinality."
@@ -75,13 +74,13 @@ def constraint_loss(
     known_names = [constraint.name for constraint in graph.constraints]
     for name in names or ():
         if name not in known_names:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"constraint_loss: graph {graph.name!r} has no constraint {name!r}."
                 f"{suggest(name, known_names)}"
             )
     constraints = [x for x in graph.constraints if names is None or x.name in names]
     if not constraints:
-        raise DeclarationError("constraint_loss: names is empty; give at least one, or None for all.")
+        raise ArgumentError("constraint_loss: names is empty; give at least one, or None for all.")
     used = {name for constraint in constraints for name in constraint.variables}
     rounded = {name: _rounded(graph, name, x, at) if name in used else x for name, x in values.items()}
     losses = [constraint.part_losses(rounded) for constraint in constraints]
@@ -104,10 +103,10 @@ def attention_loss(weights: Tensor, adjacency: Tensor, *, reduction: Reduction =
         Shape ``(*batch,)``.
 
     Raises:
-        DeclarationError: for shapes that do not fit.
+        ArgumentError: for shapes that do not fit.
     """
     if weights.ndim < 2 or tuple(weights.shape[-2:]) != tuple(adjacency.shape):
-        raise DeclarationError(
+        raise ArgumentError(
             f"attention_loss: the weights have shape {tuple(weights.shape)} and the adjacency "
             f"{tuple(adjacency.shape)}; the last two axes of the weights are queries and keys."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..regularizers import Elementwise, LogPartition, Regularizer, Simplex
 
 
@@ -24,7 +24,7 @@ def straight_through(x: Tensor, domain: Regularizer) -> Tensor:
         Shape ``(batch, *axes)``.
 
     Raises:
-        DeclarationError: for a domain without discrete values, such as the real numbers.
+        ArgumentError: for a domain without discrete values, such as the real numbers.
 
     Example:
         >>> hard = unn.straight_through(out["X"], g["X"].regularizer)
@@ -39,7 +39,7 @@ def straight_through(x: Tensor, domain: Regularizer) -> Tensor:
     elif isinstance(domain, LogPartition):
         hard = domain.argmax(x.detach())
     else:
-        raise DeclarationError(
+        raise ArgumentError(
             f"straight_through: {domain!r} has no discrete values; use a variable on the simplex, in an "
             "interval, or over structures, and leave real numbers as they are."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges
 
 
@@ -34,7 +34,7 @@ class PerceptionOptions:
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "filters": (self.filters, 1, 4096),
@@ -45,4 +45,4 @@ class PerceptionOptions:
         }
         check_ranges(where, ranges)
         if not 0 <= self.dropout < 1:
-            raise DeclarationError(f"{where}: dropout is a probability < 1, got {self.dropout}.")
+            raise ArgumentError(f"{where}: dropout is a probability < 1, got {self.dropout}.")

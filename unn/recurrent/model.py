@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..engine import Attempt, CanLearn, CanSolve, check_model
-from ..errors import DeclarationError
+from ..errors import ArgumentError, DeclarationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Given
 from ..ops.attention import AttentionMask
@@ -99,11 +99,11 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             count: number of inputs.
 
         Raises:
-            DeclarationError: if both weights are 0.
+            ArgumentError: if both weights are 0.
             ObservationError: for evidence that does not fit the graph.
         """
         if not self.options.constraint_weight and not self.options.attention_weight:
-            raise DeclarationError(
+            raise ArgumentError(
                 "unlabelled inputs have constraint losses alone; set constraint_weight or attention_weight."
             )
         rows, nodes = self.layout.frame.observation(given, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges
 
 
@@ -46,7 +46,7 @@ class RecurrentOptions:
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "width": (self.width, 1, 16384),
@@ -62,16 +62,16 @@ class RecurrentOptions:
         }
         check_ranges(where, ranges)
         if self.width % self.heads:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: the width must be a multiple of the heads, got width {self.width} and "
                 f"{self.heads} heads."
             )
         if self.labelled_share < 1 and not self.constraint_weight and not self.attention_weight:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: examples without labels have constraint losses alone; set --constraint-weight or "
                 "--attention-weight, or leave --labelled-share at 1."
             )
         if self.structure == "graph" and self.dropout:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: masked attention has no dropout; set --dropout 0, or --structure dense."
             )

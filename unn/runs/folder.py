@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, DeclarationError
+from ..errors import ArgumentError, DataError
 from .config import config_from_json
 from .files import delete_unfinished, make_folder, write_atomically
 
@@ -81,12 +81,12 @@ def create_run(
         files: contents of further files, by name.
 
     Raises:
-        DeclarationError: if the configuration or the facts do not survive saving as JSON.
+        ArgumentError: if the configuration or the facts do not survive saving as JSON.
         DataError: if the folder already contains a run, or cannot be written.
     """
     saved, saved_facts = json_of("config", asdict(config)), json_of("facts", facts)
     if config_from_json(type(config), saved, "config") != config:
-        raise DeclarationError(
+        raise ArgumentError(
             f"config: {type(config).__name__} has values that JSON does not preserve; use numbers, strings "
             "and paths."
         )
@@ -112,12 +112,12 @@ def json_of(what: str, content: Mapping[str, Any]) -> dict[str, Any]:
         content: numbers, strings, lists, tuples, paths and mappings with string keys.
 
     Raises:
-        DeclarationError: names a value of another type.
+        ArgumentError: names a value of another type.
     """
     try:
         return dict(json.loads(json.dumps({name: content[name] for name in content}, default=_path_text)))
     except (TypeError, ValueError) as error:
-        raise DeclarationError(
+        raise ArgumentError(
             f"{what}: {error}; runs save it as JSON, so use numbers, strings, lists and mappings with string "
             "keys."
         ) from None

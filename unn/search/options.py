@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges
 
 
@@ -35,7 +35,7 @@ class SearchOptions:
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "solving_steps": (self.solving_steps, 1, 10**9),
@@ -45,7 +45,7 @@ class SearchOptions:
         }
         check_ranges(where, ranges)
         if self.coldest > self.hottest:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{where}: the temperature falls from the hottest to the coldest, got {self.hottest} and "
                 f"{self.coldest}."
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges
 
 
@@ -46,7 +46,7 @@ class SolverOptions:
         """Check the ranges.
 
         Raises:
-            DeclarationError: for an option that is out of range, with its name.
+            ArgumentError: for an option that is out of range, with its name.
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "width": (self.width, 2, 4096),
@@ -59,6 +59,6 @@ class SolverOptions:
         }
         check_ranges(where, ranges)
         if self.width % 2:
-            raise DeclarationError(f"{where}: the width must be even, got {self.width}.")
+            raise ArgumentError(f"{where}: the width must be even, got {self.width}.")
         if not 0 < self.leave <= 1:
-            raise DeclarationError(f"{where}: leave is a probability > 0, got {self.leave}.")
+            raise ArgumentError(f"{where}: leave is a probability > 0, got {self.leave}.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..diffusion.conditional import ConditionalModel
-from ..errors import DataError, DeclarationError, suggest
+from ..errors import ArgumentError, DataError, suggest
 from ..ops.seeds import seed_of
 from ..runs.weights import copy_weights, named_tensors
 from .batches import Examples
@@ -94,7 +94,7 @@ def fit(
         progress: whether to show a progress bar.
 
     Raises:
-        DeclarationError: if an option is out of range, the model has no loss, or an observed
+        ArgumentError: if an option is out of range, the model has no loss, or an observed
             variable is unknown.
         DataError: if the examples have another type, or variables differ in their number of examples.
         DivergenceError: if the loss or the weights become NaN or infinite.
@@ -109,7 +109,7 @@ def fit(
         (2.0, 1.0, 300)
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise DeclarationError(f"fit: steps must be a whole number >= 1, got {steps!r}.")
+        raise ArgumentError(f"fit: steps must be a whole number >= 1, got {steps!r}.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     config = TrainingConfig(
         steps=steps,
@@ -214,17 +214,17 @@ def _observer(
     """Return a function that draws observation masks.
 
     Raises:
-        DeclarationError: if the model has no loss or no graph, or a name is unknown.
+        ArgumentError: if the model has no loss or no graph, or a name is unknown.
     """
     if not callable(getattr(model, "loss", None)):
-        raise DeclarationError(
+        raise ArgumentError(
             f"fit: {type(model).__name__} has no method loss(values, observed); "
             "pass loss=, a function (model, values) -> scalar."
         )
     if callable(observed):
         return observed
     if not isinstance(model, ConditionalModel):
-        raise DeclarationError(
+        raise ArgumentError(
             f"fit: the observable nodes of {type(model).__name__} are unknown; "
             "pass observed=, a function (count, generator) -> observed."
         )
@@ -239,7 +239,7 @@ def _observer(
     names = [observed] if isinstance(observed, str) else list(observed)
     for name in names:
         if name not in frame.slots:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"fit: observed names {name!r}, which is not a variable of the "
                 f"graph.{suggest(name, frame.slots)}"
             )

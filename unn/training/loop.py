@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..engine import CanLearn
-from ..errors import DataError, DeclarationError, DivergenceError
+from ..errors import ArgumentError, DataError, DivergenceError
 from ..ops.reproducible import reproducible
 from ..ops.seeds import seed_of
 from ..runs.checkpoint import Checkpoint, newest_checkpoint
@@ -134,13 +134,11 @@ def total_steps(config: TrainingConfig, examples: Examples) -> int:
     """Total number of training steps.
 
     Raises:
-        DeclarationError: for an infinite stream without ``steps`` in the configuration.
+        ArgumentError: for an infinite stream without ``steps`` in the configuration.
     """
     total = config.steps or config.epochs * steps_in_epoch(len(examples), config.batch)
     if not total:
-        raise DeclarationError(
-            "training: the examples are a stream without an end; set the number of --steps."
-        )
+        raise ArgumentError("training: the examples are a stream without an end; set the number of --steps.")
     return total
 
 
@@ -163,7 +161,7 @@ class _Training:
         self.epoch = steps_in_epoch(len(self.examples), config.batch)
         self.total = total_steps(config, self.examples)
         if not any(p.requires_grad for p in network.parameters()):
-            raise DeclarationError(
+            raise ArgumentError(
                 "training: no parameter of the network requires gradients, so nothing can be trained."
             )
         self.network = network.to(group.device)
@@ -290,7 +288,7 @@ class _Training:
                         if isinstance(loss, Tensor) and loss.ndim
                         else "a value without gradient"
                     )
-                    raise DeclarationError(
+                    raise ArgumentError(
                         f"{type(self.task).__name__}.loss must be one number that depends on the network, "
                         f"got {problem}."
                     )
@@ -368,7 +366,7 @@ class _Training:
         metrics = dict(self.group.from_main(metrics))
         monitor = self.task.monitor
         if monitor != "loss" and monitor not in metrics:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{type(self.task).__name__}.monitor is {monitor!r}, but evaluate() gave "
                 f"{', '.join(metrics) or 'nothing'}."
             )
@@ -414,19 +412,19 @@ def checked_metrics(task: Task, network: nn.Module) -> dict[str, float]:
     """Evaluate the task and check its metrics.
 
     Raises:
-        DeclarationError: if a metric is not a number, or its name is reserved.
+        ArgumentError: if a metric is not a number, or its name is reserved.
     """
     metrics: dict[str, float] = {}
     for name, value in task.evaluate(network).items():
         if not isinstance(name, str) or name in RESERVED:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{type(task).__name__}.evaluate: a metric cannot be called {name!r}; "
                 f"{', '.join(RESERVED)} are reserved."
             )
         try:
             metrics[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            raise DeclarationError(
+            raise ArgumentError(
                 f"{type(task).__name__}.evaluate: metric {name!r} must be one number, got {value!r}."
             ) from None
     return metrics

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 from ..ranges import check_ranges as check_ranges
 
 
@@ -74,7 +74,7 @@ class TrainingConfig:
         """Check the ranges.
 
         Raises:
-            DeclarationError: names the first option that is out of range.
+            ArgumentError: names the first option that is out of range.
         """
         check_ranges(
             "training",
@@ -99,7 +99,7 @@ class TrainingConfig:
             },
         )
         if self.accumulate > self.batch:
-            raise DeclarationError(
+            raise ArgumentError(
                 f"training: option accumulate must be at most the batch of {self.batch} examples, got "
                 f"{self.accumulate}."
             )

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def several_processes(device: str = "auto") -> Iterator[Processes]:
         device: "auto", "cpu" or another torch device; each process uses the GPU of its local rank.
 
     Raises:
-        DeclarationError: if the device is not available.
+        ArgumentError: if the device is not available.
     """
     count, rank, local = (
         int(os.environ.get(name, default))
@@ -87,7 +87,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
         local: local rank of this process, the index of its accelerator if the name has none.
 
     Raises:
-        DeclarationError: if the device is not available.
+        ArgumentError: if the device is not available.
     """
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name == "auto":
@@ -95,7 +95,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise DeclarationError(
+        raise ArgumentError(
             f"training: option device is 'auto', 'cpu', 'cuda', 'cuda:1' and so on, got {name!r}."
         ) from None
     if device.type == "cpu":
@@ -107,7 +107,7 @@ def choose_device(name: str, local: int = 0) -> torch.device:
             if accelerator is not None
             else "none"
         )
-        raise DeclarationError(
+        raise ArgumentError(
             f"training: device {name!r} is not available (accelerators found: {available}); use --device "
             "auto or cpu."
         )

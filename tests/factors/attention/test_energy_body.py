@@ -78,9 +78,9 @@ def test_a_denoiser_with_this_body_learns_and_is_equivariant():
 
 def test_what_does_not_fit_is_refused():
     body = EnergyBody(chain(4).adjacency(), 8, 2)
-    with pytest.raises(unn.DeclarationError, match=says("4 nodes", "5")):
+    with pytest.raises(unn.ArgumentError, match=says("4 nodes", "5")):
         body(torch.zeros(1, 5, 8), torch.zeros(1, 1, 8))
-    with pytest.raises(unn.DeclarationError, match=says("rounds", "0")):
+    with pytest.raises(unn.ArgumentError, match=says("rounds", "0")):
         EnergyBody(chain(4).adjacency(), 8, 2, rounds=0)
     with pytest.raises(unn.DeclarationError, match=says("heads", "3")):
         EnergyBody(chain(4).adjacency(), 8, 3)

@@ -496,7 +496,7 @@ def test_straight_through_has_hard_values_and_the_gradient_of_the_identity(regul
 
 
 def test_straight_through_refuses_real_numbers():
-    with pytest.raises(unn.DeclarationError, match="SquaredNorm.* has no discrete values"):
+    with pytest.raises(unn.ArgumentError, match="SquaredNorm.* has no discrete values"):
         unn.straight_through(torch.zeros(1, 2), unn.SquaredNorm())
 
 

@@ -73,8 +73,8 @@ def test_many_bits_and_large_scores_stay_finite():
         ((torch.tensor([0.0, float("nan")]),), unn.ObservationError, "numbers"),
         ((torch.tensor([float("inf")]),), unn.ObservationError, "numbers"),
         ((torch.zeros(2, 0),), unn.ObservationError, r"\(2, 0\)"),
-        ((torch.zeros(3), -1), unn.DeclarationError, "lower"),
-        ((torch.zeros(3), 2, 1), unn.DeclarationError, "upper"),
+        ((torch.zeros(3), -1), unn.ArgumentError, "lower"),
+        ((torch.zeros(3), 2, 1), unn.ArgumentError, "upper"),
     ],
 )
 def test_bad_scores_and_bounds_are_refused(arguments, error, facts):

@@ -89,9 +89,9 @@ def test_odd_matrices_are_factorised(factorise, shape, rank, fill):
 def test_what_is_no_matrix_or_rank_is_refused(factorise):
     E = torch.rand(1, 2, 3)
     for wrong in (0, 2.5, True):
-        with pytest.raises(unn.DeclarationError, match=says("rank", repr(wrong))):
+        with pytest.raises(unn.ArgumentError, match=says("rank", repr(wrong))):
             factorise(E, wrong, 0)
-    with pytest.raises(unn.DeclarationError, match=says("seed", "-1")):
+    with pytest.raises(unn.ArgumentError, match=says("seed", "-1")):
         factorise(E, 1, -1)
     for wrong in (E[0], E.long(), E[:0], E.tolist()):
         with pytest.raises(unn.ObservationError, match="count, rows, columns"):

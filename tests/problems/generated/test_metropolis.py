@@ -191,17 +191,17 @@ def test_one_observation_serves_all_chains():
 )
 def test_bad_counts_of_chains_are_refused(options, words):
     sites, log_likelihood, _ = table()
-    with pytest.raises(unn.DeclarationError, match=says("metropolis", *words)):
+    with pytest.raises(unn.ArgumentError, match=says("metropolis", *words)):
         metropolis(Program(sites, log_likelihood), *options)
 
 
 def test_bad_programs_are_refused():
     sites, log_likelihood, _ = table()
     for bad in (lambda values: values["b"], lambda values: values["a"] * torch.nan):
-        with pytest.raises(unn.DeclarationError, match=says("log-likelihood", "(3,)")):
+        with pytest.raises(unn.ArgumentError, match=says("log-likelihood", "(3,)")):
             metropolis(Program(sites, bad), 3, 1, 0)
     for empty in ({}, {"a": Site((0,), lambda count, g: torch.rand(count, generator=g), torch.zeros_like)}):
-        with pytest.raises(unn.DeclarationError, match="no random choices"):
+        with pytest.raises(unn.ArgumentError, match="no random choices"):
             metropolis(Program(empty, log_likelihood), 3, 1, 0)
     good = unn.Partial(torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool))
     for given, words in [
@@ -218,7 +218,7 @@ def test_bad_observations_of_programs_are_refused():
     for puzzles in (PUZZLE[0], PUZZLE.float(), PUZZLE[:, :3], PUZZLE + 3, -PUZZLE, PUZZLE.tolist()):
         with pytest.raises(unn.ObservationError, match=says("puzzles", "2 x 2")):
             sudoku_program(puzzles, 2, 2)
-    with pytest.raises(unn.DeclarationError, match=says("certainty", "1.0")):
+    with pytest.raises(unn.ArgumentError, match=says("certainty", "1.0")):
         sudoku_program(PUZZLE, 2, 2, certainty=1.0)
     for u in (
         torch.rand(3),
@@ -233,10 +233,10 @@ def test_bad_observations_of_programs_are_refused():
         metropolis(sorting_program(torch.rand(2, 3)), 3, 1, 0)
     with pytest.raises(unn.ObservationError, match=says("E", "2", "3 chains")):
         metropolis(factorisation_program(torch.rand(2, 3, 3), 2), 3, 1, 0)
-    with pytest.raises(unn.DeclarationError, match=says("rank", "0")):
+    with pytest.raises(unn.ArgumentError, match=says("rank", "0")):
         factorisation_program(torch.rand(1, 2, 2), 0)
     with pytest.raises(unn.ObservationError, match="NaN"):
         factorisation_program(torch.full((1, 2, 2), torch.nan), 1)
     for deviation, drift in ((0.0, 0.0), (0.1, -1.0)):
-        with pytest.raises(unn.DeclarationError, match=says("deviation", "drift")):
+        with pytest.raises(unn.ArgumentError, match=says("deviation", "drift")):
             factorisation_program(torch.rand(1, 2, 2), 1, deviation, drift)

@@ -240,7 +240,7 @@ def test_the_representation_of_a_word_depends_on_the_words_around_it(language, e
 def test_every_width_is_one_that_both_encoders_have_or_is_refused(language, encoder, width):
     config = replace(TINY, encoder=encoder, width=width)
     if encoder == "bilstm" and width % 2:
-        with pytest.raises(unn.DeclarationError, match=says("width", "9", "even")):
+        with pytest.raises(unn.ArgumentError, match=says("width", "9", "even")):
             ParsingProblem().check(config)
         return
     ParsingProblem().check(config)
@@ -490,5 +490,5 @@ def test_options_out_of_range_are_refused():
         ("iterations", 0), ("iterations", 1001), ("hidden", 0), ("dropout", 1.0), ("dropout", float("nan")),
         ("width", 7), ("layers", 0), ("input_dropout", -0.1),
     ):  # fmt: skip
-        with pytest.raises(unn.DeclarationError, match=says("parsing", name)):
+        with pytest.raises(unn.ArgumentError, match=says("parsing", name)):
             check_config(replace(TINY, **{name: value}))

@@ -231,7 +231,7 @@ def test_half_of_the_examples_have_all_passes_the_others_fewer_and_without_gradi
 
 @pytest.mark.parametrize("passes", [0, -1, 1.5, True])
 def test_bad_numbers_of_passes_are_refused(passes):
-    with pytest.raises(unn.DeclarationError, match="diffusion: passes must be a whole number >= 1"):
+    with pytest.raises(unn.ArgumentError, match="diffusion: passes must be a whole number >= 1"):
         made(passes=passes)
 
 
@@ -477,8 +477,8 @@ def test_trained_a_little_it_knows_the_mean_of_what_it_saw():
 def test_unknown_predictions_are_refused():
     denoiser = Denoiser(declared(), width=8, heads=2)
     with pytest.raises(
-        unn.DeclarationError, match=says("unknown prediction 'velocit'", "Did you mean 'velocity'?")
+        unn.ArgumentError, match=says("unknown prediction 'velocit'", "Did you mean 'velocity'?")
     ):
         Diffusion(denoiser, prediction="velocit")
-    with pytest.raises(unn.DeclarationError, match=says("unknown prediction 'eps'", "velocity", "x0")):
+    with pytest.raises(unn.ArgumentError, match=says("unknown prediction 'eps'", "velocity", "x0")):
         Diffusion(denoiser, prediction="eps")

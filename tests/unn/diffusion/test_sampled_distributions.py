@@ -241,7 +241,7 @@ def test_the_first_batch_of_training_standardises_continuous_variables_unless_th
 
 def test_verification_without_a_constraint_is_refused():
     diffusion = Diffusion(unn.Denoiser(reals(2), width=4, heads=1, depth=1))
-    with pytest.raises(unn.DeclarationError, match=says("verify", "'reals'", "no constraint")):
+    with pytest.raises(unn.ArgumentError, match=says("verify", "'reals'", "no constraint")):
         diffusion.sample({}, verify=True)
-    with pytest.raises(unn.DeclarationError, match=says("tries=3", "verify=True")):
+    with pytest.raises(unn.ArgumentError, match=says("tries=3", "verify=True")):
         diffusion.sample({}, tries=3)

@@ -322,9 +322,9 @@ def test_levels_are_spaced_as_they_say():
     "schedule", [LinearSteps(), LogUniform(), LogNormal()], ids=lambda s: type(s).__name__
 )
 def test_numbers_of_steps_below_one_are_refused(schedule, steps):
-    with pytest.raises(unn.DeclarationError, match=says("steps >= 1", repr(steps))):
+    with pytest.raises(unn.ArgumentError, match=says("steps >= 1", repr(steps))):
         schedule.levels(steps)
-    with pytest.raises(unn.DeclarationError, match=says("steps >= 1", repr(steps))):
+    with pytest.raises(unn.ArgumentError, match=says("steps >= 1", repr(steps))):
         log_snr_levels(schedule, steps)
 
 
@@ -342,7 +342,7 @@ def test_numbers_of_steps_below_one_are_refused(schedule, steps):
     ],
 )
 def test_schedules_out_of_range_are_refused(make, words):
-    with pytest.raises(unn.DeclarationError, match=says(*words)):
+    with pytest.raises(unn.ArgumentError, match=says(*words)):
         make()
 
 

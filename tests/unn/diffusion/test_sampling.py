@@ -74,7 +74,7 @@ def test_validity_is_what_the_factors_say():
     X[::2, 1] = X[::2, 2]
     expected = sum(factor.violations(X) for factor in g.factors.values() if isinstance(factor, Cardinality))
     assert torch.equal(model.valid({"X": X}), expected == 0) and torch.equal(expected, violations(X).long())
-    with pytest.raises(unn.DeclarationError, match=says("no constraint")):
+    with pytest.raises(unn.ArgumentError, match=says("no constraint")):
         made().sample(count=2, steps=1, verify=True)
 
 

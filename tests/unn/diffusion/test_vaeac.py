@@ -114,9 +114,9 @@ def test_the_auto_encoder_is_for_one_size():
     g.factor(Clique(g.variable("x", "i", unn.SquaredNorm())["i"]))
     model = VAEAC(g, width=8, depth=1, latent=2, sizes={"i": 3})
     assert model.sample({}, 2, sizes={"i": 3})["x"].shape == (2, 3)
-    with pytest.raises(unn.DeclarationError, match=says("shapes", "(3,)", "(4,)")):
+    with pytest.raises(unn.ArgumentError, match=says("shapes", "(3,)", "(4,)")):
         model.sample({}, 2, sizes={"i": 4})
-    with pytest.raises(unn.DeclarationError, match=says("(5,)")):
+    with pytest.raises(unn.ArgumentError, match=says("(5,)")):
         model.loss({"x": torch.randn(2, 5)}, torch.zeros(2, 5, dtype=torch.bool), i=5)
 
 
@@ -130,7 +130,7 @@ def test_the_auto_encoder_is_for_one_size():
     ],
 )
 def test_bad_options_of_the_auto_encoder_are_refused(options, words):
-    with pytest.raises(unn.DeclarationError, match=says("vaeac", *words)):
+    with pytest.raises(unn.ArgumentError, match=says("vaeac", *words)):
         VAEAC(plane(), **options)
 
 
@@ -144,9 +144,9 @@ def test_bad_options_of_the_auto_encoder_are_refused(options, words):
 def test_bad_values_and_counts_are_refused(make):
     model = make()
     none = torch.zeros(2, 2, dtype=torch.bool)
-    with pytest.raises(unn.DeclarationError, match=says("count", "0")):
+    with pytest.raises(unn.ArgumentError, match=says("count", "0")):
         model.sample({}, 0)
-    with pytest.raises(unn.DeclarationError, match=says("at_once", "-1")):
+    with pytest.raises(unn.ArgumentError, match=says("at_once", "-1")):
         model.sample({}, 1, at_once=-1)
     with pytest.raises(unn.ObservationError, match=says("'y'", "x")):
         model.sample({"y": torch.zeros(1, 2)}, 1)

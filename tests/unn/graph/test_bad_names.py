@@ -123,7 +123,7 @@ def test_known_names_are_suggested_where_an_array_is_looked_up():
         g.variable_named("pictur")
     with pytest.raises(unn.DeclarationError, match=says("'W'", "parameter", "not a variable")):
         g.variable_named("W")
-    with pytest.raises(unn.DeclarationError, match="Did you mean 'picture'"):
+    with pytest.raises(unn.ArgumentError, match="Did you mean 'picture'"):
         g.boundedness(given=["pictur"])
     with pytest.raises(unn.DeclarationError, match="unknown array 5"):
         g[5]

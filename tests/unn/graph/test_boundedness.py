@@ -299,5 +299,5 @@ def test_a_constant_kernel_is_unbounded_where_a_ray_shows_it():
 @pytest.mark.parametrize("names", ["X", "Yes", 3, None])
 def test_what_is_given_is_a_collection_of_names_and_not_a_text(names):
     g, _ = squares("XY")
-    with pytest.raises(unn.DeclarationError, match=r"given=\['X'\]"):
+    with pytest.raises(unn.ArgumentError, match=r"given=\['X'\]"):
         g.boundedness(names)

@@ -76,7 +76,7 @@ def test_a_new_block_is_nearly_the_identity():
 
 
 def test_a_conditioning_tensor_needs_weights():
-    with pytest.raises(unn.DeclarationError, match=says("conditioning", "conditioned=True")):
+    with pytest.raises(unn.ArgumentError, match=says("conditioning", "conditioned=True")):
         block(conditioned=False)(tokens(), tokens())
 
 

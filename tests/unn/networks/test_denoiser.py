@@ -363,7 +363,7 @@ def test_self_conditioning_starts_without_influence_and_zeros_never_have_one(sel
 
 def test_without_self_conditioning_nothing_can_be_fed_back():
     net, frame, given = named("factorisation")
-    with pytest.raises(unn.DeclarationError, match="no weights for what is fed back"):
+    with pytest.raises(unn.ArgumentError, match="no weights for what is fed back"):
         net(*given, frame, given[0])
 
 
@@ -433,7 +433,7 @@ def test_weights_are_loaded_whatever_sizes_were_seen():
     ids=str,
 )
 def test_options_out_of_range_are_refused(options, words):
-    with pytest.raises(unn.DeclarationError, match=says(*words)):
+    with pytest.raises(unn.ArgumentError, match=says(*words)):
         Denoiser(sudoku(2, 2), **{"width": 16, "heads": 2, **options})
 
 

@@ -148,7 +148,7 @@ def test_spins_are_rounded_at_zero():
     ("options", "fact"), [({"reduction": "max"}, "'max'"), ({"at": "binari"}, "Did you mean 'binary'")]
 )
 def test_unknown_options_are_refused(options, fact):
-    with pytest.raises(unn.DeclarationError, match=fact):
+    with pytest.raises(unn.ArgumentError, match=fact):
         unn.constraint_loss(sudoku(2, 2), {"X": torch.rand(1, 4, 4, 4)}, **options)
 
 
@@ -159,7 +159,7 @@ def test_a_graph_without_constraints_and_missing_values_are_refused():
         unn.constraint_loss(g, {"x": torch.rand(1, 3)})
     with pytest.raises(unn.ObservationError, match="'X'"):
         unn.constraint_loss(sudoku(2, 2), {})
-    with pytest.raises(unn.DeclarationError, match=r"\(3, 3\)"):
+    with pytest.raises(unn.ArgumentError, match=r"\(3, 3\)"):
         unn.attention_loss(torch.rand(2, 4, 4), torch.eye(3))
 
 
@@ -169,7 +169,7 @@ def test_the_loss_of_named_constraints_is_that_of_a_graph_with_these_alone():
     p = {"X": torch.rand(3, 4, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)}
     parts = [unn.constraint_loss(g, p, at="soft", names=[name]) for name in names]
     torch.testing.assert_close(torch.stack(parts).sum(0), unn.constraint_loss(g, p, at="soft"))
-    with pytest.raises(unn.DeclarationError, match="rowz"):
+    with pytest.raises(unn.ArgumentError, match="rowz"):
         unn.constraint_loss(g, p, names=["rowz"])
-    with pytest.raises(unn.DeclarationError, match="empty"):
+    with pytest.raises(unn.ArgumentError, match="empty"):
         unn.constraint_loss(g, p, names=[])

@@ -12,7 +12,7 @@ from support.sudoku_graph import declare_sudoku
 
 import unn
 from factors import Cardinality, Connected
-from unn.errors import DeclarationError, ObservationError
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.recurrent.model import RecurrentModel, chosen_by_content
 from unn.recurrent.options import RecurrentOptions
 from unn.recurrent.permutations import renamings, values_are_exchangeable
@@ -56,7 +56,7 @@ def test_the_loss_with_constraints_and_attention_is_that_of_the_published_code()
 
 def test_unlabelled_examples_need_the_weight_of_a_constraint_loss():
     model = RecurrentModel(declare_sudoku(2, 2), SMALL, {})
-    with pytest.raises(DeclarationError, match="constraint_weight"):
+    with pytest.raises(ArgumentError, match="constraint_weight"):
         model.unlabelled_loss({}, 2)
 
 
@@ -89,7 +89,7 @@ def test_rows_are_chosen_by_their_content_with_the_given_share(share, seed):
 
 
 def test_few_labels_without_a_constraint_loss_are_refused():
-    with pytest.raises(DeclarationError, match="constraint-weight"):
+    with pytest.raises(ArgumentError, match="constraint-weight"):
         replace(SMALL, labelled_share=0.5).check("recurrent")
 
 
@@ -215,7 +215,7 @@ def test_bad_input_is_refused_by_name():
         model.loss({"X": torch.zeros(2, 4, 4, 3)}, {})
     with pytest.raises(ObservationError, match="'Y'"):
         model.loss({"X": torch.eye(4).expand(1, 4, 4, 4)}, {"Y": torch.zeros(1, 4, 4).bool()})
-    with pytest.raises(DeclarationError, match="multiple of the heads"):
+    with pytest.raises(ArgumentError, match="multiple of the heads"):
         RecurrentOptions(width=10, heads=4).check("here")
-    with pytest.raises(DeclarationError, match="dropout"):
+    with pytest.raises(ArgumentError, match="dropout"):
         RecurrentOptions(structure="graph").check("here")

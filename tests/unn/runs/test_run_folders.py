@@ -230,9 +230,9 @@ def test_what_json_cannot_hold_is_refused_before_training(tmp_path, value):
     class Odd:
         value: object
 
-    with pytest.raises(unn.DeclarationError, match=says("config")):
+    with pytest.raises(unn.ArgumentError, match=says("config")):
         runs.create_run(tmp_path / "config", "toy", Odd(value), {})
-    with pytest.raises(unn.DeclarationError, match=says("facts", "JSON")):
+    with pytest.raises(unn.ArgumentError, match=says("facts", "JSON")):
         runs.create_run(tmp_path / "facts", "toy", Options(), {"value": value})
     assert not (tmp_path / "facts").exists() and not (tmp_path / "config").exists()
 

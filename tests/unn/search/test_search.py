@@ -136,7 +136,7 @@ def test_given_colours_are_kept_and_a_clique_is_not_coloured():
 
 def test_options_out_of_range_are_refused_by_name():
     for options in ({"solving_steps": 0}, {"chains": 0}, {"coldest": 0.0}, {"hottest": -1.0}):
-        with pytest.raises(unn.DeclarationError, match=next(iter(options))):
+        with pytest.raises(unn.ArgumentError, match=next(iter(options))):
             SearchOptions(**options).check("here")
-    with pytest.raises(unn.DeclarationError, match="falls"):
+    with pytest.raises(unn.ArgumentError, match="falls"):
         SearchOptions(hottest=0.1, coldest=0.2).check("here")

@@ -224,5 +224,5 @@ def test_values_masks_and_names_that_do_not_fit_are_refused():
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options):
-    with pytest.raises(unn.DeclarationError, match=next(iter(options))):
+    with pytest.raises(unn.ArgumentError, match=next(iter(options))):
         SolverOptions(**options).check("here")

@@ -162,11 +162,11 @@ X = torch.zeros(4, 2)
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"steps": 0}, unn.DeclarationError, "steps"),
-        ({"steps": 2.5}, unn.DeclarationError, "steps"),
-        ({"rate": -1}, unn.DeclarationError, "rate"),
-        ({"observed": ["z"]}, unn.DeclarationError, "'z'"),
-        ({"model": torch.nn.Linear(1, 1)}, unn.DeclarationError, "no method loss"),
+        ({"steps": 0}, unn.ArgumentError, "steps"),
+        ({"steps": 2.5}, unn.ArgumentError, "steps"),
+        ({"rate": -1}, unn.ArgumentError, "rate"),
+        ({"observed": ["z"]}, unn.ArgumentError, "'z'"),
+        ({"model": torch.nn.Linear(1, 1)}, unn.ArgumentError, "no method loss"),
         ({"examples": {}}, unn.DataError, "at least one variable"),
         ({"examples": {"x": X, "y": X[:2]}}, unn.DataError, "'y': 2"),
         ({"examples": X}, unn.DataError, "tensors by name"),

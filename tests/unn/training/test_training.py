@@ -255,7 +255,7 @@ def test_a_monitor_that_is_not_measured_is_named():
     class Misspelt(ToyTask):
         monitor = "acuracy"
 
-    with pytest.raises(unn.DeclarationError, match=says("Misspelt.monitor", "acuracy", "accuracy")):
+    with pytest.raises(unn.ArgumentError, match=says("Misspelt.monitor", "acuracy", "accuracy")):
         fit(toy_network(), Misspelt(), SHORT)
 
 
@@ -283,7 +283,7 @@ def test_a_stream_without_an_end_needs_a_number_of_steps():
         def loss(self, network, batch):
             return sum(p.square().sum() for p in network.parameters()) * batch.mean()
 
-    with pytest.raises(unn.DeclarationError, match=says("stream without an end", "--steps")):
+    with pytest.raises(unn.ArgumentError, match=says("stream without an end", "--steps")):
         fit(toy_network(), Endless(), SHORT)
     assert fit(toy_network(), Endless(), replace(SHORT, steps=20)).step == 20
 
@@ -338,13 +338,13 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     ],
 )
 def test_options_out_of_range_are_named(option, value):
-    with pytest.raises(unn.DeclarationError, match=says("training", option)):
+    with pytest.raises(unn.ArgumentError, match=says("training", option)):
         fit(toy_network(), ToyTask(), replace(SHORT, **{option: value}))
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "tpu9", "xpu"])
 def test_a_device_that_is_not_there_is_named(device):
-    with pytest.raises(unn.DeclarationError, match=says("device", device)):
+    with pytest.raises(unn.ArgumentError, match=says("device", device)):
         fit(toy_network(), ToyTask(), replace(SHORT, device=device))
 
 
@@ -386,7 +386,7 @@ def test_metrics_need_names_of_their_own_and_numbers(metrics):
         def evaluate(self, network):
             return metrics
 
-    with pytest.raises(unn.DeclarationError, match=says("Odd.evaluate", repr(next(iter(metrics))))):
+    with pytest.raises(unn.ArgumentError, match=says("Odd.evaluate", repr(next(iter(metrics))))):
         fit(toy_network(), Odd(), replace(SHORT, epochs=1))
 
 
@@ -398,7 +398,7 @@ def test_a_loss_must_be_one_number_that_depends_on_the_network(change):
         def loss(self, network, batch):
             return change(super().loss(network, batch))
 
-    with pytest.raises(unn.DeclarationError, match=says("Odd.loss", "one number")):
+    with pytest.raises(unn.ArgumentError, match=says("Odd.loss", "one number")):
         fit(toy_network(), Odd(), replace(SHORT, epochs=1))
 
 
@@ -407,7 +407,7 @@ def test_a_network_without_parameters_to_train_is_refused():
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     for empty in (network, torch.nn.Module()):
-        with pytest.raises(unn.DeclarationError, match=says("no parameter", "requires gradients")):
+        with pytest.raises(unn.ArgumentError, match=says("no parameter", "requires gradients")):
             fit(empty, ToyTask(), SHORT)
 
 
