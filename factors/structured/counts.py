@@ -39,7 +39,7 @@ def count_distribution(scores: Tensor, lower: int = 0, upper: int | None = None)
         upper: greatest number of ones; None without a bound.
 
     Raises:
-        DeclarationError: for bounds that are not whole numbers >= 0.
+        ArgumentError: for bounds that are not whole numbers >= 0.
         ObservationError: for scores that are NaN or +inf, or without entries.
 
     Example:
