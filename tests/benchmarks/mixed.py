@@ -25,7 +25,7 @@ from torch import Tensor
 import unn
 from problems.sudoku.grids import declare, move_grids, one_hot
 from problems.sudoku.puzzles import load_puzzles
-from tests.benchmarks.sudoku import DATA, Puzzles, from_file, is_solution, sixteen, twenty_five
+from tests.benchmarks.sudoku import DATA, Puzzles, difficult, from_file, is_solution, sixteen, twenty_five
 from unn.engine import SolvingOptions
 from unn.extending import open_trained
 from unn.solver.model import Solver
@@ -132,6 +132,7 @@ def test(path: Path, out: str) -> None:
     mixed.load_state_dict(load_file(path))
     sets: list[Callable[[], Puzzles]] = [
         lambda: from_file("hard, 17-34 givens", "csp/sudoku_hard_valid.csv.gz", 1000),
+        difficult,
         lambda: sixteen("medium", TESTED),
         lambda: twenty_five(0.6, 20),
         lambda: twenty_five(0.5, 20),
