@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,10 +13,21 @@ import numpy as np
 
 from unn.errors import DataError
 
+from ..reading import read_arrays
 from .grid import Grid, Instance
 
 _HELD_OUT = 1000
 """Grids at the end of a file that are the test grids, if it names none; at most a fifth."""
+
+_AXES = {
+    "edges": 2,
+    "endpoints": 2,
+    "edge_kept": 2,
+    "edge_kept_packed": 2,
+    "train_idx": 1,
+    "test_idx": 1,
+}
+"""Arrays of a file and their numbers of axes."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +105,19 @@ def load_grids(path: str, grid: Grid) -> GridSplit:
 def _arrays(path: str) -> Mapping[str, np.ndarray[Any, Any]]:
     data = os.environ.get("UNN_DATA")
     file = Path(path) if Path(path).exists() or not data else Path(data) / path
-    try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        # other errors are those of a file of another kind; numpy would advise to unpickle it
-        reason = getattr(error, "strerror", None) or "it is no .npz file with arrays of numbers"
-        raise DataError(f"{path}: no grids can be read: {reason}.") from None
+    arrays = read_arrays(file, "grids")
     lacking = [name for name in ("edges", "endpoints") if name not in arrays]
     if "edge_kept" not in arrays and "edge_kept_packed" not in arrays:
         lacking.append("edge_kept")
     if lacking:
         raise DataError(f"{path}: the file lacks {', '.join(lacking)}.")
+    for name, axes in _AXES.items():
+        if name in arrays and (arrays[name].ndim != axes or arrays[name].dtype.kind not in "biu"):
+            raise DataError(
+                f"{path}: {name} must be an array of whole numbers with {axes} axes, got "
+                f"{arrays[name].dtype} of shape {arrays[name].shape}."
+            )
+    for name in ("train_idx", "test_idx"):
+        if name in arrays and (arrays[name] < 0).any():
+            raise DataError(f"{path}: {name} has a negative number.")
     return arrays

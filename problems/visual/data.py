@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from unn.errors import DataError
 from unn.extending import SearchOptions
 
 from ..digits.data import Digits, load_digits
+from ..reading import read_arrays
 from ..sudoku.grids import declare, draw_grids, one_hot
 
 _FILE = Path("csp") / "visual_sudoku_idx.npz"
@@ -105,13 +105,12 @@ def listed_boards(kind: str, part: str) -> Boards:
         raise DataError(
             f"visual sudoku: boards={kind} needs {_FILE} in the folder $UNN_DATA; or use boards=random."
         )
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            numbers = torch.from_numpy(arrays[f"{kind}_{part}_idx"].astype(np.int64)).view(-1, 9, 9)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: not a readable file of boards ({error}).") from None
+    name, arrays = f"{kind}_{part}_idx", read_arrays(path, "boards")
+    if name not in arrays or arrays[name].dtype.kind not in "iu" or arrays[name].size % 81:
+        raise DataError(f"{path}: {name} must be an array of whole numbers, 81 for each board.")
+    numbers = torch.from_numpy(arrays[name].astype(np.int64)).view(-1, 9, 9)
     labels = labels_of(digits_of("mnist"), part)
-    if not len(numbers) or int(numbers.max()) >= len(labels):
+    if not len(numbers) or int(numbers.max()) >= len(labels) or int(numbers.min()) < 0:
         raise DataError(f"{path}: {kind}_{part}_idx must number the {len(labels)} images of MNIST.")
     signs = labels[numbers]
     return Boards(signs, solve_boards(signs, 3, 3), numbers)

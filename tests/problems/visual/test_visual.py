@@ -155,7 +155,7 @@ def test_boards_of_a_file_need_the_file(monkeypatch, tmp_path, capsys):
     assert "visual_sudoku_idx.npz" in refused(capsys, *command)
     (tmp_path / "csp").mkdir()
     (tmp_path / "csp" / "visual_sudoku_idx.npz").write_bytes(b"PK\x03\x04")
-    assert "not a readable file of boards" in refused(capsys, *command)
+    assert "no boards can be read" in refused(capsys, *command)
     listed_boards.cache_clear()
 
 
