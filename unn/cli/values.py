@@ -108,7 +108,8 @@ def read_array(where: str, path: str) -> Tensor:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"--given {where}: there is no file {path}.") from None
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:
+        # of a damaged header numpy raises errors of many kinds
         raise DataError(f"--given {where}: not a readable .npy file ({error}).") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise DataError(f"--given {where}: holds no array of numbers.")
