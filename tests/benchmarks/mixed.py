@@ -123,8 +123,8 @@ def measure(network: GroupNetwork, puzzles: Puzzles, options: SolverOptions) -> 
     }
 
 
-def test(path: Path, out: str) -> None:
-    """Compare the weights with those of the package, with propagation and decimation and without."""
+def test(path: Path, out: str, seed: int) -> None:
+    """Compare weights with those of the package, with propagation and decimation and without."""
     torch.set_num_threads(1)
     _, packaged = open_trained("problems/sudoku/pretrained/sudoku-solver", "solver")
     control: GroupNetwork = packaged.network.network.eval()
@@ -146,9 +146,13 @@ def test(path: Path, out: str) -> None:
         for make in sets:
             puzzles = make()
             for way, options in ways.items():
-                for name, network in (("9 x 9 alone", control), ("9 x 9 and 16 x 16", mixed)):
+                for name, network, trained in (
+                    ("9 x 9 alone", control, 0),
+                    ("9 x 9 and 16 x 16", mixed, seed),
+                ):
                     figures = measure(network, puzzles, options)
-                    row: dict[str, object] = {"set": puzzles.name, "trained on": name + way, **figures}
+                    row: dict[str, object] = {"set": puzzles.name, "trained on": name + way, "seed": trained}
+                    row |= figures
                     if writer is None:
                         writer = csv.DictWriter(file, list(row), lineterminator="\n")
                         writer.writeheader()
@@ -163,4 +167,4 @@ if __name__ == "__main__":
     if parts != ["test"]:
         train(weights, int(steps), int(seed))
     if parts != ["train"]:
-        test(weights, out)
+        test(weights, out, int(seed))
