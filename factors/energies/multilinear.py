@@ -78,7 +78,9 @@ class Multilinear(SharedMessages):
             name: [k for k, r in enumerate(references) if r.array.name == name] for name in self.variables
         }
         self._has_constants = any(isinstance(r.array, Constant) for r in references)
+        self._names = tuple(r.array.name for r in references)
         self._others = _other_positions(len(references))
+        self._whole = self._plain and where is None and len(references) > 1
         self._variable_flags = _flags_of_others(tuple(isinstance(r.array, Variable) for r in references))
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
         self._contractions: dict[tuple[int | None, tuple[bool, ...]], Contraction] = {}
@@ -105,6 +107,11 @@ class Multilinear(SharedMessages):
 
     def message(self, target: str, values: Values, shape: tuple[int, ...] | None = None) -> Tensor:
         positions = self._positions[target]
+        if self._whole:
+            total = self._message_of_arrays(positions[0], values)
+            for position in positions[1:]:
+                total = total + self._message_of_arrays(position, values)
+            return total
         if shape is None and target in values:
             shape = tuple(values[target].shape[1:])
         sizes = self._letter_sizes(values, target, shape)
@@ -285,6 +292,11 @@ class Multilinear(SharedMessages):
             )
             self._contractions_after[position, batched] = compiled
         return compiled
+
+    def _message_of_arrays(self, position: int, values: Values) -> Tensor:
+        """The message where no operand needs a view, and no condition selects terms."""
+        operands = [values[self._names[k]] for k in self._others[position]]
+        return self._contraction(position, self._flags(position, values))(operands)
 
     def _message(
         self, position: int, values: Values, sizes: LetterSizes, shape: tuple[int, ...] | None

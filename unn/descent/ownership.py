@@ -41,12 +41,26 @@ def separate(results: Iterable[Tensor], taken: set[int | None], raw: Collection[
     for x, as_returned in zip(results, raw, strict=True):
         key = _storage(x) if comparable else None
         if key is None or key in taken or as_returned or _overlaps_itself(x):
-            x = x.clone(memory_format=torch.contiguous_format)
+            x = _copy(x)
             key = None if key is None else _storage(x)
         if key is not None:
             taken.add(key)
         separated.append(x)
     return separated
+
+
+def separate_sum(t: Tensor, raw: bool) -> Tensor:
+    """A sum of messages to be handed out, copied where several entries lie in one place.
+
+    Args:
+        t: the sum; that of several messages has memory of its own.
+        raw: may it be one message, just as a factor returned it? It is copied as well.
+    """
+    return _copy(t) if raw or _overlaps_itself(t) else t
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _overlaps_itself(x: Tensor) -> bool:

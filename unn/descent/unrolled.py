@@ -24,7 +24,7 @@ from .conditional_gradient import MAX_STEPS
 from .evidence import Initial
 from .gradients import UNROLL, Gradient, Unroll
 from .orders import Block, Item, Listed, Order, as_order
-from .ownership import input_storages, separate
+from .ownership import input_storages, separate, separate_sum
 from .plan import Plan, PlannedUpdate
 from .reach import check_order, check_reach, default_order
 from .rounds import UntilRest, round_limit, run_rounds
@@ -176,7 +176,9 @@ class Unrolled(nn.Module):
             ObservationError: for values that do not fit the declaration.
         """
         state = self._run(inputs, lengths, iterations, generator, recorded=())
-        return self._hand_out(state, [state.result(name) for name in self.want])
+        taken = input_storages(state.evidence, self.initial)
+        raw = [name in state.raw for name in self.want]
+        return self._checked(separate([state.result(name) for name in self.want], taken, raw))
 
     def preactivations(
         self,
@@ -191,21 +193,19 @@ class Unrolled(nn.Module):
         """
         state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
         shapes = state.evidence.shapes
-        results = [
-            state.preactivations[name].expand(state.evidence.batch, *shapes[name]) for name in self.want
-        ]
-        return self._hand_out(state, results)
+        results = []
+        for name in self.want:
+            t = state.preactivations[name].expand(state.evidence.batch, *shapes[name])
+            results.append(separate_sum(t, raw=name in state.raw))
+        return self._checked(results)
 
-    def _hand_out(self, state: State, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
-        """Results checked, without memory of the inputs."""
-        taken = input_storages(state.evidence, self.initial)
-        separated = tuple(separate(results, taken, [name in state.raw for name in self.want]))
-        self._check_finite(separated)
-        return separated[0] if self._single else separated
+    def _checked(self, results: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """One result, or several, finite."""
+        if self.check_values and not torch.compiler.is_compiling():
+            self._check_finite(results)
+        return results[0] if self._single else tuple(results)
 
     def _check_finite(self, results: Sequence[Tensor]) -> None:
-        if not self.check_values or torch.compiler.is_compiling():
-            return
         for name, x in zip(self.want, results, strict=True):
             least, most = torch.aminmax(x.detach())
             if math.isfinite(float(least)) and math.isfinite(float(most)):

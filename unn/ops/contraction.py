@@ -46,15 +46,19 @@ class Contraction:
             self._steps.append((tuple(positions), run))
             stack.append(letters)
         self._missing = [k for k, letter in enumerate(result) if letter not in present]
+        self._only = self._steps[0][1] if len(self._steps) == 1 else None
 
     def __call__(self, operands: Sequence[Tensor]) -> Tensor:
-        stack = list(operands)
-        for positions, run in self._steps:
-            stack.append(run(*[stack.pop(index) for index in positions][::-1]))
-        out = stack[0]
+        out = self._run_steps(operands) if self._only is None else self._only(*operands)
         for axis in self._missing:
             out = out.unsqueeze(axis)
         return out
+
+    def _run_steps(self, operands: Sequence[Tensor]) -> Tensor:
+        stack = list(operands)
+        for positions, run in self._steps:
+            stack.append(run(*[stack.pop(index) for index in positions][::-1]))
+        return stack[0]
 
 
 def contraction(
