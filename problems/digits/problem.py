@@ -96,9 +96,20 @@ class DigitsProblem(DeclaredProblem, HasDemo):
 
     def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Configurations of runs without engines had the options of coordinate descent among those of the
-        problem."""
+        problem.
+
+        Raises:
+            DataError: for a run in which the label alone began at another value than zero.
+        """
         if "engine" in content or "iterations" not in content:
             return content
+        initial = content.get("initial", "zero")
+        if initial != "zero" and not content.get("untied"):
+            raise DataError(
+                f"digits: the run has initial={initial!r} for the label alone, as in an earlier version; now "
+                f"all variables that are not given begin so. Train again with --initial {initial}, or open "
+                "the run with the version that made it."
+            )
         own = {name: content[name] for name in ("data", "gamma", "channels") if name in content}
         model = {name: content[name] for name in ("iterations", "initial", "dropout") if name in content}
         model |= {"sweep": content.get("order", "forward-backward"), "penalty": 1.0}

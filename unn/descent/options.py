@@ -16,7 +16,7 @@ class DescentOptions:
         iterations: Number of rounds of coordinate descent in training and evaluation (k).
         sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2) or
             "forward" (H1, H2, Y).
-        initial: Initial value of the wanted variables: "zero", "random" or "uniform".
+        initial: Initial value of all variables that are not given: "zero", "random" or "uniform".
         dropout: Dropout probability for variables that are neither given nor wanted, in training, with one
             mask for all iterations.
         penalty: Initial weight of the energies of constraints, where they have one; the weights are learned.

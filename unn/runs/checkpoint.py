@@ -134,7 +134,8 @@ def newest_checkpoint(
         if difference and all(_difference(checkpoint, other) for other in earlier):
             raise DataError(
                 f"{folder}: the checkpoint of step {step} belongs to another graph, or was trained with "
-                f"other options: {difference}"
+                f"other options: {difference} Resume the run with the version and the options that it was "
+                "begun with, or train again in another folder."
             )
         return checkpoint, warnings
     if warnings:

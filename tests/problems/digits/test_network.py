@@ -22,6 +22,7 @@ from problems.digits.network import (
 from problems.digits.problem import DigitsProblem, train
 from problems.digits.untied import UntiedDigits
 from unn.cli.main import main
+from unn.errors import DataError
 from unn.extending import DescentOptions
 from unn.training import TrainingConfig
 
@@ -207,6 +208,8 @@ def test_runs_made_before_engines_open(tmp_path):
         iterations=3, sweep="forward", initial="random", dropout=0.3
     )
     assert problem.earlier_config(now) == now
+    with pytest.raises(DataError, match="initial='random'.*--initial random"):
+        problem.earlier_config({**earlier, "untied": False})
 
 
 def test_the_weights_of_one_network_are_refused_by_another(tmp_path):

@@ -515,7 +515,12 @@ def test_a_run_goes_on_with_the_options_that_it_was_begun_with(stopped, change):
     ((name, value),) = change.items()
     with pytest.raises(
         unn.DataError,
-        match=says("other options", f"option {name}: {getattr(CONFIG, name)}", f"option {name}: {value}"),
+        match=says(
+            "other options",
+            f"option {name}: {getattr(CONFIG, name)}",
+            f"option {name}: {value}",
+            "train again",
+        ),
     ):
         fit(toy_network(), ToyTask(), replace(CONFIG, **change), stopped)
 
