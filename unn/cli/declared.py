@@ -713,10 +713,10 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         """Check that ``unn infer`` can answer.
 
         Raises:
-            UnnError: if the model of the run has no energy to minimise; names the engines that do.
+            UnnError: if the model of the run has no best values; names the engines that do.
         """
         if not isinstance(run.network, CanInfer):
-            raise UnnError(self._refusal(run, "has no energy to minimise; use unn sample", CanInfer))
+            raise UnnError(self._refusal(run, "has no best values; use unn sample or unn solve", CanInfer))
 
     def _check_tries(self, run: Trained, tries: int) -> None:
         if tries > 1 and not self.graph(run.network).constraints:

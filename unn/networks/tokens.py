@@ -144,6 +144,22 @@ class Rows:
             values[name] = x.reshape(len(rows), *slot.shape)
         return values
 
+    def expected(self, rows: Tensor) -> dict[str, Tensor]:
+        """Convert probabilities of the options of discrete variables to means by variable.
+
+        Args:
+            rows: probabilities, shape ``(batch, numbers)``; numbers of continuous variables are their means.
+
+        Returns:
+            Means, shape ``(batch, *axes)``; those of binary variables are probabilities of 1.
+        """
+        values = {}
+        for name, slot in self.slots.items():
+            x = rows[:, slot.numbers].unflatten(1, (-1, slot.channels))
+            x = x[..., 1] if slot.kind == "binary" else x
+            values[name] = x.reshape(len(rows), *slot.shape)
+        return values
+
     def observation(self, given: Given, batch: int) -> tuple[Tensor, Tensor]:
         """Convert evidence to rows of numbers and a mask of observed nodes.
 

@@ -20,7 +20,7 @@ class RecurrentEngine(Engine):
     name = "recurrent"
     summary = "recurrent transformer with constraint losses: a token for each node"
     options = RecurrentOptions
-    answers = ("solve",)
+    answers = ("solve", "infer")
     one_size = True
 
     def refusal(self, graph: Declaration) -> str:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..engine import Attempt, CanLearn, CanSolve, check_model
+from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
 from ..errors import ArgumentError, DeclarationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Given
@@ -21,13 +21,16 @@ from .network import Hidden, RecurrentTransformer
 from .options import RecurrentOptions
 from .permutations import Renaming, renamings
 
+_AT_ONCE = 256
+"""Queries of probabilities in memory at a time."""
+
 
 def refusal(graph: Declaration) -> str:
     """Why a graph has no recurrent transformer, in one sentence that names the variable; empty if it has."""
     return without_candidates(graph) or ("" if graph.constraints else "the graph has no constraints")
 
 
-class RecurrentModel(nn.Module, CanLearn, CanSolve):
+class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
     """A recurrent transformer over the nodes of a graph (recurrent-transformer paper).
 
     The token of a node is its value, or one for unknown values; every output estimates the values of all
@@ -124,7 +127,7 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         logits = self.network.classify(torch.stack([h.state for h in hidden]))
         total = self._cross_entropy(logits, rows, nodes | ~labelled[:, None])
         if options.constraint_weight:
-            probabilities = self._probabilities(logits.flatten(0, 1))
+            probabilities = self.layout.frame.expected(self._probabilities(logits.flatten(0, 1)))
             loss = constraint_loss(self.graph, probabilities, reduction="mean", names=self._with_loss)
             total = total + options.constraint_weight * len(hidden) * loss.mean()
         for h in hidden:
@@ -151,14 +154,10 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
             losses.append(F.cross_entropy(scores.flatten(0, 2), truth.flatten(), reduction="sum"))
         return torch.stack(losses).sum() / (~nodes).sum().clamp(min=1)
 
-    def _probabilities(self, logits: Tensor) -> dict[str, Tensor]:
-        """Probabilities of all nodes by variable, shape ``(batch, *axes)``."""
-        values = {}
-        for name, slot in self.layout.frame.slots.items():
-            p = logits[:, slot.nodes, : slot.channels].softmax(-1)
-            p = p[..., 1] if slot.kind == "binary" else p
-            values[name] = p.reshape(len(logits), *slot.shape)
-        return values
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities of all candidates, shape ``(batch, candidates)``."""
+        slots = self.layout.frame.slots.values()
+        return torch.cat([logits[:, s.nodes, : s.channels].softmax(-1).flatten(1) for s in slots], 1)
 
     def _tokens(self, rows: Tensor, nodes: Tensor) -> Tensor:
         """Input tokens, shape ``(batch, nodes)``: for each variable one for unknown values, then the
@@ -198,6 +197,40 @@ class RecurrentModel(nn.Module, CanLearn, CanSolve):
         self._check_sizes(sizes)
         rows, nodes = self.layout.frame.observation(given, count)
         return _Attempt(self, rows, nodes, steps or self.options.solving_steps, generator)
+
+    @torch.no_grad()
+    def infer_values(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+    ) -> dict[str, Tensor]:
+        """Probabilities of all values at the last output; values that are given are unchanged.
+
+        Args:
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: batch size.
+            sizes: sizes of the axes without a static size.
+            iterations: number of recurrences; ``solving_steps`` by default.
+
+        Raises:
+            DeclarationError: for other sizes than those of the weights.
+            ObservationError: for evidence that does not fit the graph.
+        """
+        self._check_sizes(sizes)
+        frame = self.layout.frame
+        rows, nodes = frame.observation(given, count)
+        steps = iterations or self.options.solving_steps
+        parts = []
+        for places in torch.arange(count).split(_AT_ONCE):
+            tokens = self._tokens(rows[places], nodes[places]).to(self.network.position.device)
+            embedded = self.network.embed(tokens)
+            state = self.network.advance(embedded, embedded, steps, self._mask())
+            parts.append(self._probabilities(self.network.classify(state).cpu()))
+        probabilities = torch.cat(parts)
+        known = nodes[:, frame.node_of_number]
+        return frame.expected(torch.where(known, rows.to(probabilities), probabilities))
 
 
 def chosen_by_content(tokens: Tensor, share: float) -> Tensor:

@@ -20,7 +20,7 @@ class SolverEngine(Engine):
     name = "solver"
     summary = "recurrent network derived from the constraint groups: verified solutions of any size"
     options = SolverOptions
-    answers = ("solve",)
+    answers = ("solve", "infer")
 
     def refusal(self, graph: Declaration) -> str:
         """A continuous variable, or no constraint that counts."""

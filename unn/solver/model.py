@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanLearn, CanSolve, check_model
+from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given
@@ -42,8 +42,14 @@ _Sizes = tuple[tuple[str, int], ...]
 _OLD = 40
 """Steps after which a solved example leaves the pool in any case."""
 
+_BREADTH = 8
+"""Random initial states of each query of probabilities, among which the residual selects."""
 
-class Solver(nn.Module, CanLearn, CanSolve):
+_AT_ONCE = 256
+"""Queries of probabilities in memory at a time."""
+
+
+class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
     """A network of constraint groups, which is equivariant under every symmetry of these.
 
     Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
@@ -175,6 +181,66 @@ class Solver(nn.Module, CanLearn, CanSolve):
         steps = steps or self.options.solving_steps
         every = self.options.decimate_every if number and self.options.propagation == "full" else 0
         return _Attempt(self.network, layout, known, steps, self.options.noise, every, generator)
+
+    @torch.no_grad()
+    def infer_values(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+    ) -> dict[str, Tensor]:
+        """Probabilities of all values, without verification.
+
+        Of several random initial states that is chosen whose states change least in the last step. The states
+        of one query do not depend on the others.
+
+        Args:
+            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            count: batch size.
+            sizes: sizes of the axes without a static size.
+            iterations: number of steps; ``solving_steps`` by default.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph.
+        """
+        layout = self.layout(sizes)
+        known = evidence(layout, *layout.frame.observation(given, count))
+        known = propagate(layout, known)[0] if self.options.propagation == "full" else exclude(layout, known)
+        steps = iterations or self.options.solving_steps
+        parts = [
+            self._probabilities(layout, known.select(places), steps)
+            for places in torch.arange(count).split(_AT_ONCE)
+        ]
+        return layout.frame.expected(torch.cat(parts))
+
+    def _probabilities(self, layout: Layout, known: Known, steps: int) -> Tensor:
+        """Probabilities of all candidates, shape ``(batch, candidates)``."""
+        weight = self.network.score.weight
+        waiting = pack(layout, known, weight.dtype)
+        packed = waiting.to(weight.device)
+        best = known.true.to(weight.dtype).cpu()
+        least = torch.full((len(best),), torch.inf)
+        for restart in range(_BREADTH):
+            generator = torch.Generator().manual_seed(restart)
+            state = self._draw(layout, waiting, generator)
+            change = torch.zeros_like(state)
+            for _ in range(steps):
+                before = state + self.options.noise * self._draw(layout, waiting, generator)
+                state = self.network(before, packed)
+                change = state - before
+            residual = torch.zeros(len(best)).index_add(0, waiting.row, change.square().mean(1).float().cpu())
+            scores = self.network.scores(state).cpu()
+            rows = known.true.to(scores)
+            rows[waiting.row, waiting.candidate] = log_probabilities(waiting, scores).exp()
+            better = residual < least
+            best, least = torch.where(better[:, None], rows, best), torch.where(better, residual, least)
+        return best
+
+    def _draw(self, layout: Layout, packed: Packed, generator: torch.Generator) -> Tensor:
+        """Standard normal states of packed candidates, equal for the same candidate of all rows."""
+        states = torch.randn(layout.candidates, self.options.width, generator=generator)
+        return states[packed.candidate].to(self.network.score.weight)
 
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pools and their states; names begin with the sizes, if there are any."""

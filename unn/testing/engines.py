@@ -85,6 +85,7 @@ class EngineContract(ABC):
         model, examples = self._model()
         fresh = build_model(self.engine(), self.graph(), self.engine().options(), {})
         fresh.load_state_dict(model.state_dict())
+        fresh.eval()
         for one, other in zip(self._answers(model, examples), self._answers(fresh, examples), strict=True):
             assert torch.equal(one, other), "a model with the same state gives other answers"
 

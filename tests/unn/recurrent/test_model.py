@@ -219,3 +219,11 @@ def test_bad_input_is_refused_by_name():
         RecurrentOptions(width=10, heads=4).check("here")
     with pytest.raises(ArgumentError, match="dropout"):
         RecurrentOptions(structure="graph").check("here")
+
+
+def test_inferred_probabilities_are_those_of_the_published_network_with_the_evidence_unchanged():
+    model, X, given, values = golden_model()
+    inferred = model.eval().infer_values({"X": unn.Partial(X, given)}, len(X), {}, iterations=32)["X"]
+    expected = values["logits_T32"].softmax(-1).view(X.shape)
+    torch.testing.assert_close(inferred[~given], expected[~given], rtol=1e-9, atol=1e-9)
+    assert torch.equal(inferred[given], X[given])

@@ -1,6 +1,7 @@
 """The solver learns, keeps the states of its examples, resumes exactly and refuses what does not fit."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from support.sudoku_graph import declare_sudoku
 import unn
 from factors import Cardinality
 from unn.errors import ObservationError
+from unn.solver import model as solver_model
 from unn.solver.model import Solver, chosen
 from unn.solver.options import SolverOptions
 from unn.solver.packing import pack
-from unn.solver.propagation import Known
+from unn.solver.propagation import Known, evidence, exclude
 from unn.training import Examples, Task, TrainingConfig, fit
 
 BASE = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
@@ -226,3 +228,45 @@ def test_values_masks_and_names_that_do_not_fit_are_refused():
 def test_options_out_of_range_are_refused_by_name(options):
     with pytest.raises(unn.ArgumentError, match=next(iter(options))):
         SolverOptions(**options).check("here")
+
+
+def test_probabilities_of_the_values_of_a_node_sum_to_one_and_contain_the_evidence():
+    generator = torch.Generator().manual_seed(1)
+    X, given = grids(5, generator), masks(5, generator)
+    probabilities = solver().infer_values({"X": unn.Partial(X, given)}, 5, {})["X"]
+    assert torch.allclose(probabilities.sum(-1), torch.ones(5, 4, 4), atol=1e-5)
+    assert torch.equal(probabilities[given], X[given])
+    assert not torch.equal(probabilities, X)
+
+
+def test_more_steps_than_one_change_probabilities():
+    X, given = grids(2, torch.Generator().manual_seed(1)), torch.zeros(2, 4, 4, dtype=torch.bool)
+    one, several = (
+        solver().infer_values({"X": unn.Partial(X, given)}, 2, {}, iterations=k)["X"] for k in (1, 8)
+    )
+    assert not torch.allclose(one, several, atol=1e-3)
+
+
+def test_probabilities_are_those_of_the_initial_state_whose_last_change_is_smallest():
+    """Against the restarts one by one, through the same network."""
+    model, steps = solver(options=replace(SMALL, noise=0.0)), 6
+    X, given = grids(1, torch.Generator().manual_seed(1)), torch.zeros(1, 4, 4, dtype=torch.bool)
+    given[0, 0] = True
+    layout = model.layout({})
+    known = exclude(layout, evidence(layout, *layout.frame.observation({"X": unn.Partial(X, given)}, 1)))
+    packed = pack(layout, known, torch.float32)
+    answers, residuals = [], []
+    with torch.no_grad():
+        for restart in range(solver_model._BREADTH):
+            generator = torch.Generator().manual_seed(restart)
+            state = torch.randn(layout.candidates, SMALL.width, generator=generator)[packed.candidate]
+            for _ in range(steps):
+                before, state = state, model.network(state, packed)
+            residuals.append(float((state - before).square().mean()))
+            scores = torch.full((1, layout.candidates), -torch.inf)
+            scores[packed.row, packed.candidate] = model.network.scores(state)
+            answers.append(scores.view(1, 4, 4, 4).softmax(-1))
+    assert len(set(residuals)) > 1
+    expected = torch.where(given[..., None], X, answers[residuals.index(min(residuals))])
+    inferred = model.infer_values({"X": unn.Partial(X, given)}, 1, {}, iterations=steps)["X"]
+    assert torch.allclose(inferred, expected, atol=1e-5)
