@@ -1,0 +1,301 @@
+"""Queries of table models agree with enumeration, whatever the scales, zeros, batches and evidence."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.table_models import (
+    enumerate_states,
+    log_weights,
+    models,
+    models_with_evidence,
+    probabilities_of,
+    random_model,
+)
+
+from unn.errors import ArgumentError, InferenceError, ObservationError
+from unn.exact import inference
+from unn.exact.options import ExactOptions
+from unn.exact.tables import Family, TableEvidence, TableModel
+
+SMALL = ExactOptions(search_seconds=0.1, attempts=6)
+
+
+def close(one, other, tolerance=1e-9):
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+@given(models_with_evidence())
+def test_log_partition_probabilities_and_entropy_equal_those_of_enumeration(case):
+    model, evidence = case
+    logs = log_weights(model, evidence)
+    total, probabilities, entropy = probabilities_of(model, logs)
+    answer = inference.marginals(model, evidence, SMALL)
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
+    close(answer.entropy, entropy, 1e-7)
+    close(inference.log_partition(model, evidence, SMALL), total)
+
+
+@given(models_with_evidence())
+def test_the_best_values_have_the_largest_weight(case):
+    model, evidence = case
+    logs = log_weights(model, evidence)
+    values, weight = inference.best_values(model, evidence, SMALL)
+    close(weight, logs.amax(1))
+    possible = weight > -torch.inf
+    agrees = (evidence.values < 0) | (evidence.values == values)
+    assert agrees[possible].all()
+    rows = (enumerate_states(model)[None] == values[:, None]).all(2).to(torch.uint8).argmax(1)
+    close(logs.gather(1, rows[:, None])[possible, 0], logs.amax(1)[possible])
+
+
+@given(models())
+def test_marginals_of_tables_are_the_gradient_and_agree_with_those_of_variables(model):
+    tables = inference.table_marginals(model, options=SMALL)
+    answer = inference.marginals(model, options=SMALL)
+    possible = answer.log_partition > -torch.inf
+    for family, beliefs in zip(model.families, tables, strict=True):
+        for row, scope in enumerate(family.scopes.tolist()):
+            close(beliefs[row].reshape(len(possible), -1).sum(1), possible.double())
+            for axis, variable in enumerate(scope):
+                others = [1 + k for k in range(len(scope)) if k != axis]
+                own = beliefs[row].sum(others) if others else beliefs[row]
+                close(own, answer.probabilities[:, variable, : model.states[variable]])
+
+
+@given(models_with_evidence())
+@settings(max_examples=50)
+def test_conditioning_on_variables_changes_no_answer(case):
+    model, evidence = case
+    # a limit that only the smallest tables meet
+    limited = replace(SMALL, memory=60 / 2**30)
+    try:
+        answer = inference.marginals(model, evidence, limited)
+    except InferenceError:
+        return
+    whole = inference.marginals(model, evidence, SMALL)
+    close(answer.log_partition, whole.log_partition)
+    close(answer.probabilities, whole.probabilities)
+    close(answer.entropy, whole.entropy, 1e-7)
+    close(
+        inference.best_values(model, evidence, limited)[1], inference.best_values(model, evidence, SMALL)[1]
+    )
+
+
+def test_a_ring_beyond_the_memory_limit_is_conditioned_and_right():
+    generator = torch.Generator().manual_seed(0)
+    ring = random_model(generator, [3] * 8, [(k, (k + 1) % 8) for k in range(8)])
+    limited = replace(SMALL, memory=0.9 * inference.cost(ring, options=SMALL).bytes / 2**30)
+    assert len(inference._conditions(ring, TableEvidence.of(ring), limited)) > 1
+    total, probabilities, _ = probabilities_of(ring, log_weights(ring))
+    answer = inference.marginals(ring, options=limited)
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
+    states = inference.sample(ring, 4000, options=limited, generator=generator)[0]
+    frequency = torch.nn.functional.one_hot(states, 3).double().mean(0)
+    close(frequency, probabilities[0], 0.04)
+
+
+@pytest.mark.parametrize("scale", [1.0, 400.0])
+def test_samples_have_the_exact_distribution(scale):
+    """Chi-square over all values with enough expected samples."""
+    generator = torch.Generator().manual_seed(3)
+    model = random_model(
+        generator, [2, 3, 2, 2], [(0, 1), (1, 2), (2, 3), (3, 0), (1,)], zeros=0.1, scale=min(scale, 1.0)
+    )
+    if scale > 1:
+        # pairs of tables whose entries cancel: no product of two of them fits a floating-point number
+        large = scale * torch.tensor([[0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)[None, None]
+        scope = torch.tensor([[2, 3]])
+        model = TableModel(
+            model.states, (*model.families, *(Family(scope, sign * large) for sign in (1, 1, -1, -1)))
+        )
+    evidence = TableEvidence(torch.tensor([[-1, -1, -1, -1], [-1, 0, -1, -1]]))
+    count = 20_000
+    states = inference.sample(model, count, evidence, SMALL, generator)
+    assert states.shape == (2, count, 4)
+    for row, logs in enumerate(log_weights(model, evidence)):
+        expected = count * (logs - torch.logsumexp(logs, 0)).exp()
+        index = torch.zeros(count, dtype=torch.long)
+        for variable, size in enumerate(model.states):
+            index = index * size + states[row, :, variable]
+        counts = torch.bincount(index, minlength=len(logs)).double()
+        assert counts[expected == 0].sum() == 0
+        often = expected > 5
+        statistic = ((counts - expected).square() / expected)[often].sum()
+        assert float(statistic) < 2.5 * int(often.sum()) + 20
+
+
+@pytest.mark.parametrize("exponent", [600, -600])
+def test_partition_functions_of_any_size_are_exact(exponent):
+    generator = torch.Generator().manual_seed(1)
+    model = random_model(generator, [2] * 12, [(k, k + 1) for k in range(11)])
+    shift = exponent / 11 * torch.log(torch.tensor(10.0, dtype=torch.float64))
+    scaled = TableModel(model.states, tuple(replace(f, logs=f.logs + shift) for f in model.families))
+    close(inference.log_partition(scaled, options=SMALL), log_weights(scaled).logsumexp(1))
+    close(
+        inference.marginals(scaled, options=SMALL).probabilities,
+        inference.marginals(model, options=SMALL).probabilities,
+    )
+
+
+def test_entries_that_underflow_beside_others_of_their_table_still_count():
+    """One table prefers a state by 10^400, the next ones forbid it almost as strongly."""
+    ratio = 400 * torch.log(torch.tensor(10.0, dtype=torch.float64))
+    states = (2, 2, 2)
+    strong = torch.stack([ratio * 0, -ratio])
+    pair = torch.tensor([[0.0, -1e4], [-1e4, 0.0]], dtype=torch.float64)
+    families = (
+        Family(torch.tensor([[0]]), strong[None, None]),
+        Family(torch.tensor([[0, 1]]), pair[None, None]),
+        Family(torch.tensor([[1, 2]]), pair[None, None]),
+        Family(torch.tensor([[2]]), strong.flip(0)[None, None] + torch.tensor([0.0, 0.5]).double()),
+    )
+    model = TableModel(states, families)
+    total, probabilities, _ = probabilities_of(model, log_weights(model))
+    answer = inference.marginals(model, options=SMALL)
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
+    close(inference.log_partition(model, options=SMALL), total)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=10)
+def test_first_and_second_gradients_of_the_log_partition_are_right(seed):
+    generator = torch.Generator().manual_seed(seed)
+    base = random_model(generator, [2, 3, 2], [(0, 1), (1, 2), (0, 2), (1,)], batch=2)
+    evidence = TableEvidence(torch.tensor([[-1, -1, -1], [-1, 1, -1]]))
+
+    def total(*logs):
+        families = tuple(replace(f, logs=x) for f, x in zip(base.families, logs, strict=True))
+        return inference.log_partition(TableModel(base.states, families), evidence, SMALL)
+
+    leaves = [family.logs.clone().requires_grad_() for family in base.families]
+    assert torch.autograd.gradcheck(total, leaves, fast_mode=True)
+    assert torch.autograd.gradgradcheck(total, leaves, fast_mode=True)
+
+
+@given(models_with_evidence(), st.randoms())
+@settings(max_examples=50)
+def test_renaming_variables_and_permuting_tables_changes_nothing(case, random):
+    model, evidence = case
+    if evidence.scores:
+        evidence = TableEvidence(evidence.values)
+    order = list(range(len(model.states)))
+    random.shuffle(order)
+    place = torch.tensor([order.index(v) for v in range(len(order))])
+    families = [Family(place[f.scopes], f.logs) for f in model.families]
+    random.shuffle(families)
+    renamed = TableModel(tuple(model.states[v] for v in order), tuple(families))
+    answer = inference.marginals(model, evidence, SMALL)
+    other = inference.marginals(renamed, TableEvidence(evidence.values[:, order]), SMALL)
+    close(other.log_partition, answer.log_partition)
+    close(other.probabilities[:, place], answer.probabilities)
+
+
+@given(models_with_evidence())
+@settings(max_examples=50)
+def test_one_row_of_evidence_has_the_same_answer_alone_and_in_a_batch(case):
+    model, evidence = case
+    if evidence.scores or model.batch > 1:
+        return
+    answer = inference.marginals(model, evidence, SMALL)
+    for row in range(len(evidence.values)):
+        alone = inference.marginals(model, TableEvidence(evidence.values[row : row + 1]), SMALL)
+        close(alone.probabilities[0], answer.probabilities[row])
+        close(alone.log_partition[0], answer.log_partition[row])
+
+
+@given(models_with_evidence())
+@settings(max_examples=50)
+def test_evidence_equals_scores_of_its_states(case):
+    model, evidence = case
+    scores = dict(evidence.scores)
+    for variable, size in enumerate(model.states):
+        own = evidence.values[:, variable, None]
+        states = torch.where((own < 0) | (own == torch.arange(size)), 0.0, -torch.inf).double()
+        scores[variable] = scores.get(variable, torch.zeros(1, size)) + states
+    soft = TableEvidence(torch.full_like(evidence.values, -1), scores)
+    answer, other = inference.marginals(model, evidence, SMALL), inference.marginals(model, soft, SMALL)
+    close(other.log_partition, answer.log_partition)
+    close(other.probabilities, answer.probabilities)
+
+
+def test_impossible_evidence_has_log_partition_minus_infinity_and_nothing_is_nan():
+    logs = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]], dtype=torch.float64)
+    model = TableModel((2, 2), (Family(torch.tensor([[0, 1]]), logs[None, None]),))
+    evidence = TableEvidence(torch.tensor([[0, 1], [1, 1], [-1, 0]]))
+    answer = inference.marginals(model, evidence, SMALL)
+    assert answer.log_partition.tolist() == [-torch.inf, 0.0, 0.0]
+    assert not answer.probabilities.isnan().any() and not answer.entropy.isnan().any()
+    assert answer.probabilities[0].sum() == 0
+    with pytest.raises(InferenceError, match="row 0 .* probability zero"):
+        inference.sample(model, 3, evidence, SMALL)
+    leaf = logs[None, None].clone().requires_grad_()
+    family = Family(torch.tensor([[0, 1]]), leaf)
+    total = inference.log_partition(TableModel((2, 2), (family,)), evidence, SMALL)
+    (gradient,) = torch.autograd.grad(total[1:].sum(), leaf)
+    assert not gradient.isnan().any()
+
+
+def test_a_model_beyond_the_limits_is_refused_with_its_size():
+    generator = torch.Generator().manual_seed(0)
+    pairs = [(a, b) for a in range(12) for b in range(a)]
+    model = random_model(generator, [3] * 12, pairs)
+    with pytest.raises(InferenceError, match=r"largest table has 2\^.*ExactOptions"):
+        inference.log_partition(model, options=replace(SMALL, operations=10))
+    cost = inference.cost(model, options=SMALL)
+    assert cost.variables == 12 and cost.log_operations > 15
+    assert "multiplications" in str(cost)
+
+
+def test_the_plan_of_a_structure_is_made_once(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    model = random_model(generator, [2] * 5, [(k, k + 1) for k in range(4)])
+    inference.log_partition(model, options=SMALL)
+    monkeypatch.setattr(inference, "search_orders", None)
+    inference.log_partition(model, options=SMALL)
+    with pytest.raises(TypeError):
+        inference.log_partition(model, TableEvidence.of(model, {0: 1}), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (torch.tensor([[0, 2]]), "variable '1' has states 0 to 1, got 2"),
+        (torch.tensor([[0, -2]]), "variable '1' has states 0 to 1, got -2"),
+        (torch.tensor([0, 1]), r"shape \(batch, 2\)"),
+        (torch.zeros(0, 2, dtype=torch.long), r"shape \(batch, 2\)"),
+        (torch.tensor([[0.0, 1.0]]), "numbers of states"),
+    ],
+)
+def test_evidence_that_does_not_fit_is_refused_by_name(values, message):
+    model = TableModel((2, 2), ())
+    with pytest.raises(ObservationError, match=message):
+        inference.log_partition(model, TableEvidence(values))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "logs", "message"),
+    [
+        ([[0, 1]], torch.full((1, 1, 2, 2), torch.nan), "finite"),
+        ([[0, 1]], torch.full((1, 1, 2, 2), torch.inf), "finite"),
+        ([[0, 0]], torch.zeros(1, 1, 2, 2), "twice"),
+        ([[0, 5]], torch.zeros(1, 1, 2, 2), "outside 0 to 1"),
+        ([[0, 1]], torch.zeros(1, 1, 2, 3), "their variables have others"),
+        ([[0, 1]], torch.zeros(1, 2, 2), "scopes have shape"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(scopes, logs, message):
+    with pytest.raises(ArgumentError, match=message):
+        TableModel((2, 2), (Family(torch.tensor(scopes), logs.double()),))
+
+
+def test_batches_of_tables_and_of_evidence_must_agree():
+    generator = torch.Generator().manual_seed(0)
+    model = random_model(generator, [2, 2], [(0, 1)], batch=3)
+    with pytest.raises(ObservationError, match="different batch sizes"):
+        inference.log_partition(model, TableEvidence(torch.full((2, 2), -1)), SMALL)

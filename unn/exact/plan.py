@@ -1,0 +1,234 @@
+"""Compilation of a contraction tree to few tensor operations: isomorphic products run as one.
+
+Tables live in *blocks*: stacks of tables of the same sizes, shape ``(rows, batch, *states)``. The
+first blocks are the tables of the model; each further one holds the results of products of the same
+height in the tree, with the same pattern of axes. A chain of n variables then takes about log n
+operations, not n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .elimination import Scope
+from .tree import Tree
+
+_STACKED = 2**14
+"""Largest number of entries of a product that is stacked with others; larger ones would only be copied."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where the operands of a block's products are.
+
+    Attributes:
+        blocks: number of the block of each part.
+        rows: rows of that block, one tensor for each part.
+        places: position among the products of each row of the concatenated parts; None if in order.
+        inverse: row of the concatenated parts of each product; None if in order.
+        is_whole: whether the operands are all rows of one block, in order.
+    """
+
+    blocks: tuple[int, ...]
+    rows: tuple[Tensor, ...]
+    places: Tensor | None
+    inverse: Tensor | None
+    is_whole: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Products of the same pattern, whose results are one block.
+
+    Axes are numbered by their first occurrence in the left operand, then in the right one.
+
+    Attributes:
+        left, right: operands.
+        left_axes, right_axes: axes of the operands, numbered.
+        axes: axes of the result: those of both operands, of the left one, of the right one.
+        summed: axes that are summed out.
+        sizes: number of states of each axis.
+        variables: variable of each axis, shape ``(rows, axes)``.
+    """
+
+    left: Source
+    right: Source
+    left_axes: tuple[int, ...]
+    right_axes: tuple[int, ...]
+    axes: tuple[int, ...]
+    summed: tuple[int, ...]
+    sizes: tuple[int, ...]
+    variables: Tensor
+
+    @cached_property
+    def entries(self) -> int:
+        """Number of multiplications of one product."""
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Variables whose marginals are read from one axis of the tables of a block.
+
+    Attributes:
+        block: number of the block.
+        axis: axis of its tables.
+        rows: rows, shape ``(variables,)``.
+        variables: shape ``(variables,)``.
+    """
+
+    block: int
+    axis: int
+    rows: Tensor
+    variables: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A compiled tree.
+
+    Attributes:
+        states: number of states of each variable.
+        leaf_shapes: number of tables and states of their axes, for each block of the model.
+        leaf_variables: variables of the axes of each block of the model, shape ``(rows, axes)``.
+        products: further blocks, in order; those of a block have been computed before it.
+        lonely: block and row of each table of the model that is in no product.
+        readings: where the marginals of the variables are read.
+        log_cost: log2 of the number of multiplications.
+        log_largest: log2 of the number of entries of the largest table.
+        entries: number of entries of all tables.
+    """
+
+    states: tuple[int, ...]
+    leaf_shapes: tuple[tuple[int, tuple[int, ...]], ...]
+    leaf_variables: tuple[Tensor, ...]
+    products: tuple[Products, ...]
+    lonely: tuple[tuple[int, int], ...]
+    readings: tuple[Reading, ...]
+    log_cost: float
+    log_largest: float
+    entries: int
+
+    @property
+    def leaves(self) -> int:
+        """Number of blocks of the model."""
+        return len(self.leaf_shapes)
+
+
+def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence[int]) -> Plan:
+    """Compile a tree.
+
+    Args:
+        tree: contraction tree, whose leaves are the tables of the blocks in order.
+        blocks: variables of the axes of each table, by block.
+        states: number of states of each variable.
+    """
+    place: dict[int, tuple[int, int]] = {}
+    axes: dict[int, Scope] = {}
+    for number, block in enumerate(blocks):
+        for row, scope in enumerate(block):
+            axes[len(axes)] = scope
+            place[len(place)] = (number, row)
+    height: dict[int, int] = dict.fromkeys(range(tree.leaves), 0)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    patterns: dict[int, tuple[Scope, Scope, Scope, Scope]] = {}
+    for node in tree.order():
+        a, b = tree.children[node]
+        height[node] = 1 + max(height[a], height[b])
+        one, other, kept = axes[a], axes[b], tree.scopes[node]
+        shared = set(one) & set(other)
+        result = (
+            *(v for v in one if v in shared and kept >> v & 1),
+            *(v for v in one if v not in shared and kept >> v & 1),
+            *(v for v in other if v not in shared and kept >> v & 1),
+        )
+        axes[node] = result
+        letters = {v: k for k, v in enumerate(dict.fromkeys((*one, *other)))}
+        numbered = tuple(tuple(letters[v] for v in scope) for scope in (one, other, result))
+        sizes = tuple(states[v] for v in letters)
+        patterns[node] = (*numbered, tuple(letters))  # type: ignore[assignment]
+        alone = node if math.prod(sizes) > _STACKED else -1
+        groups.setdefault((height[node], numbered, sizes, alone), []).append(node)
+    products = []
+    counts = [len(block) for block in blocks]
+    entries = sum(len(block) * math.prod(states[v] for v in block[0]) for block in blocks if block)
+    for number, nodes in enumerate(sorted(groups.values(), key=lambda each: height[each[0]])):
+        for row, node in enumerate(nodes):
+            place[node] = (len(blocks) + number, row)
+        one, other, result, _ = patterns[nodes[0]]
+        sizes = tuple(states[v] for v in patterns[nodes[0]][3])
+        products.append(
+            Products(
+                _source([place[tree.children[node][0]] for node in nodes], counts),
+                _source([place[tree.children[node][1]] for node in nodes], counts),
+                one,
+                other,
+                result,
+                tuple(k for k in range(len(sizes)) if k not in result),
+                sizes,
+                torch.tensor([patterns[node][3] for node in nodes]).view(len(nodes), len(sizes)),
+            )
+        )
+        entries += len(nodes) * math.prod(sizes[k] for k in result)
+        counts.append(len(nodes))
+    return Plan(
+        tuple(states),
+        tuple((len(block), tuple(states[v] for v in block[0]) if block else ()) for block in blocks),
+        tuple(torch.tensor([list(s) for s in b], dtype=torch.long).view(len(b), -1) for b in blocks),
+        tuple(products),
+        tuple(place[root] for root in tree.roots if root < tree.leaves),
+        _readings(tree, axes, place, states),
+        tree.log_cost(),
+        tree.log_largest(),
+        entries,
+    )
+
+
+def _source(places: Sequence[tuple[int, int]], counts: Sequence[int]) -> Source:
+    """Where operands are, from the block and row of each, and the number of rows of each block."""
+    by_block: dict[int, tuple[list[int], list[int]]] = {}
+    for position, (block, row) in enumerate(places):
+        rows, positions = by_block.setdefault(block, ([], []))
+        rows.append(row)
+        positions.append(position)
+    order = [position for _, positions in by_block.values() for position in positions]
+    in_order = order == list(range(len(places)))
+    first = places[0][0]
+    positions_of = torch.tensor(order)
+    return Source(
+        tuple(by_block),
+        tuple(torch.tensor(rows) for rows, _ in by_block.values()),
+        None if in_order else positions_of,
+        None if in_order else positions_of.argsort(),
+        places == [(first, row) for row in range(counts[first])],
+    )
+
+
+def _readings(
+    tree: Tree, axes: dict[int, Scope], place: dict[int, tuple[int, int]], states: Sequence[int]
+) -> tuple[Reading, ...]:
+    """Read each variable from the smaller operand of the product in which it is summed out."""
+    chosen: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def read(node: int, variable: int) -> None:
+        block, row = place[node]
+        chosen.setdefault((block, axes[node].index(variable)), []).append((row, variable))
+
+    for root in tree.roots:
+        if root < tree.leaves:
+            for v in axes[root]:
+                read(root, v)
+    for node, (a, b) in tree.children.items():
+        for v in {*axes[a], *axes[b]} - set(axes[node]):
+            holders = [child for child in (a, b) if v in axes[child]]
+            read(min(holders, key=lambda child: math.prod(states[u] for u in axes[child])), v)
+    return tuple(
+        Reading(block, axis, torch.tensor([row for row, _ in rows]), torch.tensor([v for _, v in rows]))
+        for (block, axis), rows in sorted(chosen.items())
+    )

@@ -1,0 +1,269 @@
+"""Contraction trees: pairwise products of tables, each summed over the variables that occur nowhere else.
+
+The tree of an elimination order multiplies the tables of each variable in pairs. Its tables are
+smaller than the cliques of the order, since a variable is summed out with the last product that
+contains it. Subtrees are then reordered by exact dynamic programming over their frontier (subtree
+reconfiguration; Gray and Kourtis, 2021).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .elimination import Order, Scope, members
+
+_WRITTEN = 8.0
+"""Cost of an entry of a result in multiplications."""
+
+
+@dataclass
+class Tree:
+    """A binary tree of products.
+
+    Nodes 0 to ``leaves - 1`` are the tables; further ones are products, each after its children.
+
+    Attributes:
+        scopes: variables of each node, as bit sets.
+        children: the two factors of each product, by the number of the node.
+        uses: number of leaves with each variable.
+        log_sizes: log2 of the number of states of each variable.
+        leaves: number of tables.
+        roots: the last product of each connected component.
+    """
+
+    scopes: list[int]
+    children: dict[int, tuple[int, int]]
+    uses: list[int]
+    log_sizes: list[float]
+    leaves: int
+    roots: list[int] = field(default_factory=list)
+
+    def size(self, bits: int) -> float:
+        """log2 of the number of entries of a table over some variables."""
+        total = 0.0
+        for v in members(bits):
+            total += self.log_sizes[v]
+        return total
+
+    def order(self) -> list[int]:
+        """The products of the tree, each after its children."""
+        result: list[int] = []
+        stack = [root for root in self.roots if root in self.children]
+        while stack:
+            node = stack.pop()
+            result.append(node)
+            stack += [child for child in self.children[node] if child in self.children]
+        return result[::-1]
+
+    def log_cost(self) -> float:
+        """log2 of the number of multiplications, with ``_WRITTEN`` for each entry of a result."""
+        total = 0.0
+        for node in self.order():
+            a, b = self.children[node]
+            total += 2.0 ** self.size(self.scopes[a] | self.scopes[b])
+            total += _WRITTEN * 2.0 ** self.size(self.scopes[node])
+        return math.log2(total) if total else 0.0
+
+    def log_largest(self) -> float:
+        """log2 of the number of entries of the largest table, leaves included."""
+        nodes = [*range(self.leaves), *self.children]
+        return max((self.size(self.scopes[node]) for node in nodes), default=0.0)
+
+
+def tree_of(order: Order, scopes: Sequence[Scope], log_sizes: Sequence[float]) -> Tree:
+    """The tree of an elimination order.
+
+    Args:
+        order: order of elimination of all variables in the scopes.
+        scopes: variables of each table, at least one each.
+        log_sizes: log2 of the number of states of each variable.
+    """
+    bits = [sum(1 << v for v in scope) for scope in scopes]
+    uses = [0] * len(log_sizes)
+    for scope in scopes:
+        for v in scope:
+            uses[v] += 1
+    tree = Tree(bits, {}, uses, list(log_sizes), len(scopes))
+    holders: list[set[int]] = [set() for _ in log_sizes]
+    for node, scope in enumerate(scopes):
+        for v in scope:
+            holders[v].add(node)
+    for v in order.variables:
+        parts = sorted(holders[v], key=lambda node: (tree.size(tree.scopes[node]), node))
+        if not parts:
+            continue
+        heap = [(tree.size(tree.scopes[node]), node) for node in parts]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            # the two smallest tables first; what occurs in no other table is summed out at once
+            (_, a), (_, b) = heapq.heappop(heap), heapq.heappop(heap)
+            node = len(tree.scopes)
+            union = tree.scopes[a] | tree.scopes[b]
+            kept = 0
+            for u in members(union):
+                holders[u] -= {a, b}
+                if holders[u]:
+                    holders[u].add(node)
+                    kept |= 1 << u
+            tree.scopes.append(kept)
+            tree.children[node] = (a, b)
+            heapq.heappush(heap, (tree.size(kept), node))
+        top = heap[0][1]
+        for u in members(tree.scopes[top]):
+            if holders[u] == {top}:
+                # a leaf with variables of its own; they are summed out in its first product
+                holders[u] = set()
+        if not any(holders[u] for u in members(tree.scopes[top])):
+            tree.roots.append(top)
+    used = {child for pair in tree.children.values() for child in pair}
+    tree.roots = [node for node in range(len(tree.scopes)) if node not in used]
+    return tree
+
+
+def reconfigure(tree: Tree, seconds: float, width: int = 8) -> None:
+    """Improve a tree in place: replace expensive subtrees by the best trees over their frontiers.
+
+    Args:
+        tree: the tree.
+        seconds: time limit.
+        width: number of nodes in a frontier.
+    """
+    began = time.perf_counter()
+    while True:
+        costs = {
+            node: 2.0 ** tree.size(tree.scopes[a] | tree.scopes[b])
+            + _WRITTEN * 2.0 ** tree.size(tree.scopes[node])
+            for node, (a, b) in tree.children.items()
+        }
+        total = sum(costs.values())
+        expensive = sorted(costs, key=lambda node: -costs[node])
+        improved = False
+        covered = 0.0
+        for node in expensive:
+            if node not in tree.children or costs.get(node, 0.0) < 1e-3 * total:
+                continue
+            if time.perf_counter() - began > seconds:
+                return
+            gain = _reconfigure_at(tree, node, width)
+            covered += gain
+            improved |= gain > 1e-3 * total
+        if not improved:
+            return
+
+
+def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
+    """Replace the top of the subtree at a node by the best tree over its frontier; return the gain."""
+    frontier = [root]
+    inner: list[int] = []
+    while len(frontier) < width:
+        # expand the largest product of the frontier
+        candidates = [node for node in frontier if node in tree.children]
+        if not candidates:
+            break
+        node = max(candidates, key=lambda each: tree.size(tree.scopes[each]) if each != root else math.inf)
+        frontier.remove(node)
+        inner.append(node)
+        frontier += tree.children[node]
+    if len(frontier) < 3:
+        return 0.0
+    before = sum(
+        2.0 ** tree.size(tree.scopes[tree.children[node][0]] | tree.scopes[tree.children[node][1]])
+        + _WRITTEN * 2.0 ** tree.size(tree.scopes[node])
+        for node in inner
+    )
+    best = _best_subtree(tree, frontier, tree.scopes[root], before)
+    if best is None or best[0] >= before * (1 - 1e-9):
+        return 0.0
+    cost, splits, scopes = best
+    free = [node for node in inner if node != root]
+    full = (1 << len(frontier)) - 1
+
+    def build(subset: int, node: int | None) -> int:
+        if subset & (subset - 1) == 0:
+            return frontier[subset.bit_length() - 1]
+        left = splits[subset]
+        children = build(left, None), build(subset ^ left, None)
+        place = free.pop() if node is None else node
+        tree.children[place] = children
+        tree.scopes[place] = scopes[subset]
+        return place
+
+    build(full, root)
+    return before - cost
+
+
+def _best_subtree(
+    tree: Tree, frontier: Sequence[int], result: int, bound: float
+) -> tuple[float, list[int], list[int]] | None:
+    """Dynamic program over the subsets of a frontier: cost, the left part of each subset, and its scope.
+
+    Subsets whose cost exceeds the bound are left out; None if this leaves no tree.
+    """
+    count = len(frontier)
+    full = (1 << count) - 1
+    leaf_scopes = [tree.scopes[node] for node in frontier]
+    sizes: dict[int, float] = {}
+
+    def entries(bits: int) -> float:
+        if bits not in sizes:
+            sizes[bits] = math.exp2(tree.size(bits))
+        return sizes[bits]
+
+    union = [0] * (full + 1)
+    for subset in range(1, full + 1):
+        low = subset & -subset
+        union[subset] = union[subset ^ low] | leaf_scopes[low.bit_length() - 1]
+    scopes = [0] * (full + 1)
+    cost = [math.inf] * (full + 1)
+    splits = [0] * (full + 1)
+    for subset in range(1, full + 1):
+        outside = union[full ^ subset] | result
+        scopes[subset] = union[subset] & outside
+        if subset & (subset - 1) == 0:
+            # leaves keep variables of their own until their first product
+            scopes[subset] = union[subset]
+            cost[subset] = 0.0
+            continue
+        written = _WRITTEN * entries(scopes[subset])
+        if written > bound:
+            continue
+        low = subset & -subset
+        rest = subset ^ low
+        part = rest
+        while True:
+            # the part that contains the lowest element, each split once
+            left = subset ^ part
+            if part:
+                spent = cost[left] + cost[part]
+                if spent + written < cost[subset] and spent < bound:
+                    spent += written + entries(scopes[left] | scopes[part])
+                    if spent < cost[subset]:
+                        cost[subset], splits[subset] = spent, left
+            if not part:
+                break
+            part = (part - 1) & rest
+    return None if cost[full] == math.inf else (cost[full], splits, scopes)
+
+
+def best_tree(
+    orders: Sequence[Order], scopes: Sequence[Scope], states: Sequence[int], seconds: float
+) -> Tree:
+    """The cheapest tree of several orders, after reconfiguration.
+
+    Args:
+        orders: orders of elimination.
+        scopes: variables of each table, at least one each.
+        states: number of states of each variable.
+        seconds: time limit of the reconfiguration of each tree.
+    """
+    log_sizes = [math.log2(max(1, size)) for size in states]
+    trees = []
+    for order in orders:
+        tree = tree_of(order, scopes, log_sizes)
+        reconfigure(tree, seconds)
+        trees.append(tree)
+    return min(trees, key=lambda each: each.log_cost())
