@@ -14,6 +14,7 @@ SUBMODULES = (
     "diffusion",
     "draw",
     "errors",
+    "exact",
     "models",
     "networks",
     "problem",

@@ -4,6 +4,7 @@ from . import attention as attention
 from . import diffusion as diffusion
 from . import draw as draw
 from . import errors as errors
+from . import exact as exact
 from . import models as models
 from . import networks as networks
 from . import problem as problem

@@ -16,8 +16,13 @@ from dataclasses import dataclass
 
 Scope = tuple[int, ...]
 
-_FIRST_KEYS = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0))
-"""Weights of fill and clique in the first, noiseless attempts."""
+_FIRST_KEYS = ((1.0, 0.0, 0.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.5, 1.0, 0.2))
+"""Weights of fill, size and level in the first, noiseless attempts."""
+
+OPERATIONS_PER_SECOND = 2e8
+"""Multiplications of a processor core in a second, roughly, for estimated times."""
+SECONDS_PER_LEVEL = 3e-4
+"""Time of the calls that products of one level of the tree need, roughly."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,18 @@ class Order:
         variables: the variables in the order of their elimination.
         log_cost: log2 of the total number of entries of all products.
         log_largest: log2 of the number of entries of the largest product.
+        levels: largest number of eliminations that depend on one another.
     """
 
     variables: tuple[int, ...]
     log_cost: float
     log_largest: float
+    levels: int
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of the contraction."""
+        return math.exp2(self.log_cost) / OPERATIONS_PER_SECOND + SECONDS_PER_LEVEL * self.levels
 
 
 def neighbours(scopes: Sequence[Scope], count: int) -> list[int]:
@@ -60,20 +72,24 @@ def greedy_order(
     log_sizes: Sequence[float],
     alpha: float,
     beta: float,
+    gamma: float,
     noise: float,
     generator: random.Random,
     bound: float = math.inf,
 ) -> Order | None:
     """Eliminate the variable with the smallest key next.
 
-    The key is ``alpha * log2(1 + fill) + beta * log2(entries of the product)`` plus exponential noise, where
-    fill is the number of pairs of neighbours that are not yet neighbours.
+    The key is ``alpha * log2(1 + fill) + beta * log2(entries of the product) + gamma * level`` plus
+    exponential noise, where fill is the number of pairs of neighbours that are not yet neighbours, and the
+    level the number of eliminations on which the tables of the variable depend. The weight of the level makes
+    the trees of chains balanced.
 
     Args:
         adjacent: neighbours as bit sets; variables without neighbours included.
         log_sizes: log2 of the number of states of each variable.
         alpha: weight of the fill.
         beta: weight of the size.
+        gamma: weight of the level.
         noise: scale of the noise.
         generator: random number generator.
         bound: total number of entries beyond which the attempt is given up.
@@ -83,6 +99,7 @@ def greedy_order(
     """
     adjacent = list(adjacent)
     version = [0] * len(adjacent)
+    level = [0] * len(adjacent)
     heap: list[tuple[float, float, int, int, float]] = []
 
     def push(v: int) -> None:
@@ -92,7 +109,7 @@ def greedy_order(
         for u in members(near):
             size += log_sizes[u]
             missing += (near & ~adjacent[u]).bit_count() - 1
-        key = alpha * math.log2(1 + missing // 2) + beta * size
+        key = alpha * math.log2(1 + missing // 2) + beta * size + gamma * level[v]
         if noise:
             key += noise * generator.expovariate(1.0)
         heapq.heappush(heap, (key, generator.random(), v, version[v], size))
@@ -113,6 +130,7 @@ def greedy_order(
         near = adjacent[v]
         changed = near
         for u in members(near):
+            level[u] = max(level[u], level[v] + 1)
             before = adjacent[u]
             adjacent[u] = (before | near) & ~((1 << v) | (1 << u))
             if adjacent[u] & ~before:
@@ -122,7 +140,8 @@ def greedy_order(
             if version[u] >= 0:
                 version[u] += 1
                 push(u)
-    return Order(tuple(order), math.log2(total) if total else 0.0, largest)
+    levels = max(level, default=0)
+    return Order(tuple(order), math.log2(total) if total else 0.0, largest, levels)
 
 
 def search_orders(
@@ -131,7 +150,6 @@ def search_orders(
     seconds: float,
     attempts: int,
     seed: int = 0,
-    operations_per_second: float = 2e8,
     kept: int = 3,
 ) -> list[Order]:
     """The cheapest orders of several attempts, the best first.
@@ -145,7 +163,6 @@ def search_orders(
         seconds: time limit; the first attempt is always completed.
         attempts: maximum number of attempts.
         seed: seed of the noise.
-        operations_per_second: for the estimated time.
         kept: number of orders to return.
     """
     began = time.perf_counter()
@@ -155,14 +172,19 @@ def search_orders(
     best: list[Order] = []
     for attempt in range(attempts):
         if attempt < len(_FIRST_KEYS):
-            alpha, beta, noise = *_FIRST_KEYS[attempt], 0.0
+            alpha, beta, gamma, noise = *_FIRST_KEYS[attempt], 0.0
         else:
-            alpha, beta, noise = generator.random(), generator.random(), 0.6 * generator.random() ** 2
+            alpha, beta, gamma, noise = (
+                generator.random(),
+                generator.random(),
+                0.0,
+                0.6 * generator.random() ** 2,
+            )
         bound = 4 * 2.0 ** best[-1].log_cost if len(best) == kept else math.inf
-        order = greedy_order(adjacent, log_sizes, alpha, beta, noise, generator, bound)
+        order = greedy_order(adjacent, log_sizes, alpha, beta, gamma, noise, generator, bound)
         if order is not None:
-            best = sorted([*best, order], key=lambda each: each.log_cost)[:kept]
+            best = sorted([*best, order], key=lambda each: each.seconds)[:kept]
         spent = time.perf_counter() - began
-        if spent > seconds or spent > 0.25 * 2.0 ** best[0].log_cost / operations_per_second + 0.02:
+        if spent > seconds or (best and spent > 0.25 * best[0].seconds + 0.02):
             break
     return best

@@ -14,7 +14,7 @@ from .backtrack import assign, drawn, most_probable
 from .elimination import Scope, search_orders
 from .options import ExactOptions
 from .plan import Plan, compile_plan
-from .sweeps import Total, Upward, downward, log_sum, maximum, upward, upward_log
+from .sweeps import Downward, Total, Upward, downward, log_sum, maximum, upward, upward_log
 from .tables import Family, TableEvidence, TableModel, absorb, grouped, linear, restrict, supports
 from .tree import best_tree
 
@@ -420,13 +420,28 @@ def _contracted(reduced: Reduced) -> tuple[Upward, bool]:
     assert plan is not None
     tables, scale = linear(reduced.families)
     up = upward(plan, tables, scale + reduced.constant)
-    trusted = bool((up.log_partition > -torch.inf).all())
-    if trusted and _range(reduced.families) > _RANGE:
-        with torch.no_grad():
-            trusted = bool(downward(plan, up, set()).is_exact.all())
-    if trusted:
+    if _is_trusted(reduced, up, None):
         return up, False
     return _contracted_logs(reduced, log_sum), True
+
+
+def _is_trusted(reduced: Reduced, up: Upward, down: Downward | None) -> bool:
+    """Whether no small entry that was lost in the upward sweep may count.
+
+    Args:
+        reduced: model.
+        up: upward sweep of linear tables.
+        down: downward sweep; None if there is none yet, which is then made where it is needed.
+    """
+    if not bool((up.log_partition > -torch.inf).all()):
+        return False
+    if down is None:
+        if _range(reduced.families) <= _RANGE:
+            return True
+        assert reduced.plan is not None
+        with torch.no_grad():
+            down = downward(reduced.plan, up, set())
+    return bool(down.is_exact.all())
 
 
 def _contracted_logs(reduced: Reduced, total: Total) -> Upward:
@@ -442,14 +457,15 @@ def _marginals(model: TableModel, part: _Condition) -> Marginals:
     if reduced.plan is None:
         possible = constant > -torch.inf
         return Marginals(constant, _placed(model, part, [], possible), torch.zeros_like(constant))
-    up, are_logs = _contracted(reduced)
-    possible = up.log_partition > -torch.inf
-    if are_logs:
+    plan = reduced.plan
+    tables, scale = linear(reduced.families)
+    up = upward(plan, tables, scale + constant)
+    down = downward(plan, up, set(range(plan.leaves)))
+    if not _is_trusted(reduced, up, down):
+        up = _contracted_logs(reduced, log_sum)
         beliefs = _beliefs_by_gradient(reduced)
         readings = _leaf_readings(reduced)
     else:
-        plan = reduced.plan
-        down = downward(plan, up, set(range(plan.leaves)))
         beliefs = {}
         for block in {*range(plan.leaves), *(r.block for r in plan.readings)}:
             cotangent = down.cotangents[block]
@@ -459,6 +475,7 @@ def _marginals(model: TableModel, part: _Condition) -> Marginals:
             total = torch.where(total > 0, total, 1)
             beliefs[block] = belief / total.view(*total.shape, *[1] * (belief.ndim - 2))
         readings = [(r.block, r.axis, r.rows, r.variables) for r in plan.readings]
+    possible = up.log_partition > -torch.inf
     parts = []
     for block, axis, rows, variables in readings:
         belief = beliefs[block].index_select(0, rows.to(constant.device))

@@ -200,6 +200,9 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
             constant = constant + family.logs.double().sum(0)
             continue
         observed = fixed[family.scopes]
+        if not bool(observed.any()):
+            families.append(family)
+            continue
         patterns, which = observed.unique(dim=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
             rows = (which == number).nonzero()[:, 0]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .elimination import Order, Scope, members
+from .elimination import OPERATIONS_PER_SECOND, SECONDS_PER_LEVEL, Order, Scope, members
 
 _WRITTEN = 8.0
 """Cost of an entry of a result in multiplications."""
@@ -67,6 +67,18 @@ class Tree:
             total += 2.0 ** self.size(self.scopes[a] | self.scopes[b])
             total += _WRITTEN * 2.0 ** self.size(self.scopes[node])
         return math.log2(total) if total else 0.0
+
+    def levels(self) -> int:
+        """Largest number of products that depend on one another."""
+        level = dict.fromkeys(range(self.leaves), 0)
+        for node in self.order():
+            a, b = self.children[node]
+            level[node] = 1 + max(level[a], level[b])
+        return max(level.values(), default=0)
+
+    def seconds(self) -> float:
+        """Estimated time of the contraction."""
+        return math.exp2(self.log_cost()) / OPERATIONS_PER_SECOND + SECONDS_PER_LEVEL * self.levels()
 
     def log_largest(self) -> float:
         """log2 of the number of entries of the largest table, leaves included."""
@@ -135,8 +147,8 @@ def reconfigure(tree: Tree, seconds: float, width: int = 8) -> None:
     began = time.perf_counter()
     while True:
         costs = {
-            node: 2.0 ** tree.size(tree.scopes[a] | tree.scopes[b])
-            + _WRITTEN * 2.0 ** tree.size(tree.scopes[node])
+            node: math.exp2(tree.size(tree.scopes[a] | tree.scopes[b]))
+            + _WRITTEN * math.exp2(tree.size(tree.scopes[node]))
             for node, (a, b) in tree.children.items()
         }
         total = sum(costs.values())
@@ -171,8 +183,8 @@ def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
     if len(frontier) < 3:
         return 0.0
     before = sum(
-        2.0 ** tree.size(tree.scopes[tree.children[node][0]] | tree.scopes[tree.children[node][1]])
-        + _WRITTEN * 2.0 ** tree.size(tree.scopes[node])
+        math.exp2(tree.size(tree.scopes[tree.children[node][0]] | tree.scopes[tree.children[node][1]]))
+        + _WRITTEN * math.exp2(tree.size(tree.scopes[node]))
         for node in inner
     )
     best = _best_subtree(tree, frontier, tree.scopes[root], before)
@@ -264,6 +276,7 @@ def best_tree(
     trees = []
     for order in orders:
         tree = tree_of(order, scopes, log_sizes)
-        reconfigure(tree, seconds)
+        if 2.0 ** tree.log_cost() / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
+            reconfigure(tree, min(seconds, 0.05 + tree.seconds()))
         trees.append(tree)
-    return min(trees, key=lambda each: each.log_cost())
+    return min(trees, key=lambda each: each.seconds())

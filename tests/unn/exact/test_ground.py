@@ -1,0 +1,281 @@
+"""Tables of declarations have the weights exp(-E) at all values of the domains' corners."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unn
+from factors import AllDifferent, Among, Cardinality, Different, Multilinear, SquaredResidual, Table
+from unn.errors import DeclarationError, ObservationError
+from unn.exact import ExactOptions, inference
+from unn.exact.ground import Nodes, ground
+
+SMALL = ExactOptions(search_seconds=0.1, attempts=6)
+
+
+def chain(states=3, length=4):
+    g = unn.FactorGraph("chain", time=length, state=states)
+    s = g.variable("s", "time | state", unn.Entropy())
+    T = g.parameter("T", "state next", init=1.0)
+    b = g.parameter("b", "time state", init=1.0)
+    g.factor(Multilinear(s["t i"], T["i j"], s["t+1 j"]))
+    g.factor(Multilinear(b["t i"], s["t i"]))
+    return g
+
+
+def time_dependent():
+    """A table for each step; that of the last time is used by no factor."""
+    g = unn.FactorGraph("steps", time=4, state=2)
+    s = g.variable("s", "time | state", unn.Entropy())
+    T = g.parameter("T", "time state next", init=1.0)
+    g.factor(Multilinear(s["t i"], T["t i j"], s["t+1 j"]))
+    return g
+
+
+def edges():
+    g = unn.FactorGraph("edges", node=4, colour=3, edge=5)
+    s = g.variable("s", "node | colour", unn.Entropy())
+    src, dst = (
+        g.index(n, "edge", e, into="node") for n, e in (("src", [0, 1, 2, 3, 1]), ("dst", [1, 2, 3, 0, 3]))
+    )
+    J = g.parameter("J", "edge", init=1.0)
+    assert src and dst
+    g.factor(Multilinear(J["e"], s["src[e] v"], s["dst[e] v"]))
+    return g
+
+
+def spins():
+    g = unn.FactorGraph("spins", row=2, column=3)
+    s = g.variable("s", "row column", unn.SignedEntropy())
+    J = g.parameter("J", "", init=1.0)
+    h = g.parameter("h", "row column", init=1.0)
+    g.factor(Multilinear(J[""], s["r c"], s["r+1 c"]))
+    g.factor(Multilinear(J[""], s["r c"], s["r c+1"]))
+    g.factor(Multilinear(h["r c"], s["r c"]))
+    return g
+
+
+def mixed():
+    """Binary nodes, categories, a third-order factor, a letter that is a node here and a feature there."""
+    g = unn.FactorGraph("mixed", unit=3, option=3)
+    x = g.variable("x", "unit", unn.BinaryEntropy())
+    y = g.variable("y", "option", unn.Entropy())
+    W = g.parameter("W", "unit option", init=1.0)
+    g.factor(Multilinear(W["i c"], x["i"], y["c"]))
+    g.factor(Multilinear(x["i"], y["i"], name="shared"))
+    g.factor(Multilinear(W["i j"], x["i"], x["j"], where="i < j"))
+    return g
+
+
+def squares():
+    """The same node twice in one term."""
+    g = unn.FactorGraph("squares", unit=3)
+    x = g.variable("x", "unit", unn.SignedEntropy())
+    W = g.parameter("W", "unit other", init=1.0)
+    g.factor(Multilinear(W["i j"], x["i"], x["j"]))
+    return g
+
+
+def unlike():
+    """A condition between letters of features."""
+    g = unn.FactorGraph("unlike", node=3, colour=3)
+    s = g.variable("s", "node | colour", unn.Entropy())
+    J = g.parameter("J", "colour other", init=1.0)
+    g.factor(Multilinear(J["c d"], s["i c"], s["i+1 d"], where="c != d"))
+    return g
+
+
+def batched_constant():
+    g = unn.FactorGraph("scored", word=3, tag=2)
+    s = g.variable("s", "word | tag", unn.Entropy())
+    b = g.constant("b", "word tag")
+    T = g.parameter("T", "tag next", init=1.0)
+    g.factor(Multilinear(b["i t"], s["i t"]))
+    g.factor(Multilinear(s["i t"], T["t u"], s["i+1 u"]))
+    return g
+
+
+def split_features():
+    g = unn.FactorGraph("split", node=2, a=2, b=2)
+    t = g.variable("t", "node | pair", unn.Entropy())
+    W = g.parameter("W", "a b", init=1.0)
+    g.factor(Multilinear(W["x y"], t["i (x y)"]))
+    return g
+
+
+GRAPHS = {
+    f.__name__: f for f in (chain, time_dependent, edges, spins, mixed, squares, unlike, split_features)
+}
+
+
+def corners(nodes):
+    states = [range(size) for size in nodes.states]
+    return torch.tensor(list(product(*states)))
+
+
+def filled(g, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in g.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return g
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_weights_of_tables_are_those_of_the_energy(name):
+    g = filled(GRAPHS[name]())
+    nodes = Nodes(g, {})
+    states = corners(nodes)
+    values = nodes.values(states)
+    energy = g.energy({n: x.float() for n, x in values.items()}).double()
+    torch.testing.assert_close(ground(nodes).log_weight(states), -energy, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_log_partition_and_marginals_are_those_of_all_values(name):
+    g = filled(GRAPHS[name]())
+    nodes = Nodes(g, {})
+    values = nodes.values(corners(nodes))
+    logs = -g.energy({n: x.float() for n, x in values.items()}).double()
+    answer = unn.exact.marginals(g, options=SMALL)
+    torch.testing.assert_close(answer.log_partition[0], logs.logsumexp(0), rtol=1e-5, atol=1e-5)
+    for variable, x in values.items():
+        mean = torch.einsum("k,k...->...", logs.softmax(0), x)
+        torch.testing.assert_close(answer[variable][0], mean, rtol=1e-5, atol=1e-5)
+    best = unn.exact.best_values(g, options=SMALL)
+    torch.testing.assert_close(best.energy[0], -logs.amax(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_by_parameters_are_minus_the_expected_gradients_of_the_energy():
+    g = filled(chain())
+    nodes = Nodes(g, {})
+    values = {n: x.float() for n, x in nodes.values(corners(nodes)).items()}
+    gradients = torch.autograd.grad(unn.exact.log_partition(g, options=SMALL).sum(), list(g.parameters()))
+    logs = -g.energy(values).double()
+    expected = torch.autograd.grad(logs.logsumexp(0), list(g.parameters()))
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_constants_of_a_batch_give_each_row_its_own_tables():
+    g = filled(batched_constant())
+    b = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
+    answer = unn.exact.marginals(g, {"b": b}, options=SMALL)
+    assert answer["s"].shape == (4, 3, 2)
+    for row in range(4):
+        alone = unn.exact.marginals(g, {"b": b[row : row + 1]}, options=SMALL)
+        torch.testing.assert_close(alone["s"][0], answer["s"][row])
+    with pytest.raises(ObservationError, match="constant 'b'"):
+        unn.exact.marginals(g, options=SMALL)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20)
+def test_evidence_in_part_leaves_given_values_unchanged_and_conditions_the_rest(seed):
+    generator = torch.Generator().manual_seed(seed)
+    g = filled(chain(2, 4), seed)
+    nodes = Nodes(g, {})
+    states = corners(nodes)
+    values = nodes.values(states)["s"]
+    X = torch.eye(2)[torch.randint(2, (3, 4), generator=generator)]
+    mask = torch.rand(3, 4, generator=generator) < 0.5
+    answer = unn.exact.marginals(g, {"s": unn.Partial(X, mask)}, options=SMALL)
+    logs = -g.energy({"s": values.float()}).double()
+    for row in range(3):
+        agrees = ((values == X[row]).all(2) | ~mask[row]).all(1)
+        expected = torch.einsum("k,kts->ts", torch.where(agrees, logs, -torch.inf).softmax(0), values)
+        torch.testing.assert_close(answer["s"][row], expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(answer["s"][mask].float(), X[mask])
+
+
+def counted(kind):
+    g = unn.FactorGraph("counted", cell=4, value=4)
+    x = g.variable("x", "cell | value", unn.Entropy())
+    b = g.parameter("b", "cell value", init=1.0)
+    g.factor(Multilinear(b["i v"], x["i v"]))
+    g.factor(
+        {
+            "exactly": lambda: Cardinality(x["i v"], equals=1, each="v"),
+            "at most": lambda: Cardinality(x["i v"], at_most=2, each="v"),
+            "differ": lambda: AllDifferent(x["i v"], each=""),
+            "neighbours": lambda: Different(x["i v"], x["i+1 v"]),
+            "table": lambda: Table(x["i v"], x["i+1 w"], allowed=[(0, 1), (1, 2), (2, 3), (3, 0), (1, 0)]),
+            "among": lambda: Among(
+                x["i v"], group=[g.index("group", "cell", [0, 1, 1, 0], into="part")], each="v", at_most=1
+            ),
+        }[kind]()
+    )
+    return g
+
+
+@pytest.mark.parametrize("chains", [False, True])
+@pytest.mark.parametrize("kind", ["exactly", "at most", "differ", "neighbours", "table", "among"])
+def test_constraints_that_count_leave_exactly_the_values_without_violations(kind, chains, monkeypatch):
+    if chains:
+        monkeypatch.setattr("unn.exact.ground._DIRECT", 1)
+    g = filled(counted(kind))
+    nodes = Nodes(g, {})
+    values = nodes.values(corners(nodes))
+    factors = g.factors.values()
+    b = next(f for f in factors if isinstance(f, Multilinear))
+    logs = -b.energy({"x": values["x"].float(), "b": g.b}).double()
+    violated = torch.stack([c.violations_of(values) for c in g.constraints]).sum(0) > 0
+    logs = torch.where(violated, -torch.inf, logs)
+    answer = unn.exact.marginals(g, options=SMALL)
+    torch.testing.assert_close(answer.log_partition[0], logs.logsumexp(0), rtol=1e-5, atol=1e-5)
+    mean = torch.einsum("k,k...->...", logs.softmax(0), values["x"])
+    torch.testing.assert_close(answer["x"][0], mean, rtol=1e-5, atol=1e-5)
+    states = unn.exact.sample(g, 200, options=SMALL, generator=torch.Generator().manual_seed(0))["x"][0]
+    assert torch.stack([c.violations_of({"x": states}) for c in g.constraints]).sum() == 0
+
+
+def test_the_number_of_small_sudokus_is_exact():
+    g = unn.FactorGraph("sudoku", row=4, column=4, digit=4, R=2, C=2)
+    X = g.variable("X", "row column | digit", unn.Entropy())
+    g.factor(AllDifferent(X["r c d"], each="r"))
+    g.factor(AllDifferent(X["r c d"], each="c"))
+    g.factor(AllDifferent(X["(R r) (C c) d"], each="R C"))
+    count = unn.exact.log_partition(g, sizes={}).exp()
+    assert float(count) == pytest.approx(288, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"t": torch.zeros(1, 4, 3)}, "no variable 't'"),
+        ({"s": torch.zeros(1, 4, 2)}, r"shape \(batch, 4, 3\)"),
+        ({"s": torch.full((1, 4, 3), 0.3)}, "one-hot"),
+        ({"s": unn.Partial(torch.zeros(1, 4, 3), torch.ones(1, 3, dtype=torch.bool))}, "mask"),
+    ],
+)
+def test_evidence_that_does_not_fit_is_refused_by_name(given, message):
+    with pytest.raises(ObservationError, match=message):
+        unn.exact.marginals(chain(), given)
+
+
+def test_graphs_without_tables_are_refused_with_the_variable_or_factor():
+    g = unn.FactorGraph("real", n=2)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], x["i+1"]))
+    with pytest.raises(DeclarationError, match="variable 'x' is neither"):
+        unn.exact.marginals(g)
+    h = unn.FactorGraph("residual", n=2)
+    y = h.variable("y", "n", unn.BinaryEntropy())
+    h.factor(SquaredResidual(y["i"], y["i+1"]))
+    with pytest.raises(DeclarationError, match="SquaredResidual"):
+        unn.exact.marginals(h)
+
+
+def test_a_long_chain_takes_operations_for_each_level_and_not_for_each_node():
+    g = filled(chain(2, 2000))
+    _, model, evidence = unn.exact.queries._tables(g, None, None, None)
+    plan = inference.reduce(model, evidence, SMALL).plan
+    assert plan is not None and len(plan.products) < 400
+    log_partition = unn.exact.log_partition(g, options=SMALL)
+    logs = g.b[0].double()
+    for t in range(1, 2000):
+        logs = torch.logsumexp(logs[:, None] + g.T.double(), 0) + g.b[t]
+    torch.testing.assert_close(log_partition[0], logs.logsumexp(0))

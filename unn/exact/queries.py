@@ -1,0 +1,211 @@
+"""Exact queries of declarations: log-partition, marginals, most probable values, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..cache import BoundedCache
+from ..errors import ArgumentError, is_whole
+from ..graph.arrays import Constant
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
+from . import inference
+from .ground import Given, Nodes, ground
+from .options import ExactOptions
+from .plan import Plan
+from .tables import TableEvidence, TableModel
+
+_SIZES = 16
+"""Number of sizes of a graph whose nodes and plans are kept."""
+
+Scores = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMarginals:
+    """Exact marginals of a declaration given evidence.
+
+    Attributes:
+        means: means by variable, shape ``(batch, *axes)``: probabilities of the options of categories
+            and of the value 1 of binary nodes, means of spins. Given values are unchanged.
+        log_partition: logarithm of the sum of ``exp(-E)`` over all values that agree with the evidence, shape
+            ``(batch,)``; -inf where there are none, and then the means are 0 (-1 for spins).
+        entropy: entropy of the distribution in nats, shape ``(batch,)``.
+    """
+
+    means: Mapping[str, Tensor]
+    log_partition: Tensor
+    entropy: Tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.means[name]
+
+
+@dataclass(frozen=True, eq=False)
+class BestValues:
+    """The most probable values of a declaration given evidence.
+
+    Attributes:
+        values: by variable, shape ``(batch, *axes)``.
+        energy: their energy, shape ``(batch,)``; +inf where no values agree with the evidence.
+    """
+
+    values: Mapping[str, Tensor]
+    energy: Tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+
+def log_partition(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+) -> Tensor:
+    """Logarithm of the sum of ``exp(-E)`` over all values that agree with the evidence, shape ``(batch,)``.
+
+    Differentiable by the parameters of the graph.
+
+    Args:
+        graph: declaration whose variables are categorical, binary or spins, and whose factors are products of
+            arrays (``Multilinear``) or constraints that count.
+        given: evidence by variable, complete or partial, and values of constants.
+        sizes: sizes of the axes without a static size.
+        scores: soft evidence: logarithms of weights of the states, by variable, shape ``(batch or 1,
+            *node axes, states)``.
+        options: limits of time and memory.
+
+    Raises:
+        DeclarationError: for a graph without tables; names the variable or factor.
+        ObservationError: for evidence that does not fit the graph.
+        InferenceError: for a graph beyond the limits, with its width.
+    """
+    _, model, evidence = _tables(graph, given, sizes, scores)
+    return inference.log_partition(model, evidence, options)
+
+
+def marginals(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+) -> ExactMarginals:
+    """Means of all variables given the evidence; arguments and errors as for ``log_partition``.
+
+    Example:
+        >>> import torch, unn
+        >>> from factors import Multilinear
+        >>> g = unn.FactorGraph("pair", spin=2)
+        >>> s = g.variable("s", "spin", unn.SignedEntropy())
+        >>> J = g.constant("J", "", torch.tensor(0.5))
+        >>> g.factor(Multilinear(J[""], s["i"], s["i+1"]))
+        -sum J[] s[i] s[i+1]
+        >>> given = {"s": unn.Partial(torch.ones(1, 2), torch.tensor([[True, False]]))}
+        >>> unn.exact.marginals(g, given)["s"]
+        tensor([[1.0000, 0.4621]], dtype=torch.float64)
+    """
+    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    answer = inference.marginals(model, evidence, options)
+    return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition, answer.entropy)
+
+
+def best_values(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+) -> BestValues:
+    """The most probable values of all variables given the evidence; arguments and errors as for
+    ``log_partition``."""
+    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    states, weight = inference.best_values(model, evidence, options)
+    return BestValues(nodes.values(states), -weight)
+
+
+def sample(
+    graph: Declaration,
+    count: int,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+    generator: torch.Generator | None = None,
+) -> dict[str, Tensor]:
+    """Independent exact samples given the evidence.
+
+    Arguments and errors as for ``log_partition``; besides:
+
+    Args:
+        count: number of samples for each row of evidence.
+        generator: random number generator; torch's global one by default.
+
+    Returns:
+        Values by variable, shape ``(batch, count, *axes)``.
+
+    Raises:
+        InferenceError: for evidence of probability zero.
+        ArgumentError: for a count below 1.
+    """
+    if not is_whole(count, 1):
+        raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
+    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    return nodes.values(inference.sample(model, count, evidence, options, generator))
+
+
+def cost(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    options: ExactOptions | None = None,
+) -> inference.Cost:
+    """What a query will cost, before it runs: multiplications, largest table, memory.
+
+    Arguments and errors as for ``log_partition``, but nothing is refused for its size.
+    """
+    _, model, evidence = _tables(graph, given, sizes, None)
+    return inference.cost(model, evidence, options)
+
+
+def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, BoundedCache[object, Plan]]:
+    """The nodes of a graph, and its plans; made once for given sizes."""
+    kept: BoundedCache[object, tuple[Nodes, BoundedCache[object, Plan]]]
+    kept = graph.memo((__name__, "nodes"), lambda: BoundedCache(_SIZES))
+    return kept.get_or_make(tuple(sorted(sizes.items())), lambda: (Nodes(graph, sizes), BoundedCache(_SIZES)))
+
+
+def _tables(
+    graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
+) -> tuple[Nodes, TableModel, TableEvidence]:
+    """Nodes, tables and evidence of a query."""
+    given = given or {}
+    constants: dict[str, Tensor] = {}
+    observed: dict[str, Tensor | Partial] = {}
+    for name, x in given.items():
+        if isinstance(graph.arrays.get(name), Constant) and isinstance(x, Tensor):
+            constants[name] = x
+        else:
+            observed[name] = x
+    nodes, plans = nodes_of(graph, sizes or {})
+    model = ground(nodes, constants, plans)
+    evidence = nodes.evidence(observed, scores)
+    return nodes, model, _with_counters(model, evidence)
+
+
+def _with_counters(model: TableModel, evidence: TableEvidence) -> TableEvidence:
+    """Evidence with an unobserved column for each counter of a constraint."""
+    missing = len(model.states) - evidence.values.shape[1]
+    unknown = torch.full((len(evidence.values), missing), -1)
+    return TableEvidence(torch.cat([evidence.values, unknown], 1), evidence.scores)
