@@ -23,6 +23,9 @@ from .demo import Demo
 from .doctor import Doctor
 from .evaluate import Evaluate
 from .infer import Infer
+from .logz import LogPartition
+from .map import MostProbable
+from .marginals import Marginals
 from .packages import import_own_packages_first
 from .problem import Problem, load_problem, problem_names
 from .problems import Problems
@@ -40,7 +43,7 @@ GROUP = "unn.verbs"
 
 EVERYDAY = (Show, Train, Evaluate, Infer, Sample, Solve)
 """The commands that ``--help`` lists first, followed by those of other packages."""
-OTHERS = (Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
+OTHERS = (Marginals, LogPartition, MostProbable, Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
 
 
 def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:

@@ -4,22 +4,7 @@
 ``read_uai`` and ``read_bif`` read models of the field, which ``unn.exact.inference`` answers.
 """
 
-from . import inference as inference
-from .bif import read_bif as read_bif
-from .bif import write_bif as write_bif
-from .files import ModelFile as ModelFile
-from .options import ExactOptions as ExactOptions
-from .queries import BestValues as BestValues
-from .queries import ExactMarginals as ExactMarginals
-from .queries import best_values as best_values
-from .queries import cost as cost
-from .queries import log_partition as log_partition
-from .queries import marginals as marginals
-from .queries import sample as sample
-from .tables import Family as Family
-from .tables import TableEvidence as TableEvidence
-from .tables import TableModel as TableModel
-from .uai import read_uai as read_uai
-from .uai import read_uai_evidence as read_uai_evidence
-from .uai import write_uai as write_uai
-from .uai import write_uai_evidence as write_uai_evidence
+import lazy_loader
+
+# the command line reads options without loading torch
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -98,7 +98,7 @@ def read_bif(path: Path | str) -> ModelFile:
     reader = _Reader(read_text(path), path)
     states: dict[str, tuple[str, ...]] = {}
     tables: dict[str, tuple[list[str], NDArray[np.float64]]] = {}
-    title = path.name
+    title = "unknown"
     while reader.peek():
         kind = reader.take("network, variable or probability", "network", "variable", "probability")
         if kind.text == "network":
@@ -125,7 +125,13 @@ def read_bif(path: Path | str) -> ModelFile:
     numbers = {name: k for k, name in enumerate(states)}
     scopes = tuple(tuple(numbers[name] for name in (*tables[child][0], child)) for child in states)
     return ModelFile(
-        "BAYES", tuple(states), tuple(states.values()), scopes, tuple(tables[c][1] for c in states), title
+        "BAYES",
+        tuple(states),
+        tuple(states.values()),
+        scopes,
+        tuple(tables[c][1] for c in states),
+        path.name,
+        title,
     )
 
 
@@ -251,7 +257,7 @@ def write_bif(model: ModelFile) -> str:
         raise DataError(
             f"{model.name} is no Bayesian network with one distribution for each variable; write it as UAI."
         )
-    lines = [f"network {_word(model.name)} {{", "}"]
+    lines = [f"network {_word(model.title)} {{", "}"]
     for name, states in zip(model.names, model.states, strict=True):
         listed = ", ".join(map(_word, states))
         lines += [f"variable {_word(name)} {{", f"  type discrete [ {len(states)} ] {{ {listed} }};", "}"]

@@ -30,7 +30,8 @@ class ModelFile:
         states: names of the states of each variable.
         scopes: variables of each table.
         weights: nonnegative weights of each table, one axis for each variable of its scope.
-        name: name of the model, for messages.
+        name: name of the file, for messages.
+        title: name of the model in the file, if it has one.
     """
 
     kind: Kind
@@ -39,6 +40,7 @@ class ModelFile:
     scopes: tuple[Scope, ...]
     weights: tuple[NDArray[np.float64], ...]
     name: str = "model"
+    title: str = "unknown"
     _models: list[TableModel] = field(default_factory=list, repr=False)
 
     @property

@@ -154,20 +154,36 @@ def read_uai_evidence(path: Path | str, model: TableModel) -> TableEvidence:
     """
     path = Path(path)
     tokens = _Tokens(read_text(path), path)
-    count, words = len(model.states), len(tokens.words)
     first = tokens.integer(0, _MOST, "the number of observed variables")
-    samples = 1
-    if words != 1 + 2 * first:
-        samples = first
-    else:
+    if len(tokens.words) != 1 + 2 * first:
+        return _samples(tokens, first, model)
+    try:
         tokens.position = 0
+        return _samples(tokens, 1, model)
+    except DataError:
+        # the numbers may also be those of several samples
+        tokens.position = 1
+        try:
+            return _samples(tokens, first, model)
+        except DataError:
+            pass
+        raise
+
+
+def _samples(tokens: _Tokens, samples: int, model: TableModel) -> TableEvidence:
+    """Evidence of some samples, up to the end of a file."""
+    count = len(model.states)
     rows = torch.full((max(1, samples), count), -1)
     for row in range(samples):
         for _ in range(tokens.integer(0, count, "the number of observed variables")):
+            position = tokens.position
             variable = tokens.integer(0, count - 1, f"a variable from 0 to {count - 1}")
+            if rows[row, variable] >= 0:
+                raise tokens.error(position, "each variable once")
             states = model.states[variable]
-            state = tokens.integer(0, states - 1, f"a state of variable {variable} from 0 to {states - 1}")
-            rows[row, variable] = state
+            rows[row, variable] = tokens.integer(
+                0, states - 1, f"a state of variable {variable} from 0 to {states - 1}"
+            )
     tokens.end()
     return TableEvidence(rows)
 
