@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from .diffusion.conditional import Samples
     from .graph.declaration import Declaration
     from .graph.partial import Partial
 
@@ -148,6 +147,25 @@ class SamplingOptions:
                 raise UnnError(f"--{option} must lie between 1 and {10**6}, got {value}.")
         if self.seed is not None and (not is_whole(self.seed, 0) or self.seed >= 2**63):
             raise UnnError(f"--seed must be a whole number from 0 to 2**63 - 1, got {self.seed}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples and the result of their verification.
+
+    Attributes:
+        values: values by variable, shape ``(count, *axes)``; given values are returned unchanged.
+        valid: mask of samples that satisfy all constraints of the graph, shape ``(count,)``; None
+            without ``verify``.
+        tries: number of attempts per sample, shape ``(count,)``.
+    """
+
+    values: Mapping[str, Tensor]
+    valid: Tensor | None
+    tries: Tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
 
 
 @dataclass(frozen=True)

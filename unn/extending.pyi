@@ -46,6 +46,7 @@ from .engine import engine_names as engine_names
 from .engine import load_engine as load_engine
 from .errors import suggest as suggest
 from .errors import unknown as unknown
+from .exact.options import ExactOptions as ExactOptions
 from .graph.arrays import Array as Array
 from .graph.arrays import Constant as Constant
 from .graph.arrays import Index as Index

@@ -11,6 +11,7 @@ from unn.extending import (
     Defaults,
     DenoiserOptions,
     DescentOptions,
+    ExactOptions,
     Query,
     RegressorOptions,
     TrainingConfig,
@@ -61,6 +62,9 @@ class HopfieldProblem(DeclaredProblem):
         ),
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=3, heads=2, embedding="independent", sampling_steps=50), _TRAINING
+        ),
+        "exact": Defaults(
+            ExactOptions(), TrainingConfig(steps=200, evaluate_every=200, batch=64, rate=5e-2, clip=1.0)
         ),
         "regressor": Defaults(
             RegressorOptions(width=32, depth=3, heads=2, embedding="independent"), _TRAINING

@@ -11,6 +11,7 @@ from unn.extending import (
     Defaults,
     DenoiserOptions,
     DescentOptions,
+    ExactOptions,
     Query,
     RegressorOptions,
     TrainingConfig,
@@ -63,6 +64,9 @@ class IsingProblem(DeclaredProblem):
         "descent": Defaults(
             DescentOptions(iterations=5),
             TrainingConfig(steps=200, evaluate_every=200, batch=64, rate=2e-2, clip=1.0),
+        ),
+        "exact": Defaults(
+            ExactOptions(), TrainingConfig(steps=200, evaluate_every=200, batch=64, rate=5e-2, clip=1.0)
         ),
         "regressor": Defaults(RegressorOptions(width=32, depth=4, heads=2), _TRAINING),
         "vaeac": Defaults(VAEACOptions(width=64, depth=3), _TRAINING),

@@ -24,6 +24,7 @@ SMALL = {
     "regressor": ["--width", "8", "--depth", "2", "--heads", "2"],
     "vaeac": ["--width", "8", "--depth", "1"],
     "descent": ["--iterations", "2"],
+    "exact": [],
     "untied": ["--iterations", "2"],
     "recurrent": ["--width", "8", "--heads", "2", "--recurrences", "2"],
     "perception": ["--filters", "2", "--hidden", "8"],
@@ -76,7 +77,8 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
             assert json.loads(trained)["step"] == 1
         return
     verdict = problem.verdicts()[engine]
-    options = [*SMALL[engine], *OPTIONS.get(name, [])]
+    # what an engine refuses at the default size of a problem it may serve at a smaller one
+    options = [*SMALL[engine], *(OPTIONS.get(name, []) if verdict else [])]
     train = [
         "train",
         name,
@@ -98,11 +100,12 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         assert not (tmp_path / "run").exists()
         return
     report = json.loads(printed(capsys, *train, "--folder", tmp_path / "run", "--json"))
-    if load_engine(engine).trains:
+    _, run = open_trained(tmp_path / "run")
+    # exact inference on constraints alone has nothing to learn
+    if load_engine(engine).trains and (engine != "exact" or any(True for _ in run.network.parameters())):
         assert report["step"] == 2 and torch.tensor(report["loss"]).isfinite()
     figures = json.loads(printed(capsys, "evaluate", tmp_path / "run", "--json"))
     assert figures
-    _, run = open_trained(tmp_path / "run")
     assert isinstance(run.network, CanLearn) and isinstance(run.network, CanInfer | CanSample | CanSolve)
     answers = load_engine(engine).answers
     assert ("solve" in answers) == isinstance(run.network, CanSolve)

@@ -1,12 +1,12 @@
-"""Evidence and samples of conditional models."""
+"""Evidence of conditional models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..engine import Samples as Samples
 from ..networks.tokens import Frame
 
 
@@ -29,22 +29,3 @@ class Condition:
     def select(self, chosen: Tensor) -> Condition:
         """The condition of a subset of the samples, selected by indices or a boolean mask."""
         return Condition(self.frame, self.rows[chosen], self.nodes[chosen], self.numbers[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Samples and the result of their verification.
-
-    Attributes:
-        values: values by variable, shape ``(count, *axes)``; given values are returned unchanged.
-        valid: mask of samples that satisfy all constraints of the graph, shape ``(count,)``; None
-            without ``verify``.
-        tries: number of attempts per sample, shape ``(count,)``.
-    """
-
-    values: Mapping[str, Tensor]
-    valid: Tensor | None
-    tries: Tensor
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.values[name]

@@ -10,9 +10,10 @@ from torch import Tensor
 from .plan import Plan
 from .sweeps import Upward, gather
 
-Choose = Callable[[Tensor], Tensor]
-"""Chooses among weights along the last axis, shape ``(rows, batch, count, combinations)`` to all but the
-last."""
+Choose = Callable[[Tensor, int], Tensor]
+"""Chooses among weights along the last axis, shape ``(rows, batch, count, combinations)`` to all but
+the last;
+the second argument is the number of choices of each assignment before."""
 
 
 def assign(plan: Plan, up: Upward, choose: Choose, batch: int, count: int, are_logs: bool) -> Tensor:
@@ -32,12 +33,16 @@ def assign(plan: Plan, up: Upward, choose: Choose, batch: int, count: int, are_l
         States, shape ``(batch, count, variables)``.
     """
     device = up.log_partition.device
+    made = 0
     states = torch.zeros(len(plan.states), batch, count, dtype=torch.long, device=device)
     for block, row in plan.lonely:
         table = up.tables[block][row : row + 1]
         every = tuple(range(table.ndim - 2))
         weights = _selected(table, every, every, table.shape[2:], {}, batch, count)
-        _write(states, plan.leaf_variables[block][row : row + 1], every, table.shape[2:], choose(weights))
+        _write(
+            states, plan.leaf_variables[block][row : row + 1], every, table.shape[2:], choose(weights, made)
+        )
+        made += 1
     for products in reversed(plan.products):
         if not products.summed:
             continue
@@ -51,7 +56,8 @@ def assign(plan: Plan, up: Upward, choose: Choose, batch: int, count: int, are_l
             )
         ]
         weights = parts[0] + parts[1] if are_logs else parts[0] * parts[1]
-        _write(states, products.variables, products.summed, products.sizes, choose(weights))
+        _write(states, products.variables, products.summed, products.sizes, choose(weights, made))
+        made += len(weights)
     return states.permute(1, 2, 0)
 
 
@@ -91,28 +97,31 @@ def _write(
         chosen = chosen // sizes[k]
 
 
-def most_probable(weights: Tensor) -> Tensor:
+def choices(plan: Plan) -> int:
+    """Number of choices of one assignment."""
+    return len(plan.lonely) + sum(len(p.variables) for p in plan.products if p.summed)
+
+
+def most_probable(weights: Tensor, made: int) -> Tensor:
     """The largest weight; the first of equals."""
     return weights.argmax(-1)
 
 
-def drawn(generator: torch.Generator | None, are_logs: bool) -> Choose:
+def drawn(uniforms: Tensor, are_logs: bool) -> Choose:
     """Draw in proportion to weights, or to the exponentials of logarithms.
 
     Args:
-        generator: random number generator; torch's global one by default.
+        uniforms: uniform random numbers, shape ``(batch, count, choices)``; the draws of one batch
+            element do not depend on the others.
         are_logs: whether weights are logarithms.
     """
 
-    def choose(weights: Tensor) -> Tensor:
+    def choose(weights: Tensor, made: int) -> Tensor:
         if are_logs:
             top = weights.amax(-1, keepdim=True)
             weights = (weights - torch.where(top.isfinite(), top, 0)).exp()
         cumulative = weights.cumsum(-1)
-        like = cumulative[..., :1]
-        uniform = torch.rand(
-            like.shape, dtype=like.dtype, device=generator.device if generator else None, generator=generator
-        ).to(like.device)
+        uniform = uniforms[..., made : made + len(weights)].permute(2, 0, 1)[..., None].to(cumulative)
         # rounding must not select beyond the last positive weight
         return (cumulative <= uniform * cumulative[..., -1:]).sum(-1).clamp(max=weights.shape[-1] - 1)
 

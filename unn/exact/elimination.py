@@ -19,7 +19,7 @@ Scope = tuple[int, ...]
 _FIRST_KEYS = ((1.0, 0.0, 0.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (0.5, 1.0, 0.2))
 """Weights of fill, size and level in the first, noiseless attempts."""
 
-OPERATIONS_PER_SECOND = 2e8
+OPERATIONS_PER_SECOND = 1.5e9
 """Multiplications of a processor core in a second, roughly, for estimated times."""
 SECONDS_PER_LEVEL = 3e-4
 """Time of the calls that products of one level of the tree need, roughly."""

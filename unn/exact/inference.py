@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import torch
 from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
-from .backtrack import assign, drawn, most_probable
-from .elimination import Scope, search_orders
+from .backtrack import assign, choices, drawn, most_probable
+from .elimination import Order, Scope, greedy_order, neighbours, search_orders
 from .options import ExactOptions
 from .plan import Plan, compile_plan
 from .sweeps import Downward, Total, Upward, downward, log_sum, maximum, upward, upward_log
@@ -220,13 +221,15 @@ def sample(
             f"model {model.name!r}: row {int(impossible[0])} of the evidence has probability zero, so there "
             "is nothing to sample."
         )
-    share = (logs - logs.amax(0)).exp().T[:, None].expand(-1, count, -1)
-    which = drawn(generator, False)(share)
+    share = (logs - logs.amax(0)).exp().T[None, :, None].expand(-1, -1, count, -1)
+    most = max((choices(part.reduced.plan) for part in parts if part.reduced.plan is not None), default=0)
+    uniforms = torch.rand(batch, count, 1 + most, dtype=torch.float64, generator=generator)
+    which = drawn(uniforms, False)(share, 0)[0]
     result = torch.zeros(batch, count, len(model.states), dtype=torch.long, device=evidence.values.device)
     for number, part in enumerate(parts):
         if len(parts) > 1 and not bool((which == number).any()):
             continue
-        states = _sample(model, part, batch, count, generator)
+        states = _sample(model, part, batch, count, uniforms[..., 1:])
         result = torch.where((which == number)[..., None], states, result)
     return result
 
@@ -243,6 +246,30 @@ def cost(
 
 def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) -> Reduced:
     """Absorb evidence, drop states that zeros exclude, and compile a plan for what remains."""
+    reduced, sizes = _remaining(model, evidence)
+    if not reduced.families:
+        return reduced
+    families = reduced.families
+    key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options)
+    return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options)))
+
+
+def width(model: TableModel, log_bound: float) -> Order | None:
+    """A quick order of elimination of a model without evidence; None if its cost exceeds a bound.
+
+    Args:
+        model: tables.
+        log_bound: log2 of the largest number of entries of all products.
+    """
+    reduced, sizes = _remaining(model, TableEvidence.of(model))
+    scopes = [tuple(scope) for f in reduced.families for scope in f.scopes.tolist()]
+    log_sizes = [math.log2(size) for size in sizes]
+    near = neighbours(scopes, len(sizes))
+    return greedy_order(near, log_sizes, 1.0, 0.5, 0.0, 0.0, Random(0), 2.0**log_bound)
+
+
+def _remaining(model: TableModel, evidence: TableEvidence) -> tuple[Reduced, tuple[int, ...]]:
+    """What remains of a model without a plan, and the number of states of each variable that remains."""
     families, constant, fixed = absorb(model, evidence)
     states = list(model.states)
     remaining = ~fixed
@@ -252,7 +279,7 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
         most = max(states, default=1)
         domain = torch.arange(most) < torch.tensor(states)[:, None]
     if bool((domain.sum(1) == 0).any()):
-        return Reduced([], torch.full_like(constant, -torch.inf), remaining & False, domain, None)
+        return Reduced([], torch.full_like(constant, -torch.inf), remaining & False, domain, None), ()
     families, states = restrict(families, domain, states)
     single = torch.tensor(states, device=remaining.device) == 1
     remaining = remaining & ~single
@@ -271,13 +298,8 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
     for variable in (remaining & ~touched).nonzero()[:, 0].tolist():
         logs = torch.zeros(1, 1, states[variable], dtype=torch.float64, device=constant.device)
         kept.append(Family(numbers[variable].view(1, 1), logs))
-    if not kept:
-        return Reduced([], constant, remaining, domain, None)
-    kept = grouped(kept)
     sizes = tuple(size for size, flag in zip(states, remaining.tolist(), strict=True) if flag)
-    key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in kept), options)
-    plan = model.plans.get_or_make(key, lambda: _plan(kept, sizes, options))
-    return Reduced(kept, constant, remaining, domain, plan)
+    return Reduced(grouped(kept), constant, remaining, domain, None), sizes
 
 
 def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions) -> Plan:
@@ -592,13 +614,11 @@ def _best(model: TableModel, part: _Condition, batch: int) -> tuple[Tensor, Tens
     return _states_of(model, part, states, batch, 1)[:, 0], up.log_partition.expand(batch)
 
 
-def _sample(
-    model: TableModel, part: _Condition, batch: int, count: int, generator: torch.Generator | None
-) -> Tensor:
+def _sample(model: TableModel, part: _Condition, batch: int, count: int, uniforms: Tensor) -> Tensor:
     reduced = part.reduced
     if reduced.plan is None:
         return _states_of(model, part, None, batch, count)
     with torch.no_grad():
         up, are_logs = _contracted(reduced)
-        states = assign(reduced.plan, up, drawn(generator, are_logs), batch, count, are_logs)
+        states = assign(reduced.plan, up, drawn(uniforms, are_logs), batch, count, are_logs)
     return _states_of(model, part, states, batch, count)

@@ -87,7 +87,7 @@ def log_partition(
         ObservationError: for evidence that does not fit the graph.
         InferenceError: for a graph beyond the limits, with its width.
     """
-    _, model, evidence = _tables(graph, given, sizes, scores)
+    _, model, evidence = tables_of(graph, given, sizes, scores)
     return inference.log_partition(model, evidence, options)
 
 
@@ -113,7 +113,7 @@ def marginals(
         >>> unn.exact.marginals(g, given)["s"]
         tensor([[1.0000, 0.4621]], dtype=torch.float64)
     """
-    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    nodes, model, evidence = tables_of(graph, given, sizes, scores)
     answer = inference.marginals(model, evidence, options)
     return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition, answer.entropy)
 
@@ -128,7 +128,7 @@ def best_values(
 ) -> BestValues:
     """The most probable values of all variables given the evidence; arguments and errors as for
     ``log_partition``."""
-    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    nodes, model, evidence = tables_of(graph, given, sizes, scores)
     states, weight = inference.best_values(model, evidence, options)
     return BestValues(nodes.values(states), -weight)
 
@@ -160,7 +160,7 @@ def sample(
     """
     if not is_whole(count, 1):
         raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
-    nodes, model, evidence = _tables(graph, given, sizes, scores)
+    nodes, model, evidence = tables_of(graph, given, sizes, scores)
     return nodes.values(inference.sample(model, count, evidence, options, generator))
 
 
@@ -175,7 +175,7 @@ def cost(
 
     Arguments and errors as for ``log_partition``, but nothing is refused for its size.
     """
-    _, model, evidence = _tables(graph, given, sizes, None)
+    _, model, evidence = tables_of(graph, given, sizes, None)
     return inference.cost(model, evidence, options)
 
 
@@ -186,7 +186,7 @@ def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, Bound
     return kept.get_or_make(tuple(sorted(sizes.items())), lambda: (Nodes(graph, sizes), BoundedCache(_SIZES)))
 
 
-def _tables(
+def tables_of(
     graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
 ) -> tuple[Nodes, TableModel, TableEvidence]:
     """Nodes, tables and evidence of a query."""
@@ -201,10 +201,10 @@ def _tables(
     nodes, plans = nodes_of(graph, sizes or {})
     model = ground(nodes, constants, plans)
     evidence = nodes.evidence(observed, scores)
-    return nodes, model, _with_counters(model, evidence)
+    return nodes, model, with_counters(model, evidence)
 
 
-def _with_counters(model: TableModel, evidence: TableEvidence) -> TableEvidence:
+def with_counters(model: TableModel, evidence: TableEvidence) -> TableEvidence:
     """Evidence with an unobserved column for each counter of a constraint."""
     missing = len(model.states) - evidence.values.shape[1]
     unknown = torch.full((len(evidence.values), missing), -1)

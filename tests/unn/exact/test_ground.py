@@ -160,7 +160,7 @@ def test_gradients_by_parameters_are_minus_the_expected_gradients_of_the_energy(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_constants_of_a_batch_give_each_row_its_own_tables():
+def test_constants_of_a_batch_give_each_row_its_owntables_of():
     g = filled(batched_constant())
     b = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
     answer = unn.exact.marginals(g, {"b": b}, options=SMALL)
@@ -271,7 +271,7 @@ def test_graphs_without_tables_are_refused_with_the_variable_or_factor():
 
 def test_a_long_chain_takes_operations_for_each_level_and_not_for_each_node():
     g = filled(chain(2, 2000))
-    _, model, evidence = unn.exact.queries._tables(g, None, None, None)
+    _, model, evidence = unn.exact.queries.tables_of(g, None, None, None)
     plan = inference.reduce(model, evidence, SMALL).plan
     assert plan is not None and len(plan.products) < 400
     log_partition = unn.exact.log_partition(g, options=SMALL)

@@ -1,0 +1,134 @@
+"""Exact inference as the model of an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
+from ..errors import ArgumentError, UnnError
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
+from . import inference
+from .ground import Given, refusal_of_factors, refusal_of_variables
+from .options import ExactOptions
+from .queries import tables_of, with_counters
+
+
+class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
+    """Exact means and samples of any variables given any others.
+
+    Its parameters are those of the graph. The loss is minus the logarithm of the probability of the
+    values that are not observed given those that are; variables without values are summed out.
+
+    Args:
+        graph: declaration with discrete variables, products of arrays, and constraints that count.
+        options: limits of time and memory.
+
+    Raises:
+        DeclarationError: for a graph without tables; names the variable or factor.
+
+    Attributes:
+        graph: the declaration.
+        options: limits of time and memory.
+    """
+
+    def __init__(self, graph: Declaration, options: ExactOptions) -> None:
+        super().__init__()
+        check_model(
+            "ExactModel", options, ExactOptions, refusal_of_variables(graph) or refusal_of_factors(graph)
+        )
+        self.graph, self.options = graph, options
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Mean of minus the conditional log-likelihood, a scalar.
+
+        Args:
+            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
+            observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
+            sizes: sizes of the axes without a static size.
+
+        Raises:
+            ObservationError: for values or masks that do not fit the graph.
+            InferenceError: for a graph beyond the limits.
+        """
+        nodes, model, everything = tables_of(self.graph, values, sizes, None)
+        count = len(everything.values)
+        given = {
+            name: Partial(values[name], mask.expand(count, *nodes.ranges[name].node_shape))
+            for name, mask in observed.items()
+            if name in nodes.ranges and name in values
+        }
+        evidence = with_counters(model, nodes.evidence(given, batch=count))
+        joint = inference.log_partition(model, everything, self.options)
+        loss: Tensor = (inference.log_partition(model, evidence, self.options) - joint).mean()
+        return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
+
+    @torch.no_grad()
+    def infer_values(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+    ) -> dict[str, Tensor]:
+        """Exact means of all variables; see ``unn.exact.marginals``. There are no iterations."""
+        nodes, model, evidence = tables_of(self.graph, given, sizes, None)
+        answer = inference.marginals(model, evidence, self.options)
+        probabilities = answer.probabilities.expand(count, -1, -1)
+        return {name: x.float() for name, x in nodes.means(probabilities).items()}
+
+    @torch.no_grad()
+    def sample_with(
+        self,
+        given: Given,
+        count: int,
+        options: SamplingOptions,
+        sizes: Mapping[str, int],
+        *,
+        verify: bool = False,
+        trace: Callable[[int, dict[str, Tensor]], None] | None = None,
+    ) -> Samples:
+        """Independent exact samples, one for each row of evidence.
+
+        Raises:
+            ArgumentError: for options of denoising, which there is none of.
+            ObservationError: for evidence that does not fit the graph.
+            InferenceError: for evidence of probability zero, or a graph beyond the limits.
+        """
+        options.check()
+        for name in ("steps", "sampler", "spacing"):
+            if getattr(options, name) is not None:
+                raise ArgumentError(f"exact samples have no {name}; leave out --{name}.")
+        if trace is not None:
+            raise UnnError("exact samples are drawn in one step, so there is no trace.")
+        seed = options.seed
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        nodes, model, evidence = tables_of(self.graph, given, sizes, None)
+        rows = evidence.values.expand(count, -1) if len(evidence.values) == 1 else evidence.values
+        evidence = type(evidence)(rows, evidence.scores)
+        states = inference.sample(model, 1, evidence, self.options, generator)[:, 0]
+        values = {name: x.float() for name, x in nodes.values(states).items()}
+        valid = None
+        if verify and self.graph.constraints:
+            violations = torch.stack([c.violations_of(values) for c in self.graph.constraints])
+            valid = violations.sum(0) == 0
+        return Samples(values, valid, torch.ones(count, dtype=torch.long))
+
+
+def refusal_of_width(graph: Declaration) -> str:
+    """Why the tables of a graph of static size are too large, in one sentence; empty if they are not, or if
+    its size is not known."""
+    try:
+        nodes, model, _ = tables_of(graph, None, None, None)
+    except UnnError:
+        return ""
+    limits = ExactOptions()
+    order = inference.width(model, limits.operations)
+    if order is not None and order.log_largest <= math.log2(limits.memory * 2**30 / 8):
+        return ""
+    bound = f"2^{limits.operations:.0f}"
+    return f"exact inference on its {nodes.count} nodes needs more than {bound} multiplications"
