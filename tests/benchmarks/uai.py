@@ -94,7 +94,9 @@ def answer(instance: Instance, seconds: float, memory: float, send: Connection) 
     began = time.perf_counter()
     file = read_uai(instance.model)
     evidence = None if instance.evidence is None else read_uai_evidence(instance.evidence, file.model)
-    options = ExactOptions(search_seconds=seconds / 4, attempts=10_000, memory=memory, operations=44.0)
+    options = ExactOptions(
+        search_seconds=min(seconds / 4, 30.0), attempts=10_000, memory=memory, operations=44.0
+    )
     try:
         first = inference.marginals(file.model, evidence, options)
     except InferenceError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,11 +39,6 @@ class Order:
     log_cost: float
     log_largest: float
     levels: int
-
-    @property
-    def seconds(self) -> float:
-        """Estimated time of the contraction."""
-        return math.exp2(self.log_cost) / OPERATIONS_PER_SECOND + SECONDS_PER_LEVEL * self.levels
 
 
 def neighbours(scopes: Sequence[Scope], count: int) -> list[int]:
@@ -144,47 +138,24 @@ def greedy_order(
     return Order(tuple(order), math.log2(total) if total else 0.0, largest, levels)
 
 
-def search_orders(
-    scopes: Sequence[Scope],
-    states: Sequence[int],
-    seconds: float,
-    attempts: int,
-    seed: int = 0,
-    kept: int = 3,
-) -> list[Order]:
-    """The cheapest orders of several attempts, the best first.
-
-    The search stops after its time, or when it has taken a quarter of the estimated time of the contraction
-    with the best order so far.
+def attempt(
+    adjacent: Sequence[int],
+    log_sizes: Sequence[float],
+    number: int,
+    generator: random.Random,
+    bound: float = math.inf,
+) -> Order | None:
+    """One attempt of the search: the first ones without noise, then with random weights and noise.
 
     Args:
-        scopes: variables of each table.
-        states: number of states of each variable.
-        seconds: time limit; the first attempt is always completed.
-        attempts: maximum number of attempts.
-        seed: seed of the noise.
-        kept: number of orders to return.
+        adjacent: neighbours as bit sets.
+        log_sizes: log2 of the number of states of each variable.
+        number: number of the attempt, from 0.
+        generator: random number generator.
+        bound: total number of entries beyond which the attempt is given up.
     """
-    began = time.perf_counter()
-    generator = random.Random(seed)
-    adjacent = neighbours(scopes, len(states))
-    log_sizes = [math.log2(max(1, size)) for size in states]
-    best: list[Order] = []
-    for attempt in range(attempts):
-        if attempt < len(_FIRST_KEYS):
-            alpha, beta, gamma, noise = *_FIRST_KEYS[attempt], 0.0
-        else:
-            alpha, beta, gamma, noise = (
-                generator.random(),
-                generator.random(),
-                0.0,
-                0.6 * generator.random() ** 2,
-            )
-        bound = 4 * 2.0 ** best[-1].log_cost if len(best) == kept else math.inf
-        order = greedy_order(adjacent, log_sizes, alpha, beta, gamma, noise, generator, bound)
-        if order is not None:
-            best = sorted([*best, order], key=lambda each: each.seconds)[:kept]
-        spent = time.perf_counter() - began
-        if spent > seconds or (best and spent > 0.25 * best[0].seconds + 0.02):
-            break
-    return best
+    if number < len(_FIRST_KEYS):
+        alpha, beta, gamma = _FIRST_KEYS[number]
+        return greedy_order(adjacent, log_sizes, alpha, beta, gamma, 0.0, generator, bound)
+    alpha, beta, noise = generator.random(), generator.random(), 0.6 * generator.random() ** 2
+    return greedy_order(adjacent, log_sizes, alpha, beta, 0.0, noise, generator, bound)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..errors import InferenceError, ObservationError
 from .backtrack import assign, choices, drawn, most_probable
-from .elimination import Order, Scope, greedy_order, neighbours, search_orders
+from .elimination import Order, Scope, greedy_order, neighbours
 from .options import ExactOptions
 from .plan import Plan, compile_plan
 from .sweeps import Downward, Total, Upward, downward, log_sum, maximum, upward, upward_log
-from .tables import Family, TableEvidence, TableModel, absorb, grouped, linear, restrict, supports
-from .tree import best_tree
+from .tables import Family, TableEvidence, TableModel, absorb, grouped, linear, restrict, rows_of, supports
+from .tree import search_tree
 
 _RANGE = 600.0
 """Sum of the ranges of logarithms up to which no product of entries underflows."""
@@ -104,6 +104,9 @@ def log_partition(
         InferenceError: for a model beyond the limits, with its width.
     """
     evidence, options, batch = _prepared(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch)
+    if len(chunks) > 1:
+        return torch.cat([log_partition(part, rows, options) for part, rows in chunks])
     parts = [_log_partition(part.reduced) for part in _conditions(model, evidence, options)]
     total = parts[0] if len(parts) == 1 else log_sum(torch.stack(torch.broadcast_tensors(*parts), -1))
     return total.expand(batch)
@@ -117,6 +120,14 @@ def marginals(
     Arguments and errors as for ``log_partition``.
     """
     evidence, options, batch = _prepared(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch)
+    if len(chunks) > 1:
+        answers = [marginals(part, rows, options) for part, rows in chunks]
+        return Marginals(
+            torch.cat([answer.log_partition for answer in answers]),
+            torch.cat([answer.probabilities for answer in answers]),
+            torch.cat([answer.entropy for answer in answers]),
+        )
     parts = [_marginals(model, part) for part in _conditions(model, evidence, options)]
     if len(parts) == 1:
         part = parts[0]
@@ -177,6 +188,10 @@ def best_values(
         -inf where no values agree with the evidence, which then have no meaning.
     """
     evidence, options, batch = _prepared(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch)
+    if len(chunks) > 1:
+        answers = [best_values(part, rows, options) for part, rows in chunks]
+        return torch.cat([values for values, _ in answers]), torch.cat([weight for _, weight in answers])
     best: tuple[Tensor, Tensor] | None = None
     for part in _conditions(model, evidence, options):
         values, weight = _best(model, part, batch)
@@ -213,6 +228,9 @@ def sample(
         InferenceError: for a model beyond the limits, or evidence of probability zero.
     """
     evidence, options, batch = _prepared(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch)
+    if len(chunks) > 1:
+        return torch.cat([sample(part, count, rows, options, generator) for part, rows in chunks])
     parts = list(_conditions(model, evidence, options))
     logs = torch.stack([_log_partition(part.reduced).expand(batch) for part in parts])
     impossible = (logs.amax(0) == -torch.inf).nonzero()[:, 0]
@@ -305,8 +323,8 @@ def _remaining(model: TableModel, evidence: TableEvidence) -> tuple[Reduced, tup
 def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions) -> Plan:
     blocks: list[list[Scope]] = [[tuple(scope) for scope in f.scopes.tolist()] for f in families]
     scopes = [scope for block in blocks for scope in block]
-    orders = search_orders(scopes, states, options.search_seconds, options.attempts, options.order_seed)
-    return compile_plan(best_tree(orders, scopes, states, options.search_seconds / 5), blocks, states)
+    tree = search_tree(scopes, states, options.search_seconds, options.attempts, options.order_seed)
+    return compile_plan(tree, blocks, states)
 
 
 def _prepared(
@@ -327,6 +345,18 @@ def _prepared(
             f"model {model.name!r}: tables and evidence have different batch sizes: {sorted(sizes)}."
         )
     return evidence, options, max(sizes, default=1)
+
+
+def _chunks(
+    model: TableModel, evidence: TableEvidence, options: ExactOptions, batch: int
+) -> list[tuple[TableModel, TableEvidence]]:
+    """Parts of a batch whose tables fit into the memory limit; the whole batch where it fits, or is
+    one row."""
+    plan = reduce(model, evidence, options).plan if batch > 1 else None
+    rows = batch if plan is None else max(1, int(options.memory * 2**30 / _bytes(plan)))
+    if rows >= batch:
+        return [(model, evidence)]
+    return [(rows_of(model, part), evidence.rows(part)) for part in torch.arange(batch).split(rows)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ The distribution is the normalised product of the tables. Tables are logarithms 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -145,6 +144,12 @@ class TableEvidence:
         evidence = cls(values)
         evidence.check(model)
         return evidence
+
+    def rows(self, rows: Tensor) -> TableEvidence:
+        """Evidence of some batch elements."""
+        values = self.values[rows] if len(self.values) > 1 else self.values
+        scores = {v: x[rows] if len(x) > 1 else x for v, x in self.scores.items()}
+        return TableEvidence(values, scores)
 
     def check(self, model: TableModel) -> None:
         """Check evidence against a model.
@@ -357,31 +362,14 @@ def linear(families: Sequence[Family]) -> tuple[list[Tensor], Tensor]:
     return tables, total
 
 
-def without_batch(model: TableModel, row: int) -> TableModel:
-    """The tables of one batch element."""
-    families = [
-        replace(family, logs=family.logs[:, row : row + 1] if family.logs.shape[1] > 1 else family.logs)
-        for family in model.families
-    ]
-    return TableModel(model.states, tuple(families), model.names, model.name)
-
-
-def log_of(weights: Tensor, where: str) -> Tensor:
-    """Logarithms of nonnegative weights in float64.
+def rows_of(model: TableModel, rows: Tensor) -> TableModel:
+    """The tables of some batch elements; the model itself if its tables have no batch.
 
     Args:
-        weights: any shape.
-        where: what they belong to, for the message.
-
-    Raises:
-        ArgumentError: for weights that are negative, NaN or infinite.
+        model: tables.
+        rows: numbers of batch elements.
     """
-    weights = torch.as_tensor(weights).double()
-    if not bool(weights.isfinite().all()) or bool((weights < 0).any()):
-        raise ArgumentError(f"{where}: weights must be finite and >= 0.")
-    return weights.log()
-
-
-def uniform_log(states: Sequence[int]) -> float:
-    """Log-partition of variables without any table."""
-    return sum(math.log(size) for size in states)
+    if model.batch == 1:
+        return model
+    families = [replace(f, logs=f.logs[:, rows]) if f.logs.shape[1] > 1 else f for f in model.families]
+    return replace(model, families=tuple(families))

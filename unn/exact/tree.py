@@ -10,14 +10,25 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .elimination import OPERATIONS_PER_SECOND, SECONDS_PER_LEVEL, Order, Scope, members
+from .elimination import (
+    OPERATIONS_PER_SECOND,
+    SECONDS_PER_LEVEL,
+    Order,
+    Scope,
+    attempt,
+    members,
+    neighbours,
+)
 
 _WRITTEN = 8.0
 """Cost of an entry of a result in multiplications."""
+_PROMISING = 8.0
+"""Largest ratio of the cost of an order to the cheapest one at which it becomes a tree."""
 
 
 @dataclass
@@ -261,22 +272,43 @@ def _best_subtree(
     return None if cost[full] == math.inf else (cost[full], splits, scopes)
 
 
-def best_tree(
-    orders: Sequence[Order], scopes: Sequence[Scope], states: Sequence[int], seconds: float
+def search_tree(
+    scopes: Sequence[Scope], states: Sequence[int], seconds: float, attempts: int, seed: int = 0
 ) -> Tree:
-    """The cheapest tree of several orders, after reconfiguration.
+    """The cheapest tree of several orders of elimination, after reconfiguration.
+
+    The cheapest order need not give the cheapest tree, so that promising orders become trees at once.
+    The search stops after its time, or when it has taken a quarter of the estimated time of the contraction.
 
     Args:
-        orders: orders of elimination.
         scopes: variables of each table, at least one each.
         states: number of states of each variable.
-        seconds: time limit of the reconfiguration of each tree.
+        seconds: time limit; the first attempt is always completed.
+        attempts: maximum number of attempts.
+        seed: seed of the noise.
     """
+    began = time.perf_counter()
+    generator = random.Random(seed)
     log_sizes = [math.log2(max(1, size)) for size in states]
-    trees = []
-    for order in orders:
-        tree = tree_of(order, scopes, log_sizes)
-        if 2.0 ** tree.log_cost() / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
-            reconfigure(tree, min(seconds, 0.05 + tree.seconds()))
-        trees.append(tree)
-    return min(trees, key=lambda each: each.seconds())
+    adjacent = neighbours(scopes, len(states))
+    best: Tree | None = None
+    cheapest = rough = math.inf
+    for number in range(attempts):
+        bound = _PROMISING * math.exp2(cheapest) if best is not None else math.inf
+        order = attempt(adjacent, log_sizes, number, generator, bound)
+        if order is not None:
+            cheapest = min(cheapest, order.log_cost)
+            tree = tree_of(order, scopes, log_sizes)
+            cost = tree.log_cost()
+            rough = min(rough, cost)
+            if cost <= rough + math.log2(_PROMISING):
+                if math.exp2(cost) / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
+                    left = seconds - (time.perf_counter() - began)
+                    reconfigure(tree, min(max(left, 0.05), 0.05 + 0.25 * tree.seconds(), 2.0))
+                if best is None or tree.seconds() < best.seconds():
+                    best = tree
+        spent = time.perf_counter() - began
+        if best is not None and (spent > seconds or spent > 0.25 * best.seconds() + 0.02):
+            break
+    assert best is not None
+    return best

@@ -85,6 +85,22 @@ def test_conditioning_on_variables_changes_no_answer(case):
     )
 
 
+@given(models_with_evidence())
+@settings(max_examples=50)
+def test_a_batch_beyond_the_memory_limit_is_answered_in_parts(case):
+    model, evidence = case
+    cost = inference.cost(model, evidence, SMALL)
+    # enough for one row, not for two
+    limited = replace(SMALL, memory=1.5 * cost.bytes / 2**30)
+    answer, whole = inference.marginals(model, evidence, limited), inference.marginals(model, evidence, SMALL)
+    close(answer.log_partition, whole.log_partition)
+    close(answer.probabilities, whole.probabilities)
+    close(
+        inference.best_values(model, evidence, limited)[1], inference.best_values(model, evidence, SMALL)[1]
+    )
+    close(inference.log_partition(model, evidence, limited), whole.log_partition)
+
+
 def test_a_ring_beyond_the_memory_limit_is_conditioned_and_right():
     generator = torch.Generator().manual_seed(0)
     ring = random_model(generator, [3] * 8, [(k, (k + 1) % 8) for k in range(8)])
@@ -256,7 +272,7 @@ def test_the_plan_of_a_structure_is_made_once(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     model = random_model(generator, [2] * 5, [(k, k + 1) for k in range(4)])
     inference.log_partition(model, options=SMALL)
-    monkeypatch.setattr(inference, "search_orders", None)
+    monkeypatch.setattr(inference, "search_tree", None)
     inference.log_partition(model, options=SMALL)
     with pytest.raises(TypeError):
         inference.log_partition(model, TableEvidence.of(model, {0: 1}), SMALL)
