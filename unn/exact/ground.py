@@ -38,6 +38,8 @@ _MOST = 2**27
 """Largest number of entries of the tables of one factor."""
 _DIRECT = 4096
 """Largest number of entries of a table of one counted group; larger groups are chains of counters."""
+NEVER = -1e29
+"""Logarithms up to this stand for weight 0, as finite numbers must in constants of a declaration."""
 _CONDITION = re.compile(r"\s*(\w+)\s*(?:!=|<=|>=|<|>)\s*(\w+)\s*")
 
 
@@ -362,6 +364,7 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
     if batch not in present:
         logs = logs.unsqueeze(len(node_letters))
     logs = logs.reshape(terms, logs.shape[len(node_letters)], *states)
+    logs = torch.where(logs > NEVER, logs, -torch.inf)
     scopes = torch.stack(
         [_node_numbers(nodes, r, node_letters, sizes, starts, factor).reshape(-1) for r in slots], 1
     )
