@@ -13,6 +13,7 @@ from .queries import BestValues as BestValues
 from .queries import ExactMarginals as ExactMarginals
 from .queries import best_values as best_values
 from .queries import cost as cost
+from .queries import entropy as entropy
 from .queries import log_partition as log_partition
 from .queries import marginals as marginals
 from .queries import sample as sample

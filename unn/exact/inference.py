@@ -33,12 +33,10 @@ class Marginals:
             ``(batch,)``; -inf where there are none.
         probabilities: probability of each state of each variable, shape ``(batch, variables, most
             states)``; 0 beyond the states of a variable, and everywhere where the log-partition is -inf.
-        entropy: entropy of the distribution in nats, shape ``(batch,)``; 0 where the log-partition is -inf.
     """
 
     log_partition: Tensor
     probabilities: Tensor
-    entropy: Tensor
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,11 @@ def log_partition(
         InferenceError: for a model beyond the limits, with its width.
     """
     evidence, options, batch = _prepared(model, evidence, options)
-    chunks = _chunks(model, evidence, options, batch)
+    reduced = reduce(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
         return torch.cat([log_partition(part, rows, options) for part, rows in chunks])
-    parts = [_log_partition(part.reduced) for part in _conditions(model, evidence, options)]
+    parts = [_log_partition(part.reduced) for part in _conditions(model, evidence, options, reduced)]
     total = parts[0] if len(parts) == 1 else log_sum(torch.stack(torch.broadcast_tensors(*parts), -1))
     return total.expand(batch)
 
@@ -115,37 +114,56 @@ def log_partition(
 def marginals(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Marginals:
-    """Log-partition, probabilities of all states, and entropy, by one upward and one downward sweep.
+    """Log-partition and probabilities of all states, by one upward and one downward sweep.
 
     Arguments and errors as for ``log_partition``.
     """
     evidence, options, batch = _prepared(model, evidence, options)
-    chunks = _chunks(model, evidence, options, batch)
+    reduced = reduce(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
         answers = [marginals(part, rows, options) for part, rows in chunks]
         return Marginals(
             torch.cat([answer.log_partition for answer in answers]),
             torch.cat([answer.probabilities for answer in answers]),
-            torch.cat([answer.entropy for answer in answers]),
         )
-    parts = [_marginals(model, part) for part in _conditions(model, evidence, options)]
+    parts = [_marginals(model, part) for part in _conditions(model, evidence, options, reduced)]
     if len(parts) == 1:
-        part = parts[0]
-        return Marginals(
-            part.log_partition.expand(batch),
-            part.probabilities.expand(batch, -1, -1),
-            part.entropy.expand(batch),
-        )
-    logs = torch.stack([part.log_partition.expand(batch) for part in parts])
-    total = log_sum(logs.T)
-    shares = torch.where(total > -torch.inf, (logs - torch.where(total.isfinite(), total, 0)).exp(), 0)
-    probabilities = sum(
+        (part,) = parts
+        return Marginals(part.log_partition.expand(batch), part.probabilities.expand(batch, -1, -1))
+    total, shares = _shares([part.log_partition.expand(batch) for part in parts])
+    mixture = sum(
         share[:, None, None] * part.probabilities for share, part in zip(shares, parts, strict=True)
     )
-    inner = sum(share * part.entropy for share, part in zip(shares, parts, strict=True))
-    outer = torch.special.entr(shares).sum(0)
-    assert isinstance(probabilities, Tensor) and isinstance(inner, Tensor)
-    return Marginals(total, probabilities, inner + outer)
+    assert isinstance(mixture, Tensor)
+    return Marginals(total, mixture)
+
+
+def entropy(
+    model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
+) -> Tensor:
+    """Entropy of the distribution given the evidence in nats, shape ``(batch,)``; 0 for impossible evidence.
+
+    It needs the marginals of all tables. Arguments and errors as for ``log_partition``.
+    """
+    evidence, options, batch = _prepared(model, evidence, options)
+    reduced = reduce(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch, reduced)
+    if len(chunks) > 1:
+        return torch.cat([entropy(part, rows, options) for part, rows in chunks])
+    parts = [_entropy(part.reduced) for part in _conditions(model, evidence, options, reduced)]
+    _, shares = _shares([total.expand(batch) for total, _ in parts])
+    within = torch.stack([share * inner for share, (_, inner) in zip(shares, parts, strict=True)])
+    between: Tensor = torch.special.entr(shares).sum(0)
+    return within.sum(0) + between
+
+
+def _shares(log_partitions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Log-partition of several parts together, and the share of each, shape ``(parts, batch)``."""
+    logs = torch.stack(list(log_partitions))
+    total = log_sum(logs.T)
+    possible = total > -torch.inf
+    return total, torch.where(possible, (logs - torch.where(possible, total, 0)).exp(), 0)
 
 
 def table_marginals(
@@ -188,12 +206,13 @@ def best_values(
         -inf where no values agree with the evidence, which then have no meaning.
     """
     evidence, options, batch = _prepared(model, evidence, options)
-    chunks = _chunks(model, evidence, options, batch)
+    reduced = reduce(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
         answers = [best_values(part, rows, options) for part, rows in chunks]
         return torch.cat([values for values, _ in answers]), torch.cat([weight for _, weight in answers])
     best: tuple[Tensor, Tensor] | None = None
-    for part in _conditions(model, evidence, options):
+    for part in _conditions(model, evidence, options, reduced):
         values, weight = _best(model, part, batch)
         if best is None:
             best = values, weight
@@ -228,10 +247,11 @@ def sample(
         InferenceError: for a model beyond the limits, or evidence of probability zero.
     """
     evidence, options, batch = _prepared(model, evidence, options)
-    chunks = _chunks(model, evidence, options, batch)
+    reduced = reduce(model, evidence, options)
+    chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
         return torch.cat([sample(part, count, rows, options, generator) for part, rows in chunks])
-    parts = list(_conditions(model, evidence, options))
+    parts = list(_conditions(model, evidence, options, reduced))
     logs = torch.stack([_log_partition(part.reduced).expand(batch) for part in parts])
     impossible = (logs.amax(0) == -torch.inf).nonzero()[:, 0]
     if len(impossible):
@@ -348,11 +368,11 @@ def _prepared(
 
 
 def _chunks(
-    model: TableModel, evidence: TableEvidence, options: ExactOptions, batch: int
+    model: TableModel, evidence: TableEvidence, options: ExactOptions, batch: int, reduced: Reduced
 ) -> list[tuple[TableModel, TableEvidence]]:
     """Parts of a batch whose tables fit into the memory limit; the whole batch where it fits, or is
     one row."""
-    plan = reduce(model, evidence, options).plan if batch > 1 else None
+    plan = reduced.plan
     rows = batch if plan is None else max(1, int(options.memory * 2**30 / _bytes(plan)))
     if rows >= batch:
         return [(model, evidence)]
@@ -367,13 +387,14 @@ class _Condition:
     reduced: Reduced = field(repr=False)
 
 
-def _conditions(model: TableModel, evidence: TableEvidence, options: ExactOptions) -> list[_Condition]:
+def _conditions(
+    model: TableModel, evidence: TableEvidence, options: ExactOptions, reduced: Reduced
+) -> list[_Condition]:
     """The query itself, or its parts given states of variables, where the query would need too much memory.
 
     Raises:
         InferenceError: for a query beyond the limits.
     """
-    reduced = reduce(model, evidence, options)
     batch = max(model.batch, len(evidence.values))
     conditioned: list[int] = []
     parts = 1
@@ -505,42 +526,58 @@ def _contracted_logs(reduced: Reduced, total: Total) -> Upward:
 
 def _marginals(model: TableModel, part: _Condition) -> Marginals:
     reduced = part.reduced
-    constant = reduced.constant
-    if reduced.plan is None:
-        possible = constant > -torch.inf
-        return Marginals(constant, _placed(model, part, [], possible), torch.zeros_like(constant))
-    plan = reduced.plan
-    tables, scale = linear(reduced.families)
-    up = upward(plan, tables, scale + constant)
-    down = downward(plan, up, set(range(plan.leaves)))
-    if not _is_trusted(reduced, up, down):
-        up = _contracted_logs(reduced, log_sum)
-        beliefs = _beliefs_by_gradient(reduced)
+    plan, constant = reduced.plan, reduced.constant
+    if plan is None:
+        return Marginals(constant, _placed(model, part, [], constant > -torch.inf))
+    up, beliefs = _beliefs(reduced, {r.block for r in plan.readings})
+    readings = [(r.block, r.axis, r.rows, r.variables) for r in plan.readings]
+    if not up.log_scales:
         readings = _leaf_readings(reduced)
-    else:
-        beliefs = {}
-        for block in {*range(plan.leaves), *(r.block for r in plan.readings)}:
-            cotangent = down.cotangents[block]
-            assert cotangent is not None
-            belief = up.tables[block] * cotangent
-            total = belief.flatten(2).sum(2) if belief.ndim > 2 else belief
-            total = torch.where(total > 0, total, 1)
-            beliefs[block] = belief / total.view(*total.shape, *[1] * (belief.ndim - 2))
-        readings = [(r.block, r.axis, r.rows, r.variables) for r in plan.readings]
-    possible = up.log_partition > -torch.inf
     parts = []
     for block, axis, rows, variables in readings:
         belief = beliefs[block].index_select(0, rows.to(constant.device))
         others = [k for k in range(2, belief.ndim) if k != 2 + axis]
         parts.append((variables, belief.sum(others) if others else belief))
-    expected = torch.zeros_like(up.log_partition)
+    return Marginals(up.log_partition, _placed(model, part, parts, up.log_partition > -torch.inf))
+
+
+def _entropy(reduced: Reduced) -> tuple[Tensor, Tensor]:
+    """Log-partition and entropy."""
+    if reduced.plan is None:
+        return reduced.constant, torch.zeros_like(reduced.constant)
+    up, beliefs = _beliefs(reduced, set(range(reduced.plan.leaves)))
+    total = up.log_partition
+    expected = torch.zeros_like(total)
     for block, family in enumerate(reduced.families):
         logs = torch.where(family.logs > -torch.inf, family.logs.double(), 0)
         expected = expected + (beliefs[block] * logs).flatten(2).sum(2).sum(0)
-    entropy = up.log_partition - reduced.constant - expected
+    inner = total - reduced.constant - expected
     # an entropy is not negative; the difference of two large numbers may be
-    entropy = torch.where(possible, entropy, 0).clamp(min=0)
-    return Marginals(up.log_partition, _placed(model, part, parts, possible), entropy)
+    return total, torch.where(total > -torch.inf, inner, 0).clamp(min=0)
+
+
+def _beliefs(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Tensor]]:
+    """The upward sweep, and the normalised marginals of the tables of some blocks.
+
+    Where small entries may count, both are made from logarithms, and the marginals are those of the tables of
+    the model.
+    """
+    plan = reduced.plan
+    assert plan is not None
+    tables, scale = linear(reduced.families)
+    up = upward(plan, tables, scale + reduced.constant)
+    down = downward(plan, up, {block for block in blocks if block < plan.leaves})
+    if not _is_trusted(reduced, up, down):
+        return _contracted_logs(reduced, log_sum), _beliefs_by_gradient(reduced)
+    beliefs = {}
+    for block in blocks:
+        cotangent = down.cotangents[block]
+        assert cotangent is not None
+        belief = up.tables[block] * cotangent
+        total = belief.flatten(2).sum(2) if belief.ndim > 2 else belief
+        total = torch.where(total > 0, total, 1)
+        beliefs[block] = belief / total.view(*total.shape, *[1] * (belief.ndim - 2))
+    return up, beliefs
 
 
 def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:

@@ -34,12 +34,10 @@ class ExactMarginals:
             and of the value 1 of binary nodes, means of spins. Given values are unchanged.
         log_partition: logarithm of the sum of ``exp(-E)`` over all values that agree with the evidence, shape
             ``(batch,)``; -inf where there are none, and then the means are 0 (-1 for spins).
-        entropy: entropy of the distribution in nats, shape ``(batch,)``.
     """
 
     means: Mapping[str, Tensor]
     log_partition: Tensor
-    entropy: Tensor
 
     def __getitem__(self, name: str) -> Tensor:
         return self.means[name]
@@ -115,7 +113,21 @@ def marginals(
     """
     nodes, model, evidence = tables_of(graph, given, sizes, scores)
     answer = inference.marginals(model, evidence, options)
-    return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition, answer.entropy)
+    return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition)
+
+
+def entropy(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+) -> Tensor:
+    """Entropy of the distribution given the evidence in nats, shape ``(batch,)``; arguments and errors as for
+    ``log_partition``."""
+    _, model, evidence = tables_of(graph, given, sizes, scores)
+    return inference.entropy(model, evidence, options)
 
 
 def best_values(

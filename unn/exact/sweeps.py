@@ -259,6 +259,10 @@ def _store(
     if stack is None:
         stack = values.new_zeros(len(like), batch, *like.shape[2:])
     elif stack.shape[1] < batch:
-        stack = stack.expand(-1, batch, *stack.shape[2:])
+        stack = stack.expand(-1, batch, *stack.shape[2:]).contiguous()
     values = values.expand(len(rows), stack.shape[1], *stack.shape[2:])
-    stacks[block] = stack.index_copy(0, rows.to(stack.device), values)
+    rows = rows.to(stack.device)
+    differentiable = stack.requires_grad or values.requires_grad
+    stacks[block] = (
+        stack.index_copy(0, rows, values) if differentiable else stack.index_copy_(0, rows, values)
+    )
