@@ -22,6 +22,8 @@ from .graph.symmetries import symmetries as symmetries_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .graph.partial import Partial
+
 
 class FactorGraph(Declaration):
     """Variables with regularizers, parameters, constants, and the factors that couple them.
@@ -144,6 +146,21 @@ class FactorGraph(Declaration):
     def explain(self) -> str:
         """Describe the graph in words and formulas: arrays, energy, updates, boundedness."""
         return describe.explain(self)
+
+    def explain_exact(self, given: Mapping[str, Tensor | Partial] | None = None, /, **sizes: int) -> str:
+        """What exact inference costs given evidence, before it runs: multiplications, largest table, memory.
+
+        Args:
+            given: evidence by variable, complete or partial.
+            sizes: sizes of the dynamic axes.
+
+        Raises:
+            DeclarationError: for a graph without tables; names the variable or factor.
+            ObservationError: for evidence that does not fit the graph.
+        """
+        from .exact.queries import cost
+
+        return str(cost(self, given, sizes=sizes))
 
     def to_mermaid(self) -> str:
         """The graph as Mermaid text."""

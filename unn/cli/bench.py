@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -13,23 +15,46 @@ from tyro.conf import Positional, arg
 from ..errors import UnnError
 from .verb import Answer, Verb
 
-SECTIONS = ("core", "trees", "attention", "undirected_attention", "constraints", "gpu")
+SECTIONS = ("core", "trees", "attention", "undirected_attention", "constraints", "exact", "gpu")
 
 
 @dataclass(frozen=True)
 class Bench(Verb):
-    """Time the engine against plain torch loops (in a checkout)."""
+    """Time the engines against plain torch loops (in a checkout)."""
 
     name: ClassVar[str] = "bench"
 
-    only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE")] = None
-    """A section (core, trees, attention, undirected_attention, constraints, gpu), or part of the names of
-    the cases to run; everything by default."""
+    only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE|uai")] = None
+    """A section (core, trees, attention, undirected_attention, constraints, exact, gpu), or part of the names
+    of the cases to run; everything by default. uai: exact inference on the models of a folder."""
+    folder: Annotated[Positional[Path | None], arg(metavar="DIR")] = None
+    """Folder of models in the UAI format, with uai."""
     quick: bool = False
     """Fewer repetitions."""
+    seconds: float = 20.0
+    """Time limit of each model, with uai."""
 
     def __call__(self) -> Answer:
+        if (self.folder is not None) != (self.only == "uai"):
+            raise UnnError(
+                "unn bench uai DIR measures the models of a folder; other sections take no folder."
+            )
+        if self.folder is not None:
+            return bench_models(self.folder, self.seconds)
         return bench(self.quick, self.only)
+
+
+def bench_models(folder: Path, seconds: float) -> Answer:
+    """Exact inference on the models of a folder.
+
+    Raises:
+        UnnError: outside a checkout, for a folder without models, or a time that is not above 0.
+    """
+    if not 0 < seconds < 1e6:
+        raise UnnError(f"--seconds must be a number > 0, got {seconds}.")
+    with _checkout():
+        importlib.import_module("tests.benchmarks.uai").main([str(folder), "--seconds", str(seconds)])
+    return Answer((), {})
 
 
 def bench(quick: bool, only: str | None) -> Answer:
@@ -44,22 +69,13 @@ def bench(quick: bool, only: str | None) -> Answer:
     Raises:
         UnnError: outside a checkout, or if no case matches; lists the cases.
     """
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "tests" / "benchmarks" / "core.py").is_file():
-        raise UnnError(
-            "the benchmarks are part of the repository, not of the installed package; run unn bench in a "
-            "checkout."
-        )
     arguments = (["--quick"] if quick else []) + (["--only", only] if only and only not in SECTIONS else [])
-    sys.path.insert(0, str(root))
-    try:
+    with _checkout():
         sections = [
             importlib.import_module(f"tests.benchmarks.{name}")
             for name in ((only,) if only in SECTIONS else SECTIONS)
         ]
         names = list(dict.fromkeys(name for section in sections for name in section.main(arguments)))
-    finally:
-        sys.path.remove(str(root))
     if only and only not in SECTIONS and not any(only in name for name in names):
         left_out = " (--quick leaves some out)" if quick else ""
         raise UnnError(
@@ -67,3 +83,23 @@ def bench(quick: bool, only: str | None) -> Answer:
             f"Cases{left_out}: {'; '.join(names)}."
         )
     return Answer((), {})
+
+
+@contextlib.contextmanager
+def _checkout() -> Iterator[None]:
+    """Make the benchmarks of the checkout importable.
+
+    Raises:
+        UnnError: outside a checkout.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "tests" / "benchmarks" / "core.py").is_file():
+        raise UnnError(
+            "the benchmarks are part of the repository, not of the installed package; run unn bench in a "
+            "checkout."
+        )
+    sys.path.insert(0, str(root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(root))

@@ -22,6 +22,10 @@ OPERATIONS_PER_SECOND = 1.5e9
 """Multiplications of a processor core in a second, roughly, for estimated times."""
 SECONDS_PER_LEVEL = 3e-4
 """Time of the calls that products of one level of the tree need, roughly."""
+WORK_PER_SECOND = 3e6
+"""Units of work of a search in a second, roughly. Limits count work and not time, so that the same
+search finds the
+same order on every machine, however busy it is."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def greedy_order(
     noise: float,
     generator: random.Random,
     bound: float = math.inf,
-) -> Order | None:
+) -> tuple[Order | None, float]:
     """Eliminate the variable with the smallest key next.
 
     The key is ``alpha * log2(1 + fill) + beta * log2(entries of the product) + gamma * level`` plus
@@ -89,15 +93,18 @@ def greedy_order(
         bound: total number of entries beyond which the attempt is given up.
 
     Returns:
-        The order; None if its cost exceeds the bound.
+        The order, None if its cost exceeds the bound, and the work.
     """
     adjacent = list(adjacent)
+    work = 0.0
     version = [0] * len(adjacent)
     level = [0] * len(adjacent)
     heap: list[tuple[float, float, int, int, float]] = []
 
     def push(v: int) -> None:
+        nonlocal work
         near = adjacent[v]
+        work += 2 + near.bit_count()
         size = log_sizes[v]
         missing = 0
         for u in members(near):
@@ -120,7 +127,7 @@ def greedy_order(
         total += 2.0**size
         largest = max(largest, size)
         if total > bound:
-            return None
+            return None, work
         near = adjacent[v]
         changed = near
         for u in members(near):
@@ -135,7 +142,7 @@ def greedy_order(
                 version[u] += 1
                 push(u)
     levels = max(level, default=0)
-    return Order(tuple(order), math.log2(total) if total else 0.0, largest, levels)
+    return Order(tuple(order), math.log2(total) if total else 0.0, largest, levels), work
 
 
 def attempt(
@@ -144,7 +151,7 @@ def attempt(
     number: int,
     generator: random.Random,
     bound: float = math.inf,
-) -> Order | None:
+) -> tuple[Order | None, float]:
     """One attempt of the search: the first ones without noise, then with random weights and noise.
 
     Args:
@@ -153,6 +160,9 @@ def attempt(
         number: number of the attempt, from 0.
         generator: random number generator.
         bound: total number of entries beyond which the attempt is given up.
+
+    Returns:
+        The order, None if its cost exceeds the bound, and the work.
     """
     if number < len(_FIRST_KEYS):
         alpha, beta, gamma = _FIRST_KEYS[number]

@@ -303,7 +303,7 @@ def width(model: TableModel, log_bound: float) -> Order | None:
     scopes = [tuple(scope) for f in reduced.families for scope in f.scopes.tolist()]
     log_sizes = [math.log2(size) for size in sizes]
     near = neighbours(scopes, len(sizes))
-    return greedy_order(near, log_sizes, 1.0, 0.5, 0.0, 0.0, Random(0), 2.0**log_bound)
+    return greedy_order(near, log_sizes, 1.0, 0.5, 0.0, 0.0, Random(0), 2.0**log_bound)[0]
 
 
 def _remaining(model: TableModel, evidence: TableEvidence) -> tuple[Reduced, tuple[int, ...]]:

@@ -12,8 +12,9 @@ class ExactOptions:
     """Options of the engine ``exact``.
 
     Attributes:
-        search_seconds: Time limit of the search for an order of elimination, which also stops at a quarter of
-            the estimated time of the contraction.
+        search_seconds: Time limit of the search for an order of elimination, roughly, which also stops at a
+            quarter of the estimated time of the contraction. It is counted as work, so that the same
+            order is found on every machine.
         attempts: Maximum number of orders that are tried.
         memory: Limit of the memory for tables in GiB. A model that needs more is conditioned on some
             variables, and refused if that takes too long.

@@ -11,13 +11,13 @@ from __future__ import annotations
 import heapq
 import math
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .elimination import (
     OPERATIONS_PER_SECOND,
     SECONDS_PER_LEVEL,
+    WORK_PER_SECOND,
     Order,
     Scope,
     attempt,
@@ -147,16 +147,20 @@ def tree_of(order: Order, scopes: Sequence[Scope], log_sizes: Sequence[float]) -
     return tree
 
 
-def reconfigure(tree: Tree, seconds: float, width: int = 8) -> None:
+def reconfigure(tree: Tree, limit: float, width: int = 8) -> float:
     """Improve a tree in place: replace expensive subtrees by the best trees over their frontiers.
 
     Args:
         tree: the tree.
-        seconds: time limit.
+        limit: work after which to stop.
         width: number of nodes in a frontier.
+
+    Returns:
+        The work.
     """
-    began = time.perf_counter()
+    work = 0.0
     while True:
+        work += 4 * len(tree.children)
         costs = {
             node: math.exp2(tree.size(tree.scopes[a] | tree.scopes[b]))
             + _WRITTEN * math.exp2(tree.size(tree.scopes[node]))
@@ -165,21 +169,21 @@ def reconfigure(tree: Tree, seconds: float, width: int = 8) -> None:
         total = sum(costs.values())
         expensive = sorted(costs, key=lambda node: -costs[node])
         improved = False
-        covered = 0.0
         for node in expensive:
             if node not in tree.children or costs.get(node, 0.0) < 1e-3 * total:
                 continue
-            if time.perf_counter() - began > seconds:
-                return
-            gain = _reconfigure_at(tree, node, width)
-            covered += gain
+            if work > limit:
+                return work
+            gain, spent = _reconfigure_at(tree, node, width)
+            work += spent
             improved |= gain > 1e-3 * total
         if not improved:
-            return
+            return work
 
 
-def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
-    """Replace the top of the subtree at a node by the best tree over its frontier; return the gain."""
+def _reconfigure_at(tree: Tree, root: int, width: int) -> tuple[float, float]:
+    """Replace the top of the subtree at a node by the best tree over its frontier; return the gain and the
+    work."""
     frontier = [root]
     inner: list[int] = []
     while len(frontier) < width:
@@ -192,7 +196,8 @@ def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
         inner.append(node)
         frontier += tree.children[node]
     if len(frontier) < 3:
-        return 0.0
+        return 0.0, 1.0
+    work = 2.0 * 3.0 ** len(frontier)
     before = sum(
         math.exp2(tree.size(tree.scopes[tree.children[node][0]] | tree.scopes[tree.children[node][1]]))
         + _WRITTEN * math.exp2(tree.size(tree.scopes[node]))
@@ -200,7 +205,7 @@ def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
     )
     best = _best_subtree(tree, frontier, tree.scopes[root], before)
     if best is None or best[0] >= before * (1 - 1e-9):
-        return 0.0
+        return 0.0, work
     cost, splits, scopes = best
     free = [node for node in inner if node != root]
     full = (1 << len(frontier)) - 1
@@ -216,7 +221,7 @@ def _reconfigure_at(tree: Tree, root: int, width: int) -> float:
         return place
 
     build(full, root)
-    return before - cost
+    return before - cost, work
 
 
 def _best_subtree(
@@ -278,37 +283,40 @@ def search_tree(
     """The cheapest tree of several orders of elimination, after reconfiguration.
 
     The cheapest order need not give the cheapest tree, so that promising orders become trees at once.
-    The search stops after its time, or when it has taken a quarter of the estimated time of the contraction.
+    The search stops after its time, or when it has taken a quarter of the estimated time of the
+    contraction; both are counted as work, so that the tree does not depend on the machine.
 
     Args:
         scopes: variables of each table, at least one each.
         states: number of states of each variable.
-        seconds: time limit; the first attempt is always completed.
+        seconds: time limit, roughly; the first two attempts are always completed.
         attempts: maximum number of attempts.
         seed: seed of the noise.
     """
-    began = time.perf_counter()
     generator = random.Random(seed)
     log_sizes = [math.log2(max(1, size)) for size in states]
     adjacent = neighbours(scopes, len(states))
     best: Tree | None = None
     cheapest = rough = math.inf
+    work, limit = 0.0, seconds * WORK_PER_SECOND
     for number in range(attempts):
         bound = _PROMISING * math.exp2(cheapest) if best is not None else math.inf
-        order = attempt(adjacent, log_sizes, number, generator, bound)
+        order, spent = attempt(adjacent, log_sizes, number, generator, bound)
+        work += spent
         if order is not None:
             cheapest = min(cheapest, order.log_cost)
             tree = tree_of(order, scopes, log_sizes)
             cost = tree.log_cost()
             rough = min(rough, cost)
+            work += 20 * len(scopes)
             if cost <= rough + math.log2(_PROMISING):
                 if math.exp2(cost) / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
-                    left = seconds - (time.perf_counter() - began)
-                    reconfigure(tree, min(max(left, 0.05), 0.05 + 0.25 * tree.seconds(), 2.0))
+                    allowed = min(max(limit - work, 0.0), tree.seconds() * WORK_PER_SECOND)
+                    work += reconfigure(tree, 0.05 * WORK_PER_SECOND + 0.25 * allowed)
                 if best is None or tree.seconds() < best.seconds():
                     best = tree
-        spent = time.perf_counter() - began
-        if best is not None and (spent > seconds or spent > 0.25 * best.seconds() + 0.02):
+        enough = min(limit, (0.25 * best.seconds() + 0.02) * WORK_PER_SECOND) if best else math.inf
+        if number and work > enough:
             break
     assert best is not None
     return best

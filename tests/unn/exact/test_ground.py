@@ -279,3 +279,11 @@ def test_a_long_chain_takes_operations_for_each_level_and_not_for_each_node():
     for t in range(1, 2000):
         logs = torch.logsumexp(logs[:, None] + g.T.double(), 0) + g.b[t]
     torch.testing.assert_close(log_partition[0], logs.logsumexp(0))
+
+
+def test_the_cost_of_a_query_is_explained_before_it_runs():
+    g = filled(chain())
+    assert "4 variables" in g.explain_exact() and "multiplications" in g.explain_exact()
+    one_hot = torch.eye(3)[torch.zeros(1, 4, dtype=torch.long)]
+    given = {"s": unn.Partial(one_hot, torch.tensor([[True, False, False, False]]))}
+    assert "3 variables" in g.explain_exact(given)
