@@ -33,6 +33,7 @@ METRICS = {
     "digits": ["test_accuracy", "recognised_images", "spread_images"],
     "factorisation": ["rmse", "unused_spread"],
     "hierarchical": ["rmse"],
+    "hierarchy": ["probability", "highest", "of_samples"],
     "hopfield": ["recalled_half_given", "stored", "distinct"],
     "inversion": ["rmse", "rmse_as_trained"],
     "ising": ["error_half_given", "lowest_error_half_given", "excess_correlation"],
