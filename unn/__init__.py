@@ -11,6 +11,7 @@ _import, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 
 SUBMODULES = (
     "attention",
+    "belief",
     "diffusion",
     "draw",
     "errors",

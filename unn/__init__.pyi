@@ -1,6 +1,7 @@
 """unn: declare a factor graph once, infer any variables given any others."""
 
 from . import attention as attention
+from . import belief as belief
 from . import diffusion as diffusion
 from . import draw as draw
 from . import errors as errors

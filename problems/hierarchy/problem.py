@@ -97,7 +97,8 @@ class HierarchyProblem(DeclaredProblem):
         """The graph."""
         from .graph import declare
 
-        return declare(self.grammar(config))
+        # examples are float32, as the parameters of networks
+        return declare(self.grammar(config)).float()
 
     def observable(self, config: HierarchyConfig) -> tuple[str, ...]:
         """The root and the leaves."""

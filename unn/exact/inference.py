@@ -284,7 +284,7 @@ def cost(
 
 def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) -> Reduced:
     """Absorb evidence, drop states that zeros exclude, and compile a plan for what remains."""
-    reduced, sizes = _remaining(model, evidence)
+    reduced, sizes = remaining_tables(model, evidence)
     if not reduced.families:
         return reduced
     families = reduced.families
@@ -299,14 +299,14 @@ def width(model: TableModel, log_bound: float) -> Order | None:
         model: tables.
         log_bound: log2 of the largest number of entries of all products.
     """
-    reduced, sizes = _remaining(model, TableEvidence.of(model))
+    reduced, sizes = remaining_tables(model, TableEvidence.of(model))
     scopes = [tuple(scope) for f in reduced.families for scope in f.scopes.tolist()]
     log_sizes = [math.log2(size) for size in sizes]
     near = neighbours(scopes, len(sizes))
     return greedy_order(near, log_sizes, 1.0, 0.5, 0.0, 0.0, Random(0), 2.0**log_bound)[0]
 
 
-def _remaining(model: TableModel, evidence: TableEvidence) -> tuple[Reduced, tuple[int, ...]]:
+def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduced, tuple[int, ...]]:
     """What remains of a model without a plan, and the number of states of each variable that remains."""
     families, constant, fixed = absorb(model, evidence)
     states = list(model.states)
@@ -528,7 +528,9 @@ def _marginals(model: TableModel, part: _Condition) -> Marginals:
     reduced = part.reduced
     plan, constant = reduced.plan, reduced.constant
     if plan is None:
-        return Marginals(constant, _placed(model, part, [], constant > -torch.inf))
+        return Marginals(
+            constant, place_probabilities(model, part.evidence, reduced, [], constant > -torch.inf)
+        )
     up, beliefs = _beliefs(reduced, {r.block for r in plan.readings})
     readings = [(r.block, r.axis, r.rows, r.variables) for r in plan.readings]
     if not up.log_scales:
@@ -538,7 +540,10 @@ def _marginals(model: TableModel, part: _Condition) -> Marginals:
         belief = beliefs[block].index_select(0, rows.to(constant.device))
         others = [k for k in range(2, belief.ndim) if k != 2 + axis]
         parts.append((variables, belief.sum(others) if others else belief))
-    return Marginals(up.log_partition, _placed(model, part, parts, up.log_partition > -torch.inf))
+    return Marginals(
+        up.log_partition,
+        place_probabilities(model, part.evidence, reduced, parts, up.log_partition > -torch.inf),
+    )
 
 
 def _entropy(reduced: Reduced) -> tuple[Tensor, Tensor]:
@@ -615,18 +620,23 @@ def _leaf_readings(reduced: Reduced) -> list[tuple[int, int, Tensor, Tensor]]:
     ]
 
 
-def _placed(
-    model: TableModel, part: _Condition, parts: Sequence[tuple[Tensor, Tensor]], possible: Tensor
+def place_probabilities(
+    model: TableModel,
+    evidence: TableEvidence,
+    reduced: Reduced,
+    parts: Sequence[tuple[Tensor, Tensor]],
+    possible: Tensor,
 ) -> Tensor:
     """Probabilities of all variables of the model, shape ``(batch, variables, most states)``.
 
     Args:
         model: the model.
-        part: evidence and what remains of the model.
+        evidence: evidence.
+        reduced: what remains of the model.
         parts: remaining variables and their probabilities, shape ``(variables, batch or 1, states)``.
         possible: mask of the batch elements with values that agree with the evidence.
     """
-    reduced, values = part.reduced, part.evidence.values
+    values = evidence.values
     device = values.device
     most = max(model.states, default=1)
     batch = max(len(values), len(possible), *(p.shape[1] for _, p in parts), 1)

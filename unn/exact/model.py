@@ -13,9 +13,10 @@ from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import inference
-from .ground import Given, refusal_of_factors, refusal_of_variables
+from .ground import Given, Nodes, refusal_of_factors, refusal_of_variables
 from .options import ExactOptions
 from .queries import tables_of, with_counters
+from .tables import TableEvidence, TableModel
 
 
 class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
@@ -56,13 +57,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             InferenceError: for a graph beyond the limits.
         """
         nodes, model, everything = tables_of(self.graph, values, sizes, None)
-        count = len(everything.values)
-        given = {
-            name: Partial(values[name], mask.expand(count, *nodes.ranges[name].node_shape))
-            for name, mask in observed.items()
-            if name in nodes.ranges and name in values
-        }
-        evidence = with_counters(model, nodes.evidence(given, batch=count))
+        evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = inference.log_partition(model, everything, self.options)
         loss: Tensor = (inference.log_partition(model, evidence, self.options) - joint).mean()
         return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
@@ -117,6 +112,34 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             violations = torch.stack([c.violations_of(values) for c in self.graph.constraints])
             valid = violations.sum(0) == 0
         return Samples(values, valid, torch.ones(count, dtype=torch.long))
+
+
+def conditional_evidence(
+    nodes: Nodes,
+    model: TableModel,
+    values: Mapping[str, Tensor],
+    observed: Mapping[str, Tensor],
+    count: int,
+) -> TableEvidence:
+    """The observed part of examples as evidence.
+
+    Args:
+        nodes: nodes of the graph.
+        model: its tables.
+        values: examples by variable, shape ``(count, *axes)``.
+        observed: mask of observed nodes by variable, shape ``(count or 1, *node axes)``, axes of size
+            1 repeated.
+        count: number of examples.
+
+    Raises:
+        ObservationError: for values or masks that do not fit the graph.
+    """
+    given = {
+        name: Partial(values[name], mask.expand(count, *nodes.ranges[name].node_shape))
+        for name, mask in observed.items()
+        if name in nodes.ranges and name in values
+    }
+    return with_counters(model, nodes.evidence(given, batch=count))
 
 
 def refusal_of_width(graph: Declaration) -> str:

@@ -1,0 +1,194 @@
+"""Belief propagation: exact on trees, bounds on loopy graphs, rows that do not depend on one another."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import unn
+from factors import Cardinality, Multilinear
+from unn.belief import BeliefOptions
+from unn.belief.engine import BeliefEngine
+from unn.belief.model import BeliefModel
+from unn.belief.propagation import appearance_probabilities
+from unn.errors import ArgumentError, DeclarationError
+from unn.exact.tables import Family
+from unn.testing.engines import EngineContract
+
+
+def pairwise(edges, nodes, seed, scale=1.0, states=2):
+    """Categories with a table for each edge and each node."""
+    generator = torch.Generator().manual_seed(seed)
+    g = unn.FactorGraph("pairs", node=nodes, state=states, edge=len(edges))
+    s = g.variable("s", "node | state", unn.Entropy())
+    ends = [
+        g.index(name, "edge", list(x), into="node")
+        for name, x in zip(("one", "two"), zip(*edges, strict=True), strict=True)
+    ]
+    assert ends
+    T = g.parameter(
+        "T", "edge state other", init=scale * torch.randn(len(edges), states, states, generator=generator)
+    )
+    b = g.parameter("b", "node state", init=scale * torch.randn(nodes, states, generator=generator))
+    g.factor(Multilinear(T["e i j"], s["one[e] i"], s["two[e] j"]))
+    g.factor(Multilinear(b["n i"], s["n i"]))
+    return g
+
+
+@st.composite
+def trees(draw):
+    nodes = draw(st.integers(2, 6))
+    edges = [(draw(st.integers(0, k - 1)), k) for k in range(1, nodes)]
+    return pairwise(edges, nodes, draw(st.integers(0, 10_000)), states=draw(st.sampled_from((2, 3))))
+
+
+@st.composite
+def loopy(draw, scale=1.0):
+    nodes = draw(st.integers(3, 5))
+    every = [(a, b) for b in range(nodes) for a in range(b)]
+    edges = draw(st.lists(st.sampled_from(every), min_size=nodes, unique=True))
+    return pairwise(edges, nodes, draw(st.integers(0, 10_000)), scale)
+
+
+def evidence(g, seed, batch=3):
+    generator = torch.Generator().manual_seed(seed)
+    nodes, states = g.sizes["node"], g.sizes["state"]
+    values = torch.eye(states)[torch.randint(states, (batch, nodes), generator=generator)]
+    return {"s": unn.Partial(values, torch.rand(batch, nodes, generator=generator) < 0.3)}
+
+
+@given(trees(), st.integers(0, 100))
+@settings(max_examples=30)
+def test_means_and_log_partition_are_exact_on_trees(g, seed):
+    given = evidence(g, seed)
+    ours, exact = unn.belief.marginals(g, given), unn.exact.marginals(g, given)
+    assert ours.converged.all()
+    torch.testing.assert_close(ours["s"], exact["s"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours.log_partition, exact.log_partition, atol=1e-6, rtol=0)
+
+
+@given(trees(), st.integers(0, 100))
+@settings(max_examples=30)
+def test_max_product_finds_the_most_probable_values_of_trees(g, seed):
+    given = evidence(g, seed)
+    ours = unn.belief.marginals(g, given, options=BeliefOptions(method="max-product"))
+    exact = unn.exact.best_values(g, given)
+    # ties have probability zero
+    torch.testing.assert_close(ours["s"], exact["s"])
+
+
+@given(loopy(), st.integers(0, 100))
+@settings(max_examples=30)
+def test_the_tree_reweighted_log_partition_is_an_upper_bound_and_mean_field_a_lower_one(g, seed):
+    given = evidence(g, seed)
+    exact = unn.exact.log_partition(g, given)
+    bound = unn.belief.marginals(g, given, options=BeliefOptions(method="tree-reweighted", rounds=3000))
+    assume(bound.converged.all())
+    assert (bound.log_partition >= exact - 1e-6).all()
+    mean_field = unn.infer(g, given, order=["s"], until=1e-7, iterations=500)
+    assert (-mean_field.energy[-1].double() <= exact + 1e-4).all()
+
+
+@given(loopy(scale=0.3))
+@settings(max_examples=20)
+def test_weak_couplings_give_means_close_to_exact_ones(g):
+    ours, exact = unn.belief.marginals(g), unn.exact.marginals(g)
+    assert ours.converged.all()
+    torch.testing.assert_close(ours["s"], exact["s"], atol=0.1, rtol=0)
+
+
+@given(loopy(), st.integers(0, 100))
+@settings(max_examples=20)
+def test_one_row_has_the_same_answer_alone_and_in_a_batch(g, seed):
+    given = evidence(g, seed)
+    batch = unn.belief.marginals(g, given)
+    for row in range(3):
+        x = given["s"]
+        alone = unn.belief.marginals(g, {"s": unn.Partial(x.value[row : row + 1], x.mask[row : row + 1])})
+        torch.testing.assert_close(alone["s"][0], batch["s"][row], atol=1e-6, rtol=0)
+
+
+def test_a_frustrated_graph_that_does_not_converge_says_so():
+    edges = [(a, b) for b in range(4) for a in range(b)]
+    g = pairwise(edges, 4, 0)
+    with torch.no_grad():
+        g.T.copy_(torch.tensor([[-8.0, 8.0], [8.0, -8.0]]).expand(6, 2, 2))
+        g.b.copy_(torch.linspace(-1, 1, 8).view(4, 2))
+    answer = unn.belief.marginals(g, options=BeliefOptions(damping=0.0, rounds=50))
+    assert not answer.converged.any() and answer.rounds == 50 and (answer.residual > 1e-8).all()
+
+
+def test_appearance_probabilities_of_a_ring_and_of_a_bridge():
+    # a triangle with a pendant edge: each edge of the triangle is in two of three spanning trees
+    family = Family(torch.tensor([[0, 1], [1, 2], [2, 0], [2, 3]]), torch.zeros(4, 1, 2, 2))
+    (rho,) = appearance_probabilities([family], 4)
+    torch.testing.assert_close(rho, torch.tensor([2 / 3, 2 / 3, 2 / 3, 1.0], dtype=torch.float64))
+
+
+def test_factors_of_three_nodes_are_refused_by_tree_reweighted_propagation():
+    g = unn.FactorGraph("triple", n=3)
+    x = g.variable("x", "n", unn.BinaryEntropy())
+    g.factor(Cardinality(x["i"], each="", equals=2))
+    with pytest.raises(DeclarationError, match=r"couples x\[0\], x\[1\], x\[2\]"):
+        unn.belief.marginals(g, options=BeliefOptions(method="tree-reweighted"))
+    answer = unn.belief.marginals(g)
+    torch.testing.assert_close(answer["x"], torch.full((1, 3), 2 / 3, dtype=torch.float64), atol=1e-6, rtol=0)
+    assert float(answer.log_partition) == pytest.approx(torch.tensor(3.0).log().item(), abs=1e-6)
+
+
+def test_impossible_evidence_has_log_partition_minus_infinity():
+    g = unn.FactorGraph("triple", n=3)
+    x = g.variable("x", "n", unn.BinaryEntropy())
+    g.factor(Cardinality(x["i"], each="", equals=2))
+    given = {"x": unn.Partial(torch.zeros(1, 3), torch.tensor([[True, True, False]]))}
+    answer = unn.belief.marginals(g, given)
+    assert answer.log_partition.tolist() == [-torch.inf]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "loopy"}, {"rounds": 0}, {"damping": 1.0}, {"damping": float("nan")}, {"tolerance": -1.0}],
+)
+def test_options_out_of_range_are_refused_by_name(options):
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        unn.belief.marginals(pairwise([(0, 1)], 2, 0), options=BeliefOptions(**options))
+
+
+class TestBelief(EngineContract):
+    def engine(self):
+        return BeliefEngine()
+
+    def graph(self):
+        g = unn.FactorGraph("grid", row=2, column=3)
+        X = g.variable("X", "row column", unn.BinaryEntropy())
+        Y = g.variable("Y", "row", unn.BinaryEntropy())
+        J = g.parameter("J", "", init="ones")
+        g.factor(Multilinear(J[""], X["r c"], X["r c+1"]))
+        g.factor(Multilinear(X["r c"], Y["r"]))
+        return g
+
+    def examples(self, generator):
+        return {
+            "X": torch.randint(2, (16, 2, 3), generator=generator).float(),
+            "Y": torch.randint(2, (16, 2), generator=generator).float(),
+        }
+
+    def given(self):
+        return ("Y",)
+
+
+def test_gradients_of_the_loss_on_trees_are_those_of_the_exact_loss():
+    from unn.exact import ExactOptions
+    from unn.exact.model import ExactModel
+
+    g = pairwise([(0, 1), (1, 2)], 3, 4)
+    s = torch.eye(2)[torch.tensor([[0, 1, 1], [1, 1, 0]])]
+    observed = {"s": torch.tensor([[True, False, False]])}
+    losses = [
+        model.loss({"s": s}, observed)
+        for model in (BeliefModel(g, BeliefOptions(tolerance=1e-10)), ExactModel(g, ExactOptions()))
+    ]
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=0)
+    gradients = [torch.autograd.grad(loss, [g.T, g.b]) for loss in losses]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)

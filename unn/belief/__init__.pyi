@@ -1,0 +1,5 @@
+"""The engine ``belief``: loopy belief propagation and tree-reweighted bounds on graphs of tables."""
+
+from .options import BeliefOptions as BeliefOptions
+from .queries import BeliefMarginals as BeliefMarginals
+from .queries import marginals as marginals

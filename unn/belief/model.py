@@ -1,0 +1,68 @@
+"""Belief propagation as the model of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..engine import CanInfer, CanLearn, check_model
+from ..exact.ground import Given, refusal_of_factors, refusal_of_variables
+from ..exact.model import conditional_evidence
+from ..exact.queries import tables_of
+from ..graph.declaration import Declaration
+from .options import BeliefOptions
+from .queries import marginals, marginals_of_tables
+
+
+class BeliefModel(nn.Module, CanLearn, CanInfer):
+    """Approximate means of any variables given any others.
+
+    Its parameters are those of the graph. The loss is the conditional negative log-likelihood with the Bethe
+    approximation of both log-partitions; its gradients are those of messages at rest.
+
+    Args:
+        graph: declaration with discrete variables, products of arrays, and constraints that count.
+        options: method and limits.
+
+    Raises:
+        DeclarationError: for a graph without tables; names the variable or factor.
+
+    Attributes:
+        graph: the declaration.
+        options: method and limits.
+    """
+
+    def __init__(self, graph: Declaration, options: BeliefOptions) -> None:
+        super().__init__()
+        check_model(
+            "BeliefModel", options, BeliefOptions, refusal_of_variables(graph) or refusal_of_factors(graph)
+        )
+        self.graph, self.options = graph, options
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """Mean of minus the approximate conditional log-likelihood, a scalar; arguments as for
+        ``ExactModel.loss``."""
+        nodes, model, everything = tables_of(self.graph, values, sizes, None)
+        evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
+        joint = marginals_of_tables(nodes, model, everything, self.options).log_partition
+        total = marginals_of_tables(nodes, model, evidence, self.options).log_partition
+        loss: Tensor = (total - joint).mean()
+        return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
+
+    @torch.no_grad()
+    def infer_values(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+    ) -> dict[str, Tensor]:
+        """Approximate means of all variables; see ``unn.belief.marginals``. ``iterations`` limits the
+        rounds."""
+        options = self.options
+        if iterations is not None:
+            options = type(options)(options.method, iterations, options.damping, options.tolerance)
+        answer = marginals(self.graph, given, sizes=sizes, options=options)
+        return {name: x.expand(count, *x.shape[1:]).float() for name, x in answer.means.items()}

@@ -1,0 +1,45 @@
+"""Options of the engine ``belief``; importing them does not load torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import ArgumentError
+from ..ranges import check_ranges
+
+METHODS = ("sum-product", "max-product", "tree-reweighted")
+
+
+@dataclass(frozen=True)
+class BeliefOptions:
+    """Options of the engine ``belief``.
+
+    Attributes:
+        method: "sum-product" for marginals with the Bethe log-partition; "max-product" for best values;
+            "tree-reweighted" for marginals with an upper bound of the log-partition, on graphs whose factors
+            have at most two nodes.
+        rounds: Maximum number of rounds, in each of which all messages are renewed.
+        damping: Weight of the old message in the logarithm of the new one.
+        tolerance: Change of the logarithm of every message at which the rounds end.
+    """
+
+    method: Literal["sum-product", "max-product", "tree-reweighted"] = "sum-product"
+    rounds: int = 500
+    damping: float = 0.3
+    tolerance: float = 1e-8
+
+    def check(self, where: str) -> None:
+        """Check the ranges.
+
+        Raises:
+            ArgumentError: for an option that is out of range, with its name.
+        """
+        if self.method not in METHODS:
+            raise ArgumentError(f"{where}: method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        ranges: dict[str, tuple[float, float, float]] = {
+            "rounds": (self.rounds, 1, 10**6),
+            "damping": (self.damping, 0, 0.999),
+            "tolerance": (self.tolerance, 0, 1),
+        }
+        check_ranges(where, ranges)

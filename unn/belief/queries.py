@@ -1,0 +1,113 @@
+"""Approximate queries of declarations by belief propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import DeclarationError
+from ..exact.ground import Given, Nodes
+from ..exact.inference import place_probabilities, remaining_tables
+from ..exact.queries import tables_of
+from ..exact.tables import TableEvidence, TableModel
+from ..graph.declaration import Declaration
+from .options import BeliefOptions
+from .propagation import appearance_probabilities, log_partition, propagate
+
+
+@dataclass(frozen=True, eq=False)
+class BeliefMarginals:
+    """Approximate marginals.
+
+    Attributes:
+        means: means by variable, shape ``(batch, *axes)``; exact on trees. With max-product the modes of
+            max-marginals, one-hot.
+        log_partition: the Bethe approximation (exact on trees, neither bound elsewhere), or an upper
+            bound with "tree-reweighted", shape ``(batch,)``; -inf where counting proves that no values
+            agree with the evidence. NaN with max-product.
+        converged: mask of the rows whose messages rest, shape ``(batch,)``; the means of others may be
+            anything.
+        residual: largest change of the logarithm of a message in the last round, shape ``(batch,)``.
+        rounds: number of rounds.
+    """
+
+    means: Mapping[str, Tensor]
+    log_partition: Tensor
+    converged: Tensor
+    residual: Tensor
+    rounds: int
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.means[name]
+
+
+def marginals(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Mapping[str, Tensor] | None = None,
+    options: BeliefOptions | None = None,
+) -> BeliefMarginals:
+    """Means of all variables given the evidence, by belief propagation.
+
+    Args:
+        graph: declaration as for ``unn.exact.log_partition``.
+        given: evidence by variable, complete or partial, and values of constants.
+        sizes: sizes of the axes without a static size.
+        scores: soft evidence, as for ``unn.exact.log_partition``.
+        options: method and limits.
+
+    Raises:
+        DeclarationError: for a graph without tables; for "tree-reweighted" also with a factor over
+            three nodes.
+        ObservationError: for evidence that does not fit the graph.
+    """
+    nodes, model, evidence = tables_of(graph, given, sizes, scores)
+    return marginals_of_tables(nodes, model, evidence, options or BeliefOptions())
+
+
+def marginals_of_tables(
+    nodes: Nodes, model: TableModel, evidence: TableEvidence, options: BeliefOptions
+) -> BeliefMarginals:
+    """Means of the nodes of a graph from its tables; arguments and errors as for ``marginals``."""
+    options.check("belief")
+    remaining, states = remaining_tables(model, evidence)
+    batch = max(model.batch, len(evidence.values))
+    families, constant = remaining.families, remaining.constant.expand(batch)
+    if not families:
+        probabilities = place_probabilities(model, evidence, remaining, [], constant > -torch.inf)
+        rest = torch.zeros(batch, dtype=torch.float64)
+        return BeliefMarginals(nodes.means(probabilities), constant, rest == 0, rest, 0)
+    weights = [torch.ones(len(family.scopes), dtype=torch.float64) for family in families]
+    if options.method == "tree-reweighted":
+        wide = next((family for family in families if len(family.states) > 2), None)
+        if wide is not None:
+            name = ", ".join(model.names[int(remaining.remaining.nonzero()[v, 0])] for v in wide.scopes[0])
+            raise DeclarationError(
+                f"graph {model.name!r}: tree-reweighted belief propagation takes factors of at most two "
+                f"nodes, but one couples {name}; use sum-product."
+            )
+        weights = appearance_probabilities(families, len(states))
+    with torch.no_grad():
+        beliefs = propagate(families, states, weights, options)
+    p = beliefs.variables.exp()
+    possible = (constant > -torch.inf) & (p.sum(2) > 0).all(0)
+    total = constant + log_partition(families, beliefs, weights, len(states))
+    total = torch.where(possible, total, -torch.inf)
+    if options.method == "max-product":
+        p = torch.nn.functional.one_hot(p.argmax(2), p.shape[2]).double()
+        total = torch.full_like(total, torch.nan)
+    parts = [
+        (torch.tensor([v for v, size in enumerate(states) if size == own]), own)
+        for own in sorted(set(states))
+    ]
+    placed = [(variables, p[variables, :, :own]) for variables, own in parts]
+    probabilities = place_probabilities(model, evidence, remaining, placed, possible)
+    residual = beliefs.residual.expand(batch)
+    return BeliefMarginals(
+        nodes.means(probabilities), total, residual <= options.tolerance, residual, beliefs.rounds
+    )
