@@ -28,7 +28,18 @@ from unn.exact import ExactOptions, inference, read_bif
 from unn.exact.queries import tables_of
 from unn.exact.tables import TableEvidence
 
-NETWORKS = ("asia", "child", "alarm", "insurance", "hailfinder", "win95pts")
+NETWORKS = (
+    "cancer",
+    "earthquake",
+    "survey",
+    "sachs",
+    "asia",
+    "child",
+    "alarm",
+    "insurance",
+    "hailfinder",
+    "win95pts",
+)
 
 
 def trees(filtering: int, count: int) -> tuple[Grammar, Tensor]:
