@@ -26,6 +26,27 @@ def declare(rows: int, columns: int) -> unn.FactorGraph:
     return g
 
 
+def declare_coupled(rows: int, columns: int, coupling: float) -> unn.FactorGraph:
+    """The graph with a given coupling J of spins s = 2 x - 1 and no outer field.
+
+    J s_i s_j is 4 J x_i x_j - 2 J (x_i + x_j) and a constant.
+
+    Args:
+        rows, columns: size of the grid.
+        coupling: J.
+    """
+    g = declare(rows, columns)
+    neighbours = torch.zeros(rows, columns)
+    neighbours[1:] += 1
+    neighbours[:-1] += 1
+    neighbours[:, 1:] += 1
+    neighbours[:, :-1] += 1
+    with torch.no_grad():
+        g.coupling.fill_(4 * coupling)
+        g.field.copy_(-2 * coupling * neighbours)
+    return g
+
+
 def row_states(columns: int) -> Tensor:
     """All spins of one row, 0 or 1, shape ``(2 ** columns, columns)``, float64."""
     numbers = torch.arange(2**columns)

@@ -117,6 +117,12 @@ class IsingProblem(DeclaredProblem):
         half = torch.rand(values["X"].shape, generator=generator) < 0.5
         return {"": Query({}), "half given": Query({"X": Partial(values["X"], half)}, values)}
 
+    def exact_graph(self, config: IsingConfig) -> unn.FactorGraph:
+        """The graph with the coupling of the examples."""
+        from .grids import declare_coupled
+
+        return declare_coupled(config.rows, config.columns, config.coupling)
+
     def compared_variables(self, config: IsingConfig) -> tuple[str, ...]:
         """All spins."""
         return ("X",)

@@ -221,6 +221,14 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         """
         return ()
 
+    def exact_graph(self, config: Any) -> FactorGraph | None:
+        """The declaration whose distribution is that of the examples, for comparisons with exact inference.
+
+        By default the graph, if it has no parameters that are learned; None if there is none.
+        """
+        graph = self.declare(config)
+        return None if next(graph.parameters(), None) is not None else graph
+
     def untrained(
         self, config: Any, given: Given, count: int, chain_steps: int
     ) -> dict[str, Mapping[str, Tensor]]:

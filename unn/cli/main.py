@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from ..errors import DataError, UnnError, unknown
 from .baselines import Baselines
 from .bench import Bench
+from .calibrate import Calibrate
 from .compare import Compare
 from .demo import Demo
 from .doctor import Doctor
@@ -43,7 +44,19 @@ GROUP = "unn.verbs"
 
 EVERYDAY = (Show, Train, Evaluate, Infer, Sample, Solve)
 """The commands that ``--help`` lists first, followed by those of other packages."""
-OTHERS = (Marginals, LogPartition, MostProbable, Resume, Compare, Problems, Baselines, Demo, Bench, Doctor)
+OTHERS = (
+    Marginals,
+    LogPartition,
+    MostProbable,
+    Resume,
+    Compare,
+    Calibrate,
+    Problems,
+    Baselines,
+    Demo,
+    Bench,
+    Doctor,
+)
 
 
 def verbs() -> dict[str, type[Verb] | type[ProblemVerb[Any]]]:

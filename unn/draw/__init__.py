@@ -13,6 +13,7 @@ from .matrices import draw_adjacency as draw_adjacency
 from .matrices import draw_attention as draw_attention
 from .metrics import draw_metrics as draw_metrics
 from .ranks import draw_ranks as draw_ranks
+from .reliability import draw_reliability as draw_reliability
 from .samples import Marking as Marking
 from .samples import draw_samples as draw_samples
 from .save import save_figure as save_figure

@@ -1,0 +1,97 @@
+"""Comparison of engines with exact answers: scores, controls, and what cannot be compared."""
+
+import json
+import math
+
+import pytest
+import torch
+from support.commands import printed, refused
+
+import unn
+from problems.ising.grids import conditional, declare_coupled
+from unn.cli.calibrate import score
+
+
+def test_scores_of_the_exact_probabilities_are_perfect():
+    p = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
+    perfect = score(p, p, 0.1)
+    assert perfect.kl == pytest.approx(0, abs=1e-9) and perfect.total_variation == 0
+    assert perfect.calibration_error == pytest.approx(0) and perfect.argmax_match == 1
+    assert perfect.log_score == pytest.approx((0.2 * math.log(0.2) + 0.8 * math.log(0.8)) / 2)
+
+
+def test_scores_of_other_probabilities_are_those_by_hand():
+    p = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    q = torch.tensor([[0.65, 0.35]], dtype=torch.float64)
+    other = score(p, q, 0.0)
+    assert other.kl == pytest.approx(0.25 * math.log(0.25 / 0.65) + 0.75 * math.log(0.75 / 0.35))
+    assert other.total_variation == pytest.approx(0.4) and other.argmax_match == 0
+    assert other.calibration_error == pytest.approx(0.4)
+    assert other.bins == ((pytest.approx(0.35), 0.75), (pytest.approx(0.65), 0.25))
+
+
+def test_the_graph_of_ising_grids_with_its_coupling_has_the_marginals_of_the_examples():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(2, (5, 4, 3), generator=generator).float()
+    seen = torch.rand(5, 4, 3, generator=generator) < 0.4
+    _, expected = conditional(0.35, x, seen, generator)
+    means = unn.exact.marginals(declare_coupled(4, 3, 0.35), {"X": unn.Partial(x, seen)})["X"]
+    torch.testing.assert_close(means.float(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    from unn.cli.main import main
+
+    shape = ["--rows", "2", "--columns", "2"]
+    for name, engine, options in (
+        ("exact", "exact", ["--steps", "60"]),
+        ("belief", "belief", ["--steps", "2"]),
+        ("denoiser", "denoiser", ["--steps", "2", "--width", "8", "--depth", "1", "--heads", "2"]),
+    ):
+        command = ["train", "ising", "--engine", engine, *shape, *options, "--quiet"]
+        assert main([*command, "--folder", str(folder / name)]) == 0
+    other = [
+        "train",
+        "ising",
+        "--engine",
+        "exact",
+        "--rows",
+        "3",
+        "--columns",
+        "2",
+        "--steps",
+        "1",
+        "--quiet",
+    ]
+    assert main([*other, "--folder", str(folder / "other")]) == 0
+    return folder
+
+
+def test_runs_of_all_engines_are_scored_on_the_same_queries(runs, capsys, tmp_path):
+    folders = [runs / name for name in ("exact", "belief", "denoiser")]
+    options = ["--count", 16, "--draws", 20, "--draw", tmp_path / "reliability.png"]
+    data = json.loads(printed(capsys, "calibrate", *folders, *options, "--json"))
+    assert set(data) == {"", "half given"}
+    for rows in data.values():
+        assert rows["exact"]["kl"] == pytest.approx(0, abs=1e-6)
+        assert 0 < rows["exact, 20 samples"]["kl"] < 0.2
+        # 60 steps of maximum likelihood of a grid of four spins
+        assert rows["exact (exact)"]["kl"] < 0.1 < rows["denoiser (denoiser)"]["kl"] + 0.1
+        assert all(math.isfinite(x) for row in rows.values() for x in row.values())
+    assert (tmp_path / "reliability.png").stat().st_size > 1000
+    text = printed(capsys, "calibrate", runs / "exact", "--count", 8)
+    assert "ising, half given" in text and "exact (exact)" in text
+
+
+def test_what_cannot_be_compared_is_refused_by_name(runs, capsys, tmp_path):
+    assert "other options" in refused(capsys, "calibrate", runs / "exact", runs / "other")
+    assert "at least one run" in refused(capsys, "calibrate")
+    assert "--count" in refused(capsys, "calibrate", runs / "exact", "--count", 0)
+    from unn.cli.main import main
+
+    train = ["train", "hopfield", "--units", "4", "--engine", "exact", "--steps", "1", "--quiet"]
+    assert main([*train, "--folder", str(tmp_path / "hopfield")]) == 0
+    capsys.readouterr()
+    assert "not that of its declaration" in refused(capsys, "calibrate", tmp_path / "hopfield")
