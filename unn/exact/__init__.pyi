@@ -8,6 +8,8 @@ from . import inference as inference
 from .bif import read_bif as read_bif
 from .bif import write_bif as write_bif
 from .files import ModelFile as ModelFile
+from .gaussian import GaussianMarginals as GaussianMarginals
+from .gaussian import gaussian_marginals as gaussian_marginals
 from .options import ExactOptions as ExactOptions
 from .queries import BestValues as BestValues
 from .queries import ExactMarginals as ExactMarginals

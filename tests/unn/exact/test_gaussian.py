@@ -1,0 +1,151 @@
+"""Graphs with a quadratic energy: means, covariances and integrals against closed forms and quadrature."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unn
+from factors import Multilinear
+from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError
+
+
+def linear_gaussian(seed=0, scale=0.2, n=3, m=2):
+    """Two coupled variables with couplings within and between, and linear terms."""
+    generator = torch.Generator().manual_seed(seed)
+    g = unn.FactorGraph("linear", n=n, m=m)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    y = g.variable("y", "m", unn.SquaredNorm())
+    A = g.parameter("A", "n other", init=scale * torch.randn(n, n, generator=generator))
+    B = g.parameter("B", "n m", init=scale * torch.randn(n, m, generator=generator))
+    b = g.parameter("b", "m", init=torch.randn(m, generator=generator))
+    g.factor(Multilinear(A["i j"], x["i"], x["j"]))
+    g.factor(Multilinear(B["i k"], x["i"], y["k"]))
+    g.factor(Multilinear(b["k"], y["k"]))
+    return g.double()
+
+
+def by_hand(g):
+    """Precision and linear term from the formulas of the declaration."""
+    n, m = g.sizes["n"], g.sizes["m"]
+    P = torch.eye(n + m, dtype=torch.float64)
+    P[:n, :n] -= g.A + g.A.T
+    P[:n, n:] -= g.B
+    P[n:, :n] -= g.B.T
+    return P.detach(), torch.cat([torch.zeros(n, dtype=torch.float64), g.b]).detach()
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20)
+def test_means_covariances_and_log_partition_are_those_of_the_precision_matrix(seed):
+    g = linear_gaussian(seed, 0.1)
+    P, h = by_hand(g)
+    answer = unn.exact.gaussian_marginals(g)
+    mean = torch.linalg.solve(P, h)
+    torch.testing.assert_close(torch.cat([answer["x"][0], answer["y"][0]]), mean)
+    torch.testing.assert_close(answer.covariances[0], torch.linalg.inv(P))
+    torch.testing.assert_close(
+        torch.cat([answer.variances["x"][0], answer.variances["y"][0]]), torch.linalg.inv(P).diagonal()
+    )
+    expected = 2.5 * math.log(2 * math.pi) - torch.logdet(P) / 2 + h @ mean / 2
+    torch.testing.assert_close(answer.log_partition[0], expected)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20)
+def test_conditional_means_are_the_minimiser_of_coordinate_descent(seed):
+    g = linear_gaussian(seed, 0.1)
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    exact = unn.exact.gaussian_marginals(g, {"y": y})
+    descent = unn.infer(g, {"y": y}, order=["x"], until=1e-12)
+    torch.testing.assert_close(exact["x"], descent["x"], atol=1e-6, rtol=0)
+    assert torch.equal(exact["y"], y) and (exact.variances["y"] == 0).all()
+
+
+def test_the_log_partition_is_the_integral_of_the_weights_given_evidence_in_part():
+    g = linear_gaussian(3, 0.15, n=2, m=2)
+    values = torch.tensor([[0.4, -1.0]], dtype=torch.float64)
+    given = {
+        "x": unn.Partial(values, torch.tensor([[True, False]])),
+        "y": torch.tensor([[0.3, 0.2]]).double(),
+    }
+    answer = unn.exact.gaussian_marginals(g, given)
+    grid = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    x = torch.stack([torch.full_like(grid, 0.4), grid], 1)
+    weights = (-g.energy({"x": x, "y": given["y"].expand(len(grid), -1)})).exp()
+    total = torch.trapezoid(weights, grid)
+    torch.testing.assert_close(answer.log_partition[0], total.log(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        answer["x"][0, 1], torch.trapezoid(weights * grid, grid) / total, atol=1e-6, rtol=0
+    )
+    assert float(answer["x"][0, 0].detach()) == 0.4
+
+
+def test_samples_have_the_exact_means_and_covariances_and_keep_what_is_given():
+    g = linear_gaussian(1)
+    given = {"y": torch.tensor([[0.5, -0.5], [1.0, 2.0]]).double()}
+    answer = unn.exact.gaussian_marginals(g, given)
+    samples = answer.sample(40_000, torch.Generator().manual_seed(0))
+    assert samples["x"].shape == (2, 40_000, 3)
+    torch.testing.assert_close(samples["x"].mean(1), answer["x"].detach(), atol=0.03, rtol=0)
+    covariance = torch.cov(samples["x"][0].T)
+    torch.testing.assert_close(covariance, answer.covariances[0, :3, :3].detach(), atol=0.03, rtol=0)
+    torch.testing.assert_close(samples["y"], given["y"][:, None].expand(-1, 40_000, -1))
+    with pytest.raises(ArgumentError, match="count"):
+        answer.sample(0)
+
+
+def test_the_log_partition_is_differentiable_by_the_parameters():
+    g = linear_gaussian(2)
+
+    def total(A, b):
+        return torch.func.functional_call(Total(g), {"g.A": A, "g.b": b}, ())
+
+    assert torch.autograd.gradcheck(total, [g.A, g.b], fast_mode=True)
+
+
+class Total(torch.nn.Module):
+    def __init__(self, g):
+        super().__init__()
+        self.g = g
+
+    def forward(self):
+        return unn.exact.gaussian_marginals(self.g).log_partition
+
+
+def test_what_is_no_normal_distribution_is_refused():
+    with pytest.raises(InferenceError, match="not bounded below.*eigenvalue -"):
+        unn.exact.gaussian_marginals(linear_gaussian(0, 3.0))
+    g = unn.FactorGraph("cubic", n=2)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], x["i"], x["i"]))
+    with pytest.raises(DeclarationError, match="couples 3 variables"):
+        unn.exact.gaussian_marginals(g)
+    h = unn.FactorGraph("bits", n=2)
+    h.variable("x", "n", unn.BinaryEntropy())
+    with pytest.raises(DeclarationError, match="variable 'x'"):
+        unn.exact.gaussian_marginals(h)
+    dynamic = unn.FactorGraph("dynamic")
+    dynamic.variable("x", "n", unn.SquaredNorm())
+    with pytest.raises(DeclarationError, match="axis 'n'.*unknown"):
+        unn.exact.gaussian_marginals(dynamic)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"z": torch.zeros(1, 2)}, "no variable 'z'"),
+        ({"y": torch.zeros(1, 3)}, r"shape \(1, 2\)"),
+        ({"y": torch.full((1, 2), torch.nan)}, "NaN"),
+        (
+            {"y": unn.Partial(torch.zeros(2, 2), torch.tensor([[True, False], [False, True]]))},
+            "different entries",
+        ),
+    ],
+)
+def test_evidence_that_does_not_fit_is_refused_by_name(given, message):
+    with pytest.raises(ObservationError, match=message):
+        unn.exact.gaussian_marginals(linear_gaussian(), given)
