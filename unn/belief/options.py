@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, whole_number
 from ..ranges import check_ranges
 
 METHODS = ("sum-product", "max-product", "tree-reweighted")
@@ -43,3 +43,4 @@ class BeliefOptions:
             "tolerance": (self.tolerance, 0, 1),
         }
         check_ranges(where, ranges)
+        whole_number(f"{where}: option rounds", self.rounds, 1, ArgumentError)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from ..exact.ground import Given, Nodes
-from ..exact.inference import place_probabilities, remaining_tables
+from ..exact.inference import place_probabilities, prepare_query, remaining_tables
 from ..exact.queries import tables_of
 from ..exact.tables import TableEvidence, TableModel
 from ..graph.declaration import Declaration
@@ -75,8 +75,8 @@ def marginals_of_tables(
 ) -> BeliefMarginals:
     """Means of the nodes of a graph from its tables; arguments and errors as for ``marginals``."""
     options.check("belief")
+    evidence, _, batch = prepare_query(model, evidence, None)
     remaining, states = remaining_tables(model, evidence)
-    batch = max(model.batch, len(evidence.values))
     families, constant = remaining.families, remaining.constant.expand(batch)
     if not families:
         probabilities = place_probabilities(model, evidence, remaining, [], constant > -torch.inf)

@@ -39,7 +39,8 @@ class LogPartition(Verb):
         value = float(inference.log_partition(model.model, evidence, options)[0])
         lines = [f"log partition {value:.12g}, log10 {value / math.log(10):.12g}", str(cost)]
         if value == -math.inf:
-            lines[0] = "log partition -inf: the evidence has probability zero"
+            subject = "the evidence" if bool((evidence.values >= 0).any()) else "every assignment"
+            lines[0] = f"log partition -inf: {subject} has probability zero"
         if self.out is not None:
             write_result(self.out, partition_result(value))
             lines.append(f"written to {self.out}")

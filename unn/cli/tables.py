@@ -87,9 +87,12 @@ def evidence_of(model: ModelFile, file: Path | None, given: Sequence[str]) -> Ta
 
     pairs: dict[str, str] = {}
     for text in given:
-        name, separator, state = text.partition("=")
-        if not separator:
+        if "=" not in text:
             raise UnnError(f"--given {text}: write VARIABLE=STATE.")
+        # names of variables may contain the sign
+        places = [k for k, sign in enumerate(text) if sign == "="]
+        place = next((k for k in places if text[:k] in model.names), places[0])
+        name, state = text[:place], text[place + 1 :]
         if pairs.setdefault(name, state) != state:
             raise UnnError(f"--given {text}: variable {name!r} is given twice.")
     evidence = model.evidence(pairs)
@@ -111,8 +114,8 @@ def require_possible(model: ModelFile, log_partition: float) -> None:
     """
     if log_partition == -math.inf:
         raise ObservationError(
-            f"{model.name}: the evidence has probability zero, so that nothing follows from it; the "
-            "log-partition (unn logz) is -inf."
+            f"{model.name}: the evidence, or without evidence every assignment, has probability zero, so "
+            "that nothing follows from it; the log-partition (unn logz) is -inf."
         )
 
 

@@ -122,6 +122,11 @@ def read_bif(path: Path | str) -> ModelFile:
         raise DataError(f"{path} declares no variable.")
     if missing:
         raise DataError(f"{path}: variable {missing[0]!r} has no probability block.")
+    cycle = _cycle({child: parents for child, (parents, _) in tables.items()})
+    if cycle:
+        raise DataError(
+            f"{path}: variable {cycle!r} is an ancestor of itself, so this is no Bayesian network."
+        )
     numbers = {name: k for k, name in enumerate(states)}
     scopes = tuple(tuple(numbers[name] for name in (*tables[child][0], child)) for child in states)
     return ModelFile(
@@ -135,6 +140,18 @@ def read_bif(path: Path | str) -> ModelFile:
     )
 
 
+def _cycle(parents: dict[str, list[str]]) -> str:
+    """A variable that is an ancestor of itself; empty if there is none."""
+    waiting = {name: set(own) for name, own in parents.items()}
+    while waiting:
+        done = [name for name, own in waiting.items() if not own & waiting.keys()]
+        if not done:
+            return next(iter(waiting))
+        for name in done:
+            del waiting[name]
+    return ""
+
+
 def _states(reader: _Reader) -> tuple[str, ...]:
     """States of a variable, from its block."""
     reader.take("'{'", "{")
@@ -143,6 +160,8 @@ def _states(reader: _Reader) -> tuple[str, ...]:
         if reader.peek() == "property":
             reader.skip_property()
             continue
+        if states:
+            reader.fail("one type of each variable")
         reader.take("type, property or '}'", "type")
         reader.take("discrete: only such variables have tables", "discrete")
         reader.take("'['", "[")
@@ -203,6 +222,8 @@ def _distribution(
                 reader.fail(f"each configuration of the parents of {child!r} once", word)
             table[tuple(index)] = _row(reader, size, child, word)
         elif word.text == "default":
+            if default is not None:
+                reader.fail(f"one default of {child!r}", word)
             default = _row(reader, size, child, word)
         elif parents:
             reader.fail(
@@ -211,6 +232,8 @@ def _distribution(
                 word,
             )
         else:
+            if not np.isnan(table).all():
+                reader.fail(f"one table of {child!r}", word)
             table[:] = _row(reader, size, child, word)
     reader.take("'}'", "}")
     if default is not None:

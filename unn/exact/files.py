@@ -82,7 +82,7 @@ class ModelFile:
             states = self.states[variable]
             if state in states:
                 observed[variable] = states.index(state)
-            elif state.isdecimal() and int(state) < len(states):
+            elif state.isascii() and state.isdecimal() and len(state) < 10 and int(state) < len(states):
                 observed[variable] = int(state)
             else:
                 raise ObservationError(
@@ -101,7 +101,7 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
     except (OSError, EOFError, zlib.error) as error:

@@ -337,6 +337,11 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
             slot += 1
         else:
             x = _array_value(nodes, reference, constants)
+            if not bool(x.detach().isfinite().all()):
+                raise ObservationError(
+                    f"{reference.array.kind} {reference.array.name!r} of graph {nodes.graph.name!r} has NaN "
+                    "or infinite entries; -1e30 stands for the logarithm of 0."
+                )
             lead = [batch] if x.ndim > len(reference.array.axes) else []
             x = view(x.double(), reference.pattern, sizes, starts, factor.indices)
             operands += [x, [*lead, *(symbols[x] for x in reference.letters)]]
@@ -351,6 +356,8 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
     result += [first_state + k for k in range(slot)]
     states = [nodes.ranges[r.array.name].states for r in slots]
     terms = math.prod(sizes[letter] for letter in node_letters)
+    if not terms:
+        return []
     if terms * math.prod(states) > _MOST:
         raise DeclarationError(
             f"graph {nodes.graph.name!r}: factor {factor.name!r} has {terms} tables of "
@@ -364,12 +371,14 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
     if batch not in present:
         logs = logs.unsqueeze(len(node_letters))
     logs = logs.reshape(terms, logs.shape[len(node_letters)], *states)
-    logs = torch.where(logs > NEVER, logs, -torch.inf)
+    logs = torch.where(logs <= NEVER, -torch.inf, logs)
     scopes = torch.stack(
         [_node_numbers(nodes, r, node_letters, sizes, starts, factor).reshape(-1) for r in slots], 1
     )
     if keep is not None:
         logs, scopes = logs[keep], scopes[keep]
+        if not len(scopes):
+            return []
     return _with_distinct_variables(Family(scopes, logs))
 
 
@@ -405,10 +414,13 @@ def _array_value(nodes: Nodes, reference: Reference, constants: Mapping[str, Ten
     name = reference.array.name
     if isinstance(reference.array, Constant) and name in constants:
         x = constants[name]
-        if tuple(x.shape[-len(nodes.shapes[name]) :] if nodes.shapes[name] else ()) != nodes.shapes[name]:
+        axes = len(nodes.shapes[name])
+        fits = isinstance(x, Tensor) and x.ndim - axes in (0, 1) and len(x.reshape(-1)) > 0
+        if not fits or tuple(x.shape[x.ndim - axes :]) != nodes.shapes[name] or x.is_complex():
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ObservationError(
-                f"constant {name!r} needs shape ({', '.join(map(str, ('batch', *nodes.shapes[name])))}), got "
-                f"{tuple(x.shape)}."
+                f"constant {name!r} needs a tensor of real numbers of shape "
+                f"({', '.join(map(str, ('batch', *nodes.shapes[name])))}), got {got}."
             )
         return x
     value = getattr(nodes.graph, name, None)

@@ -10,7 +10,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError, ObservationError
+from ..errors import ArgumentError, InferenceError, ObservationError
 from .backtrack import assign, choices, drawn, most_probable
 from .elimination import Order, Scope, greedy_order, neighbours
 from .options import ExactOptions
@@ -101,7 +101,7 @@ def log_partition(
         ObservationError: for evidence that does not fit the model.
         InferenceError: for a model beyond the limits, with its width.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
+    evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -118,7 +118,7 @@ def marginals(
 
     Arguments and errors as for ``log_partition``.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
+    evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -146,7 +146,7 @@ def entropy(
 
     It needs the marginals of all tables. Arguments and errors as for ``log_partition``.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
+    evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -173,8 +173,9 @@ def table_marginals(
 
     Arguments and errors as for ``log_partition``.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
-    with torch.enable_grad():
+    evidence, options, batch = prepare_query(model, evidence, options)
+    # inference mode records no graph, so that every marginal would be zero
+    with torch.inference_mode(False), torch.enable_grad():
         leaves = [
             family.logs.detach().double().expand(-1, batch, *family.states).clone().requires_grad_()
             for family in model.families
@@ -205,7 +206,7 @@ def best_values(
         States, shape ``(batch, variables)``, and the logarithm of their weight, shape ``(batch,)``;
         -inf where no values agree with the evidence, which then have no meaning.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
+    evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -246,7 +247,7 @@ def sample(
         ObservationError: for evidence that does not fit the model.
         InferenceError: for a model beyond the limits, or evidence of probability zero.
     """
-    evidence, options, batch = _prepared(model, evidence, options)
+    evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = _chunks(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -343,11 +344,13 @@ def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduce
 def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions) -> Plan:
     blocks: list[list[Scope]] = [[tuple(scope) for scope in f.scopes.tolist()] for f in families]
     scopes = [scope for block in blocks for scope in block]
-    tree = search_tree(scopes, states, options.search_seconds, options.attempts, options.order_seed)
-    return compile_plan(tree, blocks, states)
+    # a plan that is made in inference mode must serve queries with gradients too
+    with torch.inference_mode(False):
+        tree = search_tree(scopes, states, options.search_seconds, options.attempts, options.order_seed)
+        return compile_plan(tree, blocks, states)
 
 
-def _prepared(
+def prepare_query(
     model: TableModel, evidence: TableEvidence | None, options: ExactOptions | None
 ) -> tuple[TableEvidence, ExactOptions, int]:
     """Check the arguments of a query, and return its batch size too.
@@ -358,8 +361,12 @@ def _prepared(
     evidence = TableEvidence.of(model) if evidence is None else evidence
     evidence.check(model)
     options = ExactOptions() if options is None else options
+    if not isinstance(options, ExactOptions):
+        raise ArgumentError(f"exact: options must be ExactOptions, got {type(options).__name__}.")
     options.check("exact")
     sizes = {model.batch, len(evidence.values), *(len(scores) for scores in evidence.scores.values())} - {1}
+    if 0 in sizes:
+        raise ObservationError(f"model {model.name!r}: an empty batch; pass at least one row.")
     if len(sizes) > 1:
         raise ObservationError(
             f"model {model.name!r}: tables and evidence have different batch sizes: {sorted(sizes)}."
@@ -552,13 +559,20 @@ def _entropy(reduced: Reduced) -> tuple[Tensor, Tensor]:
         return reduced.constant, torch.zeros_like(reduced.constant)
     up, beliefs = _beliefs(reduced, set(range(reduced.plan.leaves)))
     total = up.log_partition
+    # relative to the largest entries of the tables, whose size would otherwise absorb the entropy
+    tables, scale = linear(reduced.families)
+    relative = upward(reduced.plan, tables, torch.zeros_like(scale)).log_partition
+    if not bool((relative > -torch.inf).all()):
+        relative = total - scale - reduced.constant
     expected = torch.zeros_like(total)
     for block, family in enumerate(reduced.families):
-        logs = torch.where(family.logs > -torch.inf, family.logs.double(), 0)
-        expected = expected + (beliefs[block] * logs).flatten(2).sum(2).sum(0)
-    inner = total - reduced.constant - expected
-    # an entropy is not negative; the difference of two large numbers may be
-    return total, torch.where(total > -torch.inf, inner, 0).clamp(min=0)
+        logs = family.logs.double()
+        top = logs.flatten(2).amax(2)
+        shifted = logs - top.view(*top.shape, *[1] * len(family.states))
+        shifted = torch.where(family.logs > -torch.inf, shifted, 0)
+        expected = expected + (beliefs[block] * shifted).flatten(2).sum(2).sum(0)
+    # an entropy is not negative; the difference of two numbers may be
+    return total, torch.where(total > -torch.inf, relative - expected, 0).clamp(min=0)
 
 
 def _beliefs(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Tensor]]:
@@ -587,7 +601,7 @@ def _beliefs(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Tens
 
 def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:
     """Marginals of the tables of the model, from logarithms."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         batch = max(len(reduced.constant), *(family.logs.shape[1] for family in reduced.families))
         leaves = [
             family.logs.detach().double().expand(-1, batch, *family.states).clone().requires_grad_()
@@ -597,6 +611,7 @@ def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:
             reduced,
             families=[replace(f, logs=leaf) for f, leaf in zip(reduced.families, leaves, strict=True)],
         )
+        copy = replace(copy, constant=copy.constant.clone())
         total = _contracted_logs(copy, log_sum).log_partition.expand(batch)
         gradients = torch.autograd.grad(total[total > -torch.inf].sum(), leaves)
     return dict(enumerate(gradients))

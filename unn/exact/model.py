@@ -147,8 +147,9 @@ def refusal_of_width(graph: Declaration) -> str:
     its size is not known."""
     try:
         nodes, model, _ = tables_of(graph, None, None, None)
-    except UnnError:
-        return ""
+    except UnnError as error:
+        # sizes and constants may come with the queries
+        return str(error).rstrip(".") if "no groups" in str(error) else ""
     limits = ExactOptions()
     order = inference.width(model, limits.operations)
     if order is not None and order.log_largest <= math.log2(limits.memory * 2**30 / 8):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import ArgumentError, whole_number
 from ..ranges import check_ranges
 
 
@@ -42,3 +43,5 @@ class ExactOptions:
             "order_seed": (self.order_seed, 0, 2**63 - 1),
         }
         check_ranges(where, ranges)
+        whole_number(f"{where}: option attempts", self.attempts, 1, ArgumentError)
+        whole_number(f"{where}: option order_seed", self.order_seed, 0, ArgumentError)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import ArgumentError, is_whole
+from ..errors import ArgumentError, ObservationError, is_whole, whole_number
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
@@ -49,7 +49,8 @@ class BestValues:
 
     Attributes:
         values: by variable, shape ``(batch, *axes)``.
-        energy: their energy, shape ``(batch,)``; +inf where no values agree with the evidence.
+        energy: their energy, less their scores where soft evidence is given, shape ``(batch,)``; +inf
+            where no values agree with the evidence.
     """
 
     values: Mapping[str, Tensor]
@@ -193,6 +194,12 @@ def cost(
 
 def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, BoundedCache[object, Plan]]:
     """The nodes of a graph, and its plans; made once for given sizes."""
+    for axis, size in sizes.items():
+        whole_number(f"sizes: axis {axis!r}", size, 0, ArgumentError)
+        if graph.sizes.get(axis, size) != size:
+            raise ArgumentError(
+                f"sizes: axis {axis!r} has size {graph.sizes[axis]} in the declaration, got {size}."
+            )
     kept: BoundedCache[object, tuple[Nodes, BoundedCache[object, Plan]]]
     kept = graph.memo((__name__, "nodes"), lambda: BoundedCache(_SIZES))
     return kept.get_or_make(tuple(sorted(sizes.items())), lambda: (Nodes(graph, sizes), BoundedCache(_SIZES)))
@@ -202,11 +209,18 @@ def tables_of(
     graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
 ) -> tuple[Nodes, TableModel, TableEvidence]:
     """Nodes, tables and evidence of a query."""
+    for what, mapping in (("evidence", given), ("scores", scores), ("sizes", sizes)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ObservationError(
+                f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
+            )
     given = given or {}
     constants: dict[str, Tensor] = {}
     observed: dict[str, Tensor | Partial] = {}
     for name, x in given.items():
-        if isinstance(graph.arrays.get(name), Constant) and isinstance(x, Tensor):
+        if isinstance(graph.arrays.get(name), Constant):
+            if not isinstance(x, Tensor):
+                raise ObservationError(f"constant {name!r} needs a tensor, got {type(x).__name__}.")
             constants[name] = x
         else:
             observed[name] = x

@@ -201,6 +201,8 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
     constant = torch.zeros(1, dtype=torch.float64, device=values.device)
     families: list[Family] = []
     for family in model.families:
+        if not len(family.scopes):
+            continue
         if not family.states:
             constant = constant + family.logs.double().sum(0)
             continue

@@ -22,6 +22,10 @@ from .files import ModelFile, read_text
 from .tables import TableEvidence, TableModel
 
 _MOST = 10**9
+_MOST_STATES = 10**7
+"""Largest number of states of all variables together."""
+_MOST_AXES = 48
+"""Largest number of variables of one table."""
 
 
 class _Tokens:
@@ -99,10 +103,13 @@ def read_uai(path: Path | str) -> ModelFile:
     if count > len(tokens.words):
         raise tokens.error(1, "the number of variables, each with its number of states below")
     sizes = [tokens.integer(1, _MOST, f"the number of states of variable {v}") for v in range(count)]
+    if sum(sizes) > _MOST_STATES:
+        raise tokens.error(2, f"at most {_MOST_STATES:,} states in all")
     tables = tokens.integer(0, _MOST, "the number of tables")
     scopes = []
     for number in range(tables):
-        length = tokens.integer(0, count, f"the number of variables of table {number}")
+        most = min(count, _MOST_AXES)
+        length = tokens.integer(0, most, f"the number of variables of table {number}, at most {most}")
         scope: list[int] = []
         for _ in range(length):
             position = tokens.position

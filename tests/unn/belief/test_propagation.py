@@ -11,7 +11,7 @@ from unn.belief import BeliefOptions
 from unn.belief.engine import BeliefEngine
 from unn.belief.model import BeliefModel
 from unn.belief.propagation import appearance_probabilities
-from unn.errors import ArgumentError, DeclarationError
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.exact.tables import Family
 from unn.testing.engines import EngineContract
 
@@ -192,3 +192,14 @@ def test_gradients_of_the_loss_on_trees_are_those_of_the_exact_loss():
     gradients = [torch.autograd.grad(loss, [g.T, g.b]) for loss in losses]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_batched_scores_are_evidence_and_invalid_ones_are_refused():
+    g = pairwise([(0, 1), (1, 2)], 3, 0)
+    scores = {"s": torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))}
+    ours, exact = unn.belief.marginals(g, scores=scores), unn.exact.marginals(g, scores=scores)
+    torch.testing.assert_close(ours["s"], exact["s"], atol=1e-6, rtol=0)
+    with pytest.raises(ObservationError, match="soft evidence"):
+        unn.belief.marginals(g, scores={"s": torch.full((1, 3, 2), torch.nan)})
+    with pytest.raises(ObservationError, match="different batch sizes"):
+        unn.belief.marginals(g, evidence(g, 0), scores=scores)

@@ -116,6 +116,12 @@ def test_a_written_model_is_read_unchanged_and_written_to_the_same_bytes(tmp_pat
     assert all(np.array_equal(a, b) for a, b in zip(again.weights, file.weights, strict=True))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "model.uai"
+    path.write_bytes(b"\xef\xbb\xbf" + GRID.replace("\n", "\r\n").encode())
+    assert read_uai(path).scopes == ((0,), (0, 1), (1, 2))
+
+
 def test_compressed_models_are_read_and_damaged_ones_refused(tmp_path):
     path = tmp_path / "model.uai.gz"
     path.write_bytes(gzip.compress(GRID.encode()))
@@ -140,6 +146,7 @@ def test_compressed_models_are_read_and_damaged_ones_refused(tmp_path):
         ((" 0.189\n", "\n"), "the file ends where a finite number >= 0 in table 2 is expected"),
         (("0.189\n", "0.189 4\n"), "line 18: expected the end of the file, got '4'"),
         (("3\n2 2 3", "99999999\n2 2 3"), "line 2: expected the number of variables"),
+        (("2 2 3", "2 2 999999999"), "line 3: expected at most 10,000,000 states"),
     ],
 )
 def test_malformed_models_are_refused_with_the_line_and_what_was_expected(tmp_path, change, message):
@@ -255,6 +262,13 @@ def test_a_written_network_is_read_unchanged_and_written_to_the_same_bytes(tmp_p
         (('"two words" {', '"two words {'), "line 2: a quotation or comment is not closed"),
         (("(off, no) 0.9, 0.1, 0.0;\n}\n", "(off, no) 0.9, 0.1, 0.0;\n"), "the file ends where"),
         (("(off, no)", "(off)"), "line 24: expected the states of 2 parents of 'Grass'"),
+        (("  table 0.2, 0.8;", "  table 0.2, 0.8; table 0.7, 0.3;"), "line 16: expected one table of 'Rain'"),
+        (
+            ("default 0.1, 0.2, 0.7;", "default 0.1, 0.2, 0.7; default 1, 0, 0;"),
+            "expected one default of 'Grass'",
+        ),
+        (("{ yes, no };", "{ yes, no }; type discrete [ 1 ] { yes };"), "line 6: expected one type"),
+        (("( Rain ) {\n  table 0.2, 0.8;", "( Rain | Grass ) {\n  default 0.2, 0.8;"), "ancestor of itself"),
         (("// a comment", "nonsense"), "line 1: expected network, variable or probability"),
     ],
 )

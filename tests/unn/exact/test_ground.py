@@ -1,5 +1,6 @@
 """Tables of declarations have the weights exp(-E) at all values of the domains' corners."""
 
+import math
 from itertools import product
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import AllDifferent, Among, Cardinality, Different, Multilinear, SquaredResidual, Table
-from unn.errors import DeclarationError, ObservationError
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.exact import ExactOptions, inference
 from unn.exact.ground import Nodes, ground
 
@@ -287,3 +288,84 @@ def test_the_cost_of_a_query_is_explained_before_it_runs():
     one_hot = torch.eye(3)[torch.zeros(1, 4, dtype=torch.long)]
     given = {"s": unn.Partial(one_hot, torch.tensor([[True, False, False, False]]))}
     assert "3 variables" in g.explain_exact(given)
+
+
+def test_factors_and_graphs_without_terms_contribute_nothing():
+    g = unn.FactorGraph("short", state=2)
+    c = g.variable("c", "time | state", unn.Entropy())
+    W = g.constant("W", "state", torch.tensor([0.2, 0.7]))
+    g.factor(Multilinear(W["f"], c["t f"], c["t+1 f"]))
+    one = unn.exact.log_partition(g, sizes={"time": 1})
+    torch.testing.assert_close(one, torch.tensor([2.0]).double().log())
+    assert unn.exact.marginals(g, sizes={"time": 1})["c"].tolist() == [[[0.5, 0.5]]]
+    assert float(unn.exact.log_partition(g, sizes={"time": 0})) == 0
+    h = unn.FactorGraph("single", n=1)
+    x = h.variable("x", "n", unn.BinaryEntropy())
+    J = h.constant("J", "n other", torch.ones(1, 1))
+    h.factor(Multilinear(J["i j"], x["i"], x["j"], where="i != j"))
+    assert unn.exact.marginals(h)["x"].tolist() == [[0.5]]
+    assert unn.belief.marginals(h)["x"].tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_constants_and_parameters_that_are_not_finite_are_refused_by_name(value):
+    g = filled(batched_constant())
+    b = torch.zeros(1, 3, 2)
+    b[0, 1, 1] = value
+    with pytest.raises(ObservationError, match="constant 'b'.*NaN or infinite"):
+        unn.exact.marginals(g, {"b": b})
+    with torch.no_grad():
+        g.T[0, 0] = value
+    with pytest.raises(ObservationError, match="parameter 'T'"):
+        unn.exact.marginals(g, {"b": torch.zeros(1, 3, 2)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"sizes": {"time": -1}}, ArgumentError, "axis 'time'"),
+        ({"sizes": {"state": 5}}, ArgumentError, "has size 3 in the declaration, got 5"),
+        ({"sizes": {"time": 2.5}}, ArgumentError, "axis 'time'"),
+        ({"sizes": [3]}, ObservationError, "sizes: expected a mapping"),
+        ({"given": torch.zeros(3)}, ObservationError, "evidence: expected a mapping"),
+        ({"scores": torch.zeros(3)}, ObservationError, "scores: expected a mapping"),
+        ({"options": {"memory": 3}}, ArgumentError, "ExactOptions"),
+        ({"options": ExactOptions(attempts=1.5)}, ArgumentError, "attempts"),
+        ({"scores": {"s": torch.ones(0, 4, 3)}}, ObservationError, "empty batch"),
+        ({"scores": {"s": torch.full((1, 4, 3), torch.nan)}}, ObservationError, "soft evidence"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_by_name(arguments, error, message):
+    with pytest.raises(error, match=message):
+        unn.exact.marginals(chain(), **arguments)
+
+
+def test_queries_in_inference_mode_and_after_it_are_right():
+    g = filled(chain())
+    expected = unn.exact.marginals(filled(chain()))["s"]
+    with torch.inference_mode():
+        inside = unn.exact.marginals(g)["s"]
+        _, model, evidence = unn.exact.queries.tables_of(g, None, None, None)
+        tables = inference.table_marginals(model, evidence)
+    torch.testing.assert_close(inside.clone(), expected.detach())
+    assert all(float(x.flatten(2).sum(2).min()) == pytest.approx(1) for x in tables)
+    torch.autograd.grad(unn.exact.log_partition(g).sum(), list(g.parameters()))
+    # energies so large that the query goes through logarithms
+    h = unn.FactorGraph("large", node=3)
+    x = h.variable("x", "node", unn.BinaryEntropy())
+    k = h.constant("k", "node", torch.tensor([900.0, -900, 500]))
+    h.factor(Multilinear(k["i"], x["i"], x["i+1"]))
+    q = h.constant("q", "node", torch.tensor([-900.0, 900, -500]))
+    h.factor(Multilinear(q["i"], x["i"]))
+    with torch.inference_mode():
+        inside = unn.exact.marginals(h)["x"].clone()
+    torch.testing.assert_close(inside, unn.exact.marginals(h)["x"])
+
+
+@pytest.mark.parametrize("size", [1.0, 1e12, 1e16])
+def test_the_entropy_does_not_depend_on_the_size_of_the_energies(size):
+    g = unn.FactorGraph("offset", node=2)
+    x = g.variable("x", "node", unn.SignedEntropy())
+    k = g.constant("k", "node", torch.full((2,), size, dtype=torch.float64))
+    g.factor(Multilinear(k["i"], x["i"], x["i"]))
+    assert float(unn.exact.entropy(g)) == pytest.approx(2 * math.log(2), abs=1e-9)

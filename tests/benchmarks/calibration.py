@@ -1,0 +1,56 @@
+"""Score trained runs against exact answers and write a table.
+
+    python -m tests.benchmarks.calibration docs/results/calibration.csv LABEL=RUN,RUN,... [LABEL=...]
+
+Each label names runs of one problem with the same options; see ``unn calibrate``.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import torch
+
+from unn.cli.calibrate import calibrate
+
+FIELDS = (
+    "problem",
+    "query",
+    "engine",
+    "KL",
+    "total variation",
+    "log score",
+    "calibration error",
+    "argmax match",
+    "ms",
+)
+
+
+def main(out: str, groups: list[str]) -> None:
+    """Score all groups of runs."""
+    torch.set_num_threads(1)
+    with open(out, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(FIELDS)
+        for group in groups:
+            label, _, folders = group.rpartition("=")
+            data = calibrate([Path(folder) for folder in folders.split(",")], 64, 100, None).data
+            for query, rows in data.items():
+                for engine, row in rows.items():
+                    name = engine.partition(" (")[0]
+                    if name == "exact" and engine != "exact":
+                        # a run of the engine exact, which may have learned its parameters
+                        name = "exact, learned"
+                    figures = [
+                        f"{row[key]:.4f}"
+                        for key in ("kl", "total_variation", "log_score", "calibration_error")
+                    ]
+                    figures += [f"{row['argmax_match']:.3f}", f"{1000 * row['seconds']:.1f}"]
+                    writer.writerow([label, query or "test queries", name, *figures])
+                file.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
