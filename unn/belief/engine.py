@@ -25,7 +25,8 @@ class BeliefEngine(Engine):
 
     def refusal(self, graph: Declaration) -> str:
         """A variable without finitely many states, or a factor that is no table."""
-        from ..exact.ground import refusal_of_factors, refusal_of_variables
+        from ..exact.ground import refusal_of_factors
+        from ..exact.nodes import refusal_of_variables
 
         return refusal_of_variables(graph) or refusal_of_factors(graph)
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, check_model
-from ..exact.ground import Given, refusal_of_factors, refusal_of_variables
+from ..exact.ground import refusal_of_factors
 from ..exact.model import conditional_evidence
+from ..exact.nodes import Given, refusal_of_variables
 from ..exact.queries import tables_of
 from ..graph.declaration import Declaration
 from .options import BeliefOptions

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import DeclarationError
-from ..exact.ground import Given, Nodes
-from ..exact.inference import place_probabilities, prepare_query, remaining_tables
+from ..exact.conditioning import prepare_query
+from ..exact.nodes import Given, Nodes
 from ..exact.queries import tables_of
+from ..exact.reduction import place_probabilities, remaining_tables
 from ..exact.tables import TableEvidence, TableModel
 from ..graph.declaration import Declaration
 from .options import BeliefOptions

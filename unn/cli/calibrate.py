@@ -21,7 +21,7 @@ from .verb import Answer, Verb
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..exact.ground import Nodes
+    from ..exact.nodes import Nodes
     from .declared import Query
 
 _BINS = 10

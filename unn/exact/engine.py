@@ -27,8 +27,9 @@ class ExactEngine(Engine):
 
     def refusal(self, graph: Declaration) -> str:
         """A variable without finitely many states, a factor that is no table, or a graph that is too wide."""
-        from .ground import refusal_of_factors, refusal_of_variables
+        from .ground import refusal_of_factors
         from .model import refusal_of_width
+        from .nodes import refusal_of_variables
 
         return refusal_of_variables(graph) or refusal_of_factors(graph) or refusal_of_width(graph)
 

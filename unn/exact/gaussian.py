@@ -22,7 +22,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
-from .ground import Given
+from .nodes import Given
 
 _MOST = 4096
 """Largest number of entries of all variables: the precision matrix is dense."""

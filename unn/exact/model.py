@@ -13,9 +13,11 @@ from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import inference
-from .ground import Given, Nodes, refusal_of_factors, refusal_of_variables
+from .ground import refusal_of_factors
+from .nodes import Given, Nodes, refusal_of_variables
 from .options import ExactOptions
 from .queries import tables_of, with_counters
+from .reduction import width
 from .tables import TableEvidence, TableModel
 
 
@@ -151,7 +153,7 @@ def refusal_of_width(graph: Declaration) -> str:
         # sizes and constants may come with the queries
         return str(error).rstrip(".") if "no groups" in str(error) else ""
     limits = ExactOptions()
-    order = inference.width(model, limits.operations)
+    order = width(model, limits.operations)
     if order is not None and order.log_largest <= math.log2(limits.memory * 2**30 / 8):
         return ""
     bound = f"2^{limits.operations:.0f}"

@@ -141,12 +141,12 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
     for node in tree.order():
         a, b = tree.children[node]
         height[node] = 1 + max(height[a], height[b])
-        one, other, kept = axes[a], axes[b], tree.scopes[node]
+        one, other, result_bits = axes[a], axes[b], tree.scopes[node]
         shared = set(one) & set(other)
         result = (
-            *(v for v in one if v in shared and kept >> v & 1),
-            *(v for v in one if v not in shared and kept >> v & 1),
-            *(v for v in other if v not in shared and kept >> v & 1),
+            *(v for v in one if v in shared and result_bits >> v & 1),
+            *(v for v in one if v not in shared and result_bits >> v & 1),
+            *(v for v in other if v not in shared and result_bits >> v & 1),
         )
         axes[node] = result
         letters = {v: k for k, v in enumerate(dict.fromkeys((*one, *other)))}

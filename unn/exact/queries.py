@@ -14,13 +14,15 @@ from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import inference
-from .ground import Given, Nodes, ground
+from .conditioning import Cost
+from .ground import ground
+from .nodes import Given, Nodes
 from .options import ExactOptions
 from .plan import Plan
 from .tables import TableEvidence, TableModel
 
 _SIZES = 16
-"""Number of sizes of a graph whose nodes and plans are kept."""
+"""Number of sizes of a graph whose nodes and plans are cached."""
 
 Scores = Mapping[str, Tensor]
 
@@ -183,7 +185,7 @@ def cost(
     *,
     sizes: Mapping[str, int] | None = None,
     options: ExactOptions | None = None,
-) -> inference.Cost:
+) -> Cost:
     """What a query will cost, before it runs: multiplications, largest table, memory.
 
     Arguments and errors as for ``log_partition``, but nothing is refused for its size.
@@ -200,9 +202,11 @@ def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, Bound
             raise ArgumentError(
                 f"sizes: axis {axis!r} has size {graph.sizes[axis]} in the declaration, got {size}."
             )
-    kept: BoundedCache[object, tuple[Nodes, BoundedCache[object, Plan]]]
-    kept = graph.memo((__name__, "nodes"), lambda: BoundedCache(_SIZES))
-    return kept.get_or_make(tuple(sorted(sizes.items())), lambda: (Nodes(graph, sizes), BoundedCache(_SIZES)))
+    cached: BoundedCache[object, tuple[Nodes, BoundedCache[object, Plan]]]
+    cached = graph.memo((__name__, "nodes"), lambda: BoundedCache(_SIZES))
+    return cached.get_or_make(
+        tuple(sorted(sizes.items())), lambda: (Nodes(graph, sizes), BoundedCache(_SIZES))
+    )
 
 
 def tables_of(

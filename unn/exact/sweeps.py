@@ -206,9 +206,9 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
             # results without axes: the last product of a component
             own, log = torch.ones_like(up.tables[block]), torch.zeros_like(up.log_scales[number])
         else:
-            kept = logs[block]
-            assert kept is not None
-            log = kept
+            own_log = logs[block]
+            assert own_log is not None
+            log = own_log
         sides = (
             (products.left, products.left_axes, products.right, products.right_axes),
             (products.right, products.right_axes, products.left, products.left_axes),

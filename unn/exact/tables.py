@@ -317,7 +317,7 @@ def restrict(
     reduced = sizes < torch.tensor(model_states, device=domain.device)
     if not bool(reduced.any()):
         return list(families), list(model_states)
-    kept = [domain[v].nonzero()[:, 0] for v in range(len(model_states))]
+    remaining_states = [domain[v].nonzero()[:, 0] for v in range(len(model_states))]
     groups: dict[tuple[int, ...], list[Family]] = {}
     for family in families:
         touched = reduced[family.scopes].any(1)
@@ -328,7 +328,7 @@ def restrict(
         for row in touched.nonzero()[:, 0].tolist():
             logs = family.logs[row : row + 1]
             for axis, variable in enumerate(family.scopes[row].tolist()):
-                logs = logs.index_select(2 + axis, kept[variable])
+                logs = logs.index_select(2 + axis, remaining_states[variable])
             part = Family(family.scopes[row : row + 1], logs)
             groups.setdefault(part.states, []).append(part)
     return [_joined(parts) for parts in groups.values()], sizes.tolist()

@@ -126,15 +126,15 @@ def tree_of(order: Order, scopes: Sequence[Scope], log_sizes: Sequence[float]) -
             (_, a), (_, b) = heapq.heappop(heap), heapq.heappop(heap)
             node = len(tree.scopes)
             union = tree.scopes[a] | tree.scopes[b]
-            kept = 0
+            needed = 0
             for u in members(union):
                 holders[u] -= {a, b}
                 if holders[u]:
                     holders[u].add(node)
-                    kept |= 1 << u
-            tree.scopes.append(kept)
+                    needed |= 1 << u
+            tree.scopes.append(needed)
             tree.children[node] = (a, b)
-            heapq.heappush(heap, (tree.size(kept), node))
+            heapq.heappush(heap, (tree.size(needed), node))
         top = heap[0][1]
         for u in members(tree.scopes[top]):
             if holders[u] == {top}:

@@ -12,7 +12,9 @@ import unn
 from factors import AllDifferent, Among, Cardinality, Different, Multilinear, SquaredResidual, Table
 from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.exact import ExactOptions, inference
-from unn.exact.ground import Nodes, ground
+from unn.exact.ground import ground
+from unn.exact.nodes import Nodes
+from unn.exact.reduction import reduce
 
 SMALL = ExactOptions(search_seconds=0.1, attempts=6)
 
@@ -216,7 +218,7 @@ def counted(kind):
 @pytest.mark.parametrize("kind", ["exactly", "at most", "differ", "neighbours", "table", "among"])
 def test_constraints_that_count_leave_exactly_the_values_without_violations(kind, chains, monkeypatch):
     if chains:
-        monkeypatch.setattr("unn.exact.ground._DIRECT", 1)
+        monkeypatch.setattr("unn.exact.counting._DIRECT", 1)
     g = filled(counted(kind))
     nodes = Nodes(g, {})
     values = nodes.values(corners(nodes))
@@ -273,7 +275,7 @@ def test_graphs_without_tables_are_refused_with_the_variable_or_factor():
 def test_a_long_chain_takes_operations_for_each_level_and_not_for_each_node():
     g = filled(chain(2, 2000))
     _, model, evidence = unn.exact.queries.tables_of(g, None, None, None)
-    plan = inference.reduce(model, evidence, SMALL).plan
+    plan = reduce(model, evidence, SMALL).plan
     assert plan is not None and len(plan.products) < 400
     log_partition = unn.exact.log_partition(g, options=SMALL)
     logs = g.b[0].double()

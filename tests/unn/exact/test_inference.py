@@ -17,7 +17,9 @@ from support.table_models import (
 
 from unn.errors import ArgumentError, InferenceError, ObservationError
 from unn.exact import inference
+from unn.exact.conditioning import conditions_of
 from unn.exact.options import ExactOptions
+from unn.exact.reduction import reduce
 from unn.exact.tables import Family, TableEvidence, TableModel
 
 SMALL = ExactOptions(search_seconds=0.1, attempts=6)
@@ -106,7 +108,7 @@ def test_a_ring_beyond_the_memory_limit_is_conditioned_and_right():
     ring = random_model(generator, [3] * 8, [(k, (k + 1) % 8) for k in range(8)])
     limited = replace(SMALL, memory=0.9 * inference.cost(ring, options=SMALL).bytes / 2**30)
     evidence = TableEvidence.of(ring)
-    assert len(inference._conditions(ring, evidence, limited, inference.reduce(ring, evidence, limited))) > 1
+    assert len(conditions_of(ring, evidence, limited, reduce(ring, evidence, limited))) > 1
     total, probabilities, _ = probabilities_of(ring, log_weights(ring))
     answer = inference.marginals(ring, options=limited)
     close(answer.log_partition, total)
@@ -274,7 +276,7 @@ def test_the_plan_of_a_structure_is_made_once(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     model = random_model(generator, [2] * 5, [(k, k + 1) for k in range(4)])
     inference.log_partition(model, options=SMALL)
-    monkeypatch.setattr(inference, "search_tree", None)
+    monkeypatch.setattr("unn.exact.reduction.search_tree", None)
     inference.log_partition(model, options=SMALL)
     with pytest.raises(TypeError):
         inference.log_partition(model, TableEvidence.of(model, {0: 1}), SMALL)

@@ -1,0 +1,124 @@
+"""Sweeps over a reduced model, in logarithms where small entries may count, and the beliefs of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .reduction import Reduced
+from .sweeps import Downward, Total, Upward, downward, log_sum, upward, upward_log
+from .tables import Family, linear
+
+_RANGE = 600.0
+"""Sum of the ranges of logarithms up to which no product of entries underflows."""
+
+
+def _range(families: Sequence[Family]) -> float:
+    """Sum over the tables of the difference between the largest and the smallest finite logarithm."""
+    total = 0.0
+    for family in families:
+        flat = family.logs.detach().flatten(2)
+        least = torch.where(flat > -torch.inf, flat, torch.inf).amin(2)
+        spread = (flat.amax(2) - least).clamp(min=0)
+        total += float(spread.amax(1).sum())
+    return total
+
+
+def contract_tables(reduced: Reduced) -> tuple[Upward, bool]:
+    """The upward sweep, and whether its tables are logarithms because small entries may count."""
+    plan = reduced.plan
+    assert plan is not None
+    tables, scale = linear(reduced.families)
+    up = upward(plan, tables, scale + reduced.constant)
+    if is_trusted(reduced, up, None):
+        return up, False
+    return contract_logs(reduced, log_sum), True
+
+
+def is_trusted(reduced: Reduced, up: Upward, down: Downward | None) -> bool:
+    """Whether no small entry that was lost in the upward sweep may count.
+
+    Args:
+        reduced: model.
+        up: upward sweep of linear tables.
+        down: downward sweep; None if there is none yet, which is then made where it is needed.
+    """
+    if not bool((up.log_partition > -torch.inf).all()):
+        return False
+    if down is None:
+        if _range(reduced.families) <= _RANGE:
+            return True
+        assert reduced.plan is not None
+        with torch.no_grad():
+            down = downward(reduced.plan, up, set())
+    return bool(down.is_exact.all())
+
+
+def contract_logs(reduced: Reduced, total: Total) -> Upward:
+    plan = reduced.plan
+    assert plan is not None
+    up = upward_log(plan, [family.logs.double() for family in reduced.families], total)
+    return Upward(up.tables, [], up.log_partition + reduced.constant)
+
+
+def beliefs_of(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Tensor]]:
+    """The upward sweep, and the normalised marginals of the tables of some blocks.
+
+    Where small entries may count, both are made from logarithms, and the marginals are those of the tables of
+    the model.
+    """
+    plan = reduced.plan
+    assert plan is not None
+    tables, scale = linear(reduced.families)
+    up = upward(plan, tables, scale + reduced.constant)
+    down = downward(plan, up, {block for block in blocks if block < plan.leaves})
+    if not is_trusted(reduced, up, down):
+        return contract_logs(reduced, log_sum), _beliefs_by_gradient(reduced)
+    beliefs = {}
+    for block in blocks:
+        cotangent = down.cotangents[block]
+        assert cotangent is not None
+        belief = up.tables[block] * cotangent
+        total = belief.flatten(2).sum(2) if belief.ndim > 2 else belief
+        total = torch.where(total > 0, total, 1)
+        beliefs[block] = belief / total.view(*total.shape, *[1] * (belief.ndim - 2))
+    return up, beliefs
+
+
+def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:
+    """Marginals of the tables of the model, from logarithms."""
+    with torch.inference_mode(False), torch.enable_grad():
+        batch = max(len(reduced.constant), *(family.logs.shape[1] for family in reduced.families))
+        leaves = [
+            family.logs.detach().double().expand(-1, batch, *family.states).clone().requires_grad_()
+            for family in reduced.families
+        ]
+        copy = replace(
+            reduced,
+            families=[replace(f, logs=leaf) for f, leaf in zip(reduced.families, leaves, strict=True)],
+        )
+        copy = replace(copy, constant=copy.constant.clone())
+        total = contract_logs(copy, log_sum).log_partition.expand(batch)
+        gradients = torch.autograd.grad(total[total > -torch.inf].sum(), leaves)
+    return dict(enumerate(gradients))
+
+
+def leaf_readings(reduced: Reduced) -> list[tuple[int, int, Tensor, Tensor]]:
+    """Block, axis, rows and variables from which each variable is read, among the tables of the model."""
+    seen: set[int] = set()
+    readings: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    for block, family in enumerate(reduced.families):
+        for row, scope in enumerate(family.scopes.tolist()):
+            for axis, variable in enumerate(scope):
+                if variable not in seen:
+                    seen.add(variable)
+                    rows, variables = readings.setdefault((block, axis), ([], []))
+                    rows.append(row)
+                    variables.append(variable)
+    return [
+        (block, axis, torch.tensor(rows), torch.tensor(variables))
+        for (block, axis), (rows, variables) in readings.items()
+    ]
