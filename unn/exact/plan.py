@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -66,11 +65,6 @@ class Products:
     sizes: tuple[int, ...]
     variables: Tensor
 
-    @cached_property
-    def entries(self) -> int:
-        """Number of multiplications of one product."""
-        return math.prod(self.sizes)
-
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -95,7 +89,7 @@ class Plan:
 
     Attributes:
         states: number of states of each variable.
-        leaf_shapes: number of tables and states of their axes, for each block of the model.
+        leaves: number of blocks of the model.
         leaf_variables: variables of the axes of each block of the model, shape ``(rows, axes)``.
         products: further blocks, in order; those of a block have been computed before it.
         lonely: block and row of each table of the model that is in no product.
@@ -106,7 +100,7 @@ class Plan:
     """
 
     states: tuple[int, ...]
-    leaf_shapes: tuple[tuple[int, tuple[int, ...]], ...]
+    leaves: int
     leaf_variables: tuple[Tensor, ...]
     products: tuple[Products, ...]
     lonely: tuple[tuple[int, int], ...]
@@ -114,11 +108,6 @@ class Plan:
     log_cost: float
     log_largest: float
     entries: int
-
-    @property
-    def leaves(self) -> int:
-        """Number of blocks of the model."""
-        return len(self.leaf_shapes)
 
 
 def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence[int]) -> Plan:
@@ -179,7 +168,7 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         counts.append(len(nodes))
     return Plan(
         tuple(states),
-        tuple((len(block), tuple(states[v] for v in block[0]) if block else ()) for block in blocks),
+        len(blocks),
         tuple(torch.tensor([list(s) for s in b], dtype=torch.long).view(len(b), -1) for b in blocks),
         tuple(products),
         tuple(place[root] for root in tree.roots if root < tree.leaves),
