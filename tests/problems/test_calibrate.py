@@ -78,7 +78,7 @@ def test_runs_of_all_engines_are_scored_on_the_same_queries(runs, capsys, tmp_pa
         assert rows["exact"]["kl"] == pytest.approx(0, abs=1e-6)
         assert 0 < rows["exact, 20 samples"]["kl"] < 0.2
         # 60 steps of maximum likelihood of a grid of four spins
-        assert rows["exact (exact)"]["kl"] < 0.1 < rows["denoiser (denoiser)"]["kl"] + 0.1
+        assert rows["exact (exact)"]["kl"] < 0.1
         assert all(math.isfinite(x) for row in rows.values() for x in row.values())
     assert (tmp_path / "reliability.png").stat().st_size > 1000
     text = printed(capsys, "calibrate", runs / "exact", "--count", 8)

@@ -25,10 +25,9 @@ class BeliefEngine(Engine):
 
     def refusal(self, graph: Declaration) -> str:
         """A variable without finitely many states, or a factor that is no table."""
-        from ..exact.ground import refusal_of_factors
-        from ..exact.nodes import refusal_of_variables
+        from ..exact.ground import refusal_of_tables
 
-        return refusal_of_variables(graph) or refusal_of_factors(graph)
+        return refusal_of_tables(graph)
 
     def build(self, graph: Declaration, options: BeliefOptions, sizes: Mapping[str, int]) -> nn.Module:
         """A ``BeliefModel``."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, check_model
-from ..exact.ground import refusal_of_factors
+from ..exact.ground import refusal_of_tables
 from ..exact.model import conditional_evidence
-from ..exact.nodes import Given, refusal_of_variables
+from ..exact.nodes import Given
 from ..exact.queries import tables_of
 from ..graph.declaration import Declaration
 from .options import BeliefOptions
@@ -37,9 +37,7 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
 
     def __init__(self, graph: Declaration, options: BeliefOptions) -> None:
         super().__init__()
-        check_model(
-            "BeliefModel", options, BeliefOptions, refusal_of_variables(graph) or refusal_of_factors(graph)
-        )
+        check_model("BeliefModel", options, BeliefOptions, refusal_of_tables(graph))
         self.graph, self.options = graph, options
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:

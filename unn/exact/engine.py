@@ -27,11 +27,10 @@ class ExactEngine(Engine):
 
     def refusal(self, graph: Declaration) -> str:
         """A variable without finitely many states, a factor that is no table, or a graph that is too wide."""
-        from .ground import refusal_of_factors
+        from .ground import refusal_of_tables
         from .model import refusal_of_width
-        from .nodes import refusal_of_variables
 
-        return refusal_of_variables(graph) or refusal_of_factors(graph) or refusal_of_width(graph)
+        return refusal_of_tables(graph) or refusal_of_width(graph)
 
     def build(self, graph: Declaration, options: ExactOptions, sizes: Mapping[str, int]) -> nn.Module:
         """An ``ExactModel``."""

@@ -26,8 +26,8 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.patterns import Pattern
 from ..graph.sizes import LetterSizes
 from ..graph.views import starts_of, view
-from .counting import counted_tables
-from .nodes import Nodes
+from .counting import counted_tables, refusal_of_groups
+from .nodes import Nodes, refusal_of_variables
 from .plan import Plan
 from .tables import Family, TableModel
 
@@ -50,6 +50,24 @@ def refusal_of_factors(graph: Declaration) -> str:
         elif type(factor).groups is Constraint.groups:
             return f"constraint {name!r} ({type(factor).__name__}) does not count, so it has no tables"
     return ""
+
+
+def refusal_of_tables(graph: Declaration) -> str:
+    """Why a graph has no tables, in one sentence that names the variable or factor; empty if it has,
+    as far as
+    its static sizes tell."""
+    reason = refusal_of_variables(graph) or refusal_of_factors(graph)
+    if reason:
+        return reason
+    try:
+        nodes = Nodes(graph, {})
+    except DeclarationError:
+        # sizes may come with the queries
+        return ""
+    try:
+        return refusal_of_groups(nodes)
+    except DeclarationError as error:
+        return str(error).rstrip(".")
 
 
 def ground(

@@ -13,8 +13,8 @@ from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import inference
-from .ground import refusal_of_factors
-from .nodes import Given, Nodes, refusal_of_variables
+from .ground import refusal_of_tables
+from .nodes import Given, Nodes
 from .options import ExactOptions
 from .queries import tables_of, with_counters
 from .reduction import width
@@ -41,9 +41,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
 
     def __init__(self, graph: Declaration, options: ExactOptions) -> None:
         super().__init__()
-        check_model(
-            "ExactModel", options, ExactOptions, refusal_of_variables(graph) or refusal_of_factors(graph)
-        )
+        check_model("ExactModel", options, ExactOptions, refusal_of_tables(graph))
         self.graph, self.options = graph, options
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
@@ -149,9 +147,9 @@ def refusal_of_width(graph: Declaration) -> str:
     its size is not known."""
     try:
         nodes, model, _ = tables_of(graph, None, None, None)
-    except UnnError as error:
+    except UnnError:
         # sizes and constants may come with the queries
-        return str(error).rstrip(".") if "no groups" in str(error) else ""
+        return ""
     limits = ExactOptions()
     order = width(model, limits.operations)
     if order is not None and order.log_largest <= math.log2(limits.memory * 2**30 / 8):

@@ -60,12 +60,10 @@ def test_rules_marginals_counts_and_best_values_are_those_of_enumeration(name):
     # expected uses of each rule are sums of the marginals of the factors of all levels
     _, model, evidence = tables_of(g, given, None, None)
     beliefs = inference.table_marginals(model, evidence)
-    arity = {family.scopes.shape[1]: 0 for family in model.families}
     counts = sum(
         (b.sum(0) for f, b in zip(model.families, beliefs, strict=True) if f.scopes.shape[1] == 3),
         start=torch.zeros(1, *grammar.rules.shape, dtype=torch.float64),
     )
-    assert arity
     np.testing.assert_allclose(counts.expand(values["counts"].shape), values["counts"], rtol=0, atol=1e-11)
 
 
@@ -87,10 +85,10 @@ def test_evidence_of_probability_zero_has_log_partition_minus_infinity_and_no_na
     assert not any(x.isnan().any() for x in answer.means.values())
 
 
-@pytest.mark.parametrize("filtering", [0, 1, 2, 3])
+@pytest.mark.parametrize("filtering", [0, 1, 2])
 def test_samples_have_the_exact_distribution_of_the_leaves(filtering):
     """Frequencies of all sequences of four leaves against their probabilities."""
-    grammar = Grammar(draw_rules(2, 1.0, 0), np.array([0.7, 0.3]), 2, min(filtering, 2))
+    grammar = Grammar(draw_rules(2, 1.0, 0), np.array([0.7, 0.3]), 2, filtering)
     g, count = declare(grammar), 40_000
     leaves = draw_trees(grammar, count, torch.Generator().manual_seed(0))[2]
     every = torch.cartesian_prod(*[torch.arange(2)] * 4)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import unn
-from factors import Cardinality, Multilinear
+from factors import Cardinality, Different, Multilinear
+from unn.belief.engine import BeliefEngine
 from unn.errors import ArgumentError, DeclarationError, UnnError
 from unn.exact import ExactOptions
 from unn.exact.engine import ExactEngine
@@ -124,6 +125,11 @@ def test_graphs_that_are_too_wide_are_refused_with_their_number_of_nodes():
     J = g.parameter("J", "n other", init=0.1)
     g.factor(Multilinear(J["i j"], x["i"], x["j"], where="i < j"))
     assert "its 60 nodes needs more than 2^40" in ExactEngine().refusal(g)
+    spins = unn.FactorGraph("spins", n=3)
+    s = spins.variable("s", "n", unn.SignedEntropy())
+    spins.factor(Different(s["i"], s["i+1"]))
+    for engine in (ExactEngine(), BeliefEngine()):
+        assert "Different" in engine.refusal(spins) and "no groups" in engine.refusal(spins)
     h = unn.FactorGraph("real", n=2)
     h.variable("x", "n", unn.SquaredNorm())
     assert "variable 'x'" in ExactEngine().refusal(h)

@@ -72,8 +72,7 @@ def test_marginals_of_tables_are_the_gradient_and_agree_with_those_of_variables(
 @settings(max_examples=50)
 def test_conditioning_on_variables_changes_no_answer(case):
     model, evidence = case
-    # a limit that only the smallest tables meet
-    limited = replace(SMALL, memory=60 / 2**30)
+    limited = replace(SMALL, memory=0.7 * inference.cost(model, evidence, SMALL).bytes / 2**30)
     try:
         answer = inference.marginals(model, evidence, limited)
     except InferenceError:
