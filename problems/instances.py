@@ -10,7 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
-from unn.extending import Answer, DeclaredProblem, Defaults, Query, SearchOptions, Trained, check_ranges
+from unn.extending import (
+    Answer,
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    DescentOptions,
+    Query,
+    RecurrentOptions,
+    RegressorOptions,
+    SearchOptions,
+    Trained,
+    TrainingConfig,
+    check_ranges,
+)
 
 from .reading import read_bytes, read_text
 
@@ -21,6 +34,12 @@ if TYPE_CHECKING:
     import unn
     from unn.cli.solve import Solve
     from unn.networks.tokens import Given
+
+
+def few_steps(steps: int, batch: int = 64, rate: float = 1e-3) -> TrainingConfig:
+    """Training of a few steps: a run has one instance, and its solutions are few."""
+    return TrainingConfig(steps=steps, evaluate_every=steps, batch=batch, rate=rate, clip=1.0, ema=0.99)
+
 
 Line = tuple[int, str]
 """Number of a line in its file, from 1, and its text."""
@@ -53,7 +72,16 @@ class InstanceProblem(DeclaredProblem):
 
     config = InstanceConfig
     noun = "solutions"
-    defaults = {"search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000))}
+    defaults = {
+        "search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000)),
+        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
+        "recurrent": Defaults(
+            RecurrentOptions(width=64, recurrences=8, solving_steps=16, dropout=0.0),
+            few_steps(steps=500, batch=32, rate=2e-3),
+        ),
+        "descent": Defaults(DescentOptions(iterations=10, initial="random"), few_steps(steps=50, rate=2e-2)),
+    }
     ranges: Mapping[str, tuple[float, float]] = {}
 
     @abstractmethod

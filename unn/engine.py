@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from .entries import entry_points
 from .errors import ArgumentError, DeclarationError, UnnError, is_whole, suggest
 
 if TYPE_CHECKING:

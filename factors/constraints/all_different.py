@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
+from unn.graph.factor import Values
 from unn.graph.groups import CountGroups
 from unn.graph.interactions import Shapes, node_dimensions
 from unn.graph.structure import parse_letters
@@ -51,11 +57,36 @@ class AllDifferent(Cardinality):
     def groups(self, shapes: Shapes) -> list[CountGroups]:
         """As for ``Cardinality``; with as many nodes as values, exactly one."""
         (groups,) = super().groups(shapes)
-        variable = self.references[0].array
-        assert isinstance(variable, Variable) and isinstance(variable.regularizer, Simplex)
-        values = shapes[variable.name][variable.regularizer.dim]
-        lower = int(groups.entries[variable.name].shape[1] == values)
+        variable = self._variable()
+        lower = self._least(groups.entries[variable.name].shape[1], shapes[variable.name])
         return [CountGroups(groups.entries, lower, 1)]
+
+    def part_losses(self, values: Values) -> Tensor:
+        """Squared distance of the soft count of each group and value from its bounds, ``(batch, parts)``.
+
+        With as many nodes as values the bound is exactly one (``L_[1]`` of the recurrent-transformer paper);
+        probabilities that are all below 1/2, which become zeros, would have at most one of each value.
+
+        Args:
+            values: values of the variable by name, shape ``(batch, *axes)``.
+        """
+        x = values[self._variable().name]
+        counts = self.soft_counts(values)
+        nodes = math.prod(self._view(values).shape[1:]) // counts.shape[1]
+        least = self._least(nodes, x.shape[1:])
+        return ((counts - least).clamp(max=0) + (counts - 1).clamp(min=0)).square()
+
+    def _variable(self) -> Variable:
+        variable = self.references[0].array
+        assert isinstance(variable, Variable)
+        return variable
+
+    def _least(self, nodes: int, axes: Sequence[int]) -> int:
+        """How often each value occurs at least in a group of some nodes: once with as many nodes as
+        values."""
+        regularizer = self._variable().regularizer
+        assert isinstance(regularizer, Simplex)
+        return int(nodes == axes[regularizer.dim])
 
     def formula(self) -> str:
         letters = [letter for letter in self.each if letter in self._node_letters()]

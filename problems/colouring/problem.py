@@ -11,13 +11,16 @@ from unn.errors import DataError
 from unn.extending import (
     DeclaredProblem,
     Defaults,
+    DenoiserOptions,
     Query,
+    RecurrentOptions,
     SearchOptions,
     SolverOptions,
     TrainingConfig,
     check_ranges,
 )
 
+from ..instances import few_steps
 from ..reading import read_bytes, read_text
 
 if TYPE_CHECKING:
@@ -60,6 +63,11 @@ class ColouringProblem(DeclaredProblem):
     noun = "colourings"
     defaults = {
         "search": Defaults(SearchOptions()),
+        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "recurrent": Defaults(
+            RecurrentOptions(width=64, recurrences=8, solving_steps=16, dropout=0.0, constraint_weight=1.0),
+            few_steps(steps=500, batch=32, rate=2e-3),
+        ),
         "solver": Defaults(
             SolverOptions(labels=False),
             TrainingConfig(

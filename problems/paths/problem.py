@@ -12,14 +12,18 @@ from unn.errors import DataError
 from unn.extending import (
     DeclaredProblem,
     Defaults,
+    DenoiserOptions,
+    DescentOptions,
     Query,
     RecurrentOptions,
+    RegressorOptions,
     SearchOptions,
     TakesData,
     TrainingConfig,
     check_ranges,
 )
 
+from ..instances import few_steps
 from ..reading import read_text
 
 if TYPE_CHECKING:
@@ -67,6 +71,11 @@ class PathsProblem(DeclaredProblem, TakesData):
     noun = "paths"
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
+        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
+        "descent": Defaults(
+            DescentOptions(iterations=10, initial="random"), few_steps(steps=50, batch=16, rate=2e-2)
+        ),
         "recurrent": Defaults(
             RecurrentOptions(recurrences=16, solving_steps=32, dropout=0.0),
             TrainingConfig(

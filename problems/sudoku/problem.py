@@ -16,6 +16,7 @@ from unn.extending import (
     DenoiserOptions,
     DescentOptions,
     Query,
+    RecurrentOptions,
     SolverOptions,
     TakesData,
     TrainingConfig,
@@ -74,6 +75,10 @@ class SudokuProblem(DeclaredProblem, TakesData):
         "descent": Defaults(
             DescentOptions(iterations=10, initial="random"),
             TrainingConfig(steps=50, evaluate_every=50, batch=64, rate=2e-2, clip=1.0),
+        ),
+        "recurrent": Defaults(
+            RecurrentOptions(width=64, recurrences=16, solving_steps=32, dropout=0.0),
+            TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=2e-3, clip=1.0, ema=0.99),
         ),
         "solver": Defaults(
             # most random cells leave several completions, which labels would average

@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass, make_dataclass
-from importlib.metadata import entry_points
 from typing import Annotated, Any
 
+from ..entries import entry_points
 from ..errors import DataError, UnnError, unknown
 from .baselines import Baselines
 from .bench import Bench

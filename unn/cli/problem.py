@@ -11,11 +11,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..engine import Verdict, engine_names
+from ..entries import entry_points
 from ..errors import UnnError, suggest
 from ..training.options import TrainingConfig
 from .verb import Answer

@@ -198,3 +198,19 @@ def test_a_size_that_is_declared_later_counts_too():
     g.constant("b", "row", torch.zeros(2))
     with pytest.raises(unn.ObservationError, match="row"):
         rows.violations_of({"x": torch.zeros(1, 3, 5)})
+
+
+@pytest.mark.parametrize(("nodes", "least"), [(3, 1), (2, 0)])
+def test_loss_of_all_different_wants_each_value_where_there_are_as_many_nodes_as_values(
+    nodes: int, least: int
+) -> None:
+    g = unn.FactorGraph("line", cell=nodes, value=3)
+    x = g.variable("X", "cell | value", unn.Entropy())
+    g.factor(AllDifferent(x["c v"], each=""))
+    undecided = torch.full((1, nodes, 3), 1 / 3, requires_grad=True)
+    loss = unn.constraint_loss(g, {"X": undecided})
+    # probabilities below 1/2 become zeros
+    assert loss.item() == 3 * least
+    assert torch.autograd.grad(loss.sum(), undecided)[0].abs().sum().item() == 2 * 3 * least * nodes
+    decided = torch.eye(3)[:nodes][None]
+    assert unn.constraint_loss(g, {"X": decided}).item() == 0
