@@ -33,6 +33,8 @@ from .descent.updates import Damped as Damped
 from .descent.updates import Mirror as Mirror
 from .descent.updates import Update as Update
 from .diffusion.diffusion import Diffusion as Diffusion
+from .encoder.model import Encoder as Encoder
+from .encoder.options import EncoderOptions as EncoderOptions
 from .engine import Attempt as Attempt
 from .engine import CanInfer as CanInfer
 from .engine import CanLearn as CanLearn

@@ -32,6 +32,7 @@ from .diffusion.options import RegressorOptions as RegressorOptions
 from .diffusion.options import VAEACOptions as VAEACOptions
 from .diffusion.samples import Condition as Condition
 from .diffusion.samples import Samples as Samples
+from .encoder.options import EncoderOptions as EncoderOptions
 from .engine import Attempt as Attempt
 from .engine import CanInfer as CanInfer
 from .engine import CanLearn as CanLearn

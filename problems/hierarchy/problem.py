@@ -10,6 +10,7 @@ from unn.extending import (
     DeclaredProblem,
     Defaults,
     DenoiserOptions,
+    EncoderOptions,
     ExactOptions,
     Query,
     TrainingConfig,
@@ -65,6 +66,12 @@ class HierarchyProblem(DeclaredProblem):
         "denoiser": Defaults(
             DenoiserOptions(width=64, depth=4, heads=4, sampling_steps=20),
             TrainingConfig(steps=1500, evaluate_every=1500, batch=64, rate=2e-3, clip=1.0, ema=0.99),
+        ),
+        "encoder": Defaults(
+            EncoderOptions(blocks=3, tokens=("leaf",)),
+            TrainingConfig(
+                steps=2000, evaluate_every=2000, batch=128, rate=1e-3, warmup=0.05, clip=1.0, ema=0.0
+            ),
         ),
         "exact": Defaults(ExactOptions(), TrainingConfig(steps=1, evaluate_every=1, batch=64)),
     }

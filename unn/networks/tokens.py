@@ -384,6 +384,24 @@ def kinds(graph: Declaration) -> dict[str, Kind]:
     return kinds
 
 
+def check_fixed_sizes(graph: Declaration, own: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Check that weights of one size are asked for no other.
+
+    Args:
+        graph: declaration, for messages.
+        own: sizes of the weights.
+        sizes: sizes of a query; those that are missing are the weights' own.
+
+    Raises:
+        DeclarationError: for another size.
+    """
+    for axis, size in sizes.items():
+        if own.get(axis, size) != size:
+            raise DeclarationError(
+                f"graph {graph.name!r}: these weights serve {axis}={own[axis]} alone, got {size}."
+            )
+
+
 def _channels(graph: Declaration, kinds: Mapping[str, Kind]) -> dict[str, int]:
     """Numbers per node of each variable; they must be static, because weights depend on them."""
     channels = {}

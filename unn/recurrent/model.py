@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
 from ..errors import ArgumentError, DeclarationError
 from ..graph.declaration import Declaration
-from ..networks.tokens import Frame, Given
+from ..networks.labels import labels_cross_entropy, value_probabilities, value_tokens, vocabulary_of
+from ..networks.tokens import Frame, Given, check_fixed_sizes
 from ..ops.attention import AttentionMask
 from ..ops.constraint_loss import attention_loss, constraint_loss
 from ..solver.layout import Layout, without_candidates
@@ -58,7 +58,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         self.frame = Frame(graph, sizes)
         slots = self.layout.frame.slots.values()
         self.network = RecurrentTransformer(
-            sum(slot.channels + 1 for slot in slots),
+            vocabulary_of(self.layout.frame),
             self.layout.frame.nodes,
             max(slot.channels for slot in slots),
             options.width,
@@ -86,10 +86,12 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         Raises:
             ObservationError: for values or masks that do not fit the graph.
         """
-        self._check_sizes(sizes)
+        check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows = self.layout.frame.flatten(values)
         nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
-        labelled = chosen_by_content(self._tokens(rows, nodes), self.options.labelled_share)
+        labelled = chosen_by_content(
+            value_tokens(self.layout.frame, rows, nodes), self.options.labelled_share
+        )
         return self._losses(rows, nodes, labelled)
 
     def unlabelled_loss(self, given: Given, count: int) -> Tensor:
@@ -115,8 +117,8 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         return self._losses(rows.to(device), nodes.to(device), unlabelled)
 
     def _losses(self, rows: Tensor, nodes: Tensor, labelled: Tensor) -> Tensor:
-        options = self.options
-        embedded = state = self.network.embed(self._tokens(rows, nodes))
+        options, frame = self.options, self.layout.frame
+        embedded = state = self.network.embed(value_tokens(frame, rows, nodes))
         hidden: list[Hidden] = []
         for recurrence in range(options.recurrences):
             if options.detach and recurrence and recurrence % options.detach == 0:
@@ -125,9 +127,11 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
             state = hidden[-1].state
         # one call of the head for all outputs
         logits = self.network.classify(torch.stack([h.state for h in hidden]))
-        total = self._cross_entropy(logits, rows, nodes | ~labelled[:, None])
+        total = labels_cross_entropy(frame, logits, rows, nodes | ~labelled[:, None])
         if options.constraint_weight:
-            probabilities = self.layout.frame.expected(self._probabilities(logits.flatten(0, 1)))
+            probabilities = self.layout.frame.expected(
+                value_probabilities(self.layout.frame, logits.flatten(0, 1))
+            )
             loss = constraint_loss(self.graph, probabilities, reduction="mean", names=self._with_loss)
             total = total + options.constraint_weight * len(hidden) * loss.mean()
         for h in hidden:
@@ -138,47 +142,8 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
                 total = total + options.attention_weight * loss.mean()
         return total
 
-    def _cross_entropy(self, logits: Tensor, rows: Tensor, nodes: Tensor) -> Tensor:
-        """Sum over the outputs of the mean over the nodes with a label; 0 without any.
-
-        Args:
-            logits: shape ``(outputs, batch, nodes, classes)``.
-            rows: values, shape ``(batch, candidates)``.
-            nodes: mask of the nodes without a label, shape ``(batch, nodes)``.
-        """
-        losses = []
-        for slot in self.layout.frame.slots.values():
-            scores = logits[:, :, slot.nodes, : slot.channels]
-            truth = rows[:, slot.numbers].unflatten(1, (-1, slot.channels)).argmax(-1)
-            truth = truth.masked_fill(nodes[:, slot.nodes], -100).expand(scores.shape[:-1])
-            losses.append(F.cross_entropy(scores.flatten(0, 2), truth.flatten(), reduction="sum"))
-        return torch.stack(losses).sum() / (~nodes).sum().clamp(min=1)
-
-    def _probabilities(self, logits: Tensor) -> Tensor:
-        """Probabilities of all candidates, shape ``(batch, candidates)``."""
-        slots = self.layout.frame.slots.values()
-        return torch.cat([logits[:, s.nodes, : s.channels].softmax(-1).flatten(1) for s in slots], 1)
-
-    def _tokens(self, rows: Tensor, nodes: Tensor) -> Tensor:
-        """Input tokens, shape ``(batch, nodes)``: for each variable one for unknown values, then the
-        values."""
-        tokens, first = [], 0
-        for slot in self.layout.frame.slots.values():
-            value = rows[:, slot.numbers].unflatten(1, (-1, slot.channels)).argmax(-1)
-            tokens.append(first + torch.where(nodes[:, slot.nodes], value + 1, 0))
-            first += slot.channels + 1
-        return torch.cat(tokens, 1)
-
     def _mask(self) -> AttentionMask | None:
         return self.frame.masks(self.options.structure)
-
-    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
-        own = self.layout.frame.sizes
-        for axis, size in sizes.items():
-            if own.get(axis, size) != size:
-                raise DeclarationError(
-                    f"graph {self.graph.name!r}: these weights serve {axis}={own[axis]} alone, got {size}."
-                )
 
     def attempt(
         self,
@@ -194,7 +159,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         Raises:
             ObservationError: for evidence that does not fit the graph.
         """
-        self._check_sizes(sizes)
+        check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows, nodes = self.layout.frame.observation(given, count)
         return _Attempt(self, rows, nodes, steps or self.options.solving_steps, generator)
 
@@ -218,16 +183,16 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
             DeclarationError: for other sizes than those of the weights.
             ObservationError: for evidence that does not fit the graph.
         """
-        self._check_sizes(sizes)
+        check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         frame = self.layout.frame
         rows, nodes = frame.observation(given, count)
         steps = iterations or self.options.solving_steps
         parts = []
         for places in torch.arange(count).split(_AT_ONCE):
-            tokens = self._tokens(rows[places], nodes[places]).to(self.network.position.device)
+            tokens = value_tokens(frame, rows[places], nodes[places]).to(self.network.position.device)
             embedded = self.network.embed(tokens)
             state = self.network.advance(embedded, embedded, steps, self._mask())
-            parts.append(self._probabilities(self.network.classify(state).cpu()))
+            parts.append(value_probabilities(frame, self.network.classify(state).cpu()))
         probabilities = torch.cat(parts)
         known = nodes[:, frame.node_of_number]
         return frame.expected(torch.where(known, rows.to(probabilities), probabilities))
@@ -262,7 +227,9 @@ class _Attempt(Attempt):
         self.renaming: Renaming = renamings(model.layout, len(rows), generator)
         self.rows, self.nodes = rows, nodes
         with torch.no_grad():
-            tokens = model._tokens(self.renaming.apply(rows), nodes).to(model.network.position.device)
+            tokens = value_tokens(model.layout.frame, self.renaming.apply(rows), nodes).to(
+                model.network.position.device
+            )
             self.embedded = self.state = model.network.embed(tokens)
 
     @torch.no_grad()

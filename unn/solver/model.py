@@ -385,7 +385,7 @@ def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Ten
                 f"variable {name!r}: the mask of observed nodes is boolean with shape {expected}, got "
                 f"{mask.dtype} of shape {tuple(mask.shape)}."
             )
-        nodes[:, slot.nodes] = mask.expand(expected).flatten(1).cpu()
+        nodes[:, slot.nodes] = mask.expand(expected).reshape(batch, -1).cpu()
     return nodes
 
 

@@ -1,0 +1,1 @@
+"""The engine ``encoder``: marginals estimated by a transformer encoder."""
