@@ -6,10 +6,10 @@
     python tests/benchmarks/hierarchy.py pretraining OUT.csv --levels 3 --weights FOLDER
 
 ``agreement`` trains encoders of the root and of masked leaves, and writes at growing numbers of steps the
-divergence from the exact marginals of every filtering (Fig. 1c and d), and at the end accuracy, divergence, matches
-of the most probable value and Spearman correlations, on data of every filtering and on random leaves (Fig. 1b, 2, 9,
-10). With ``--weights`` it keeps the trained networks, of which the other experiments draw their figures (Fig. 4, 3b
-and 1f). ``--paper`` takes the sizes and the training of the paper, for a GPU.
+divergence from the exact marginals of every filtering (Fig. 1c and d), and at the end accuracy, divergence,
+matches of the most probable value and Spearman correlations, on data of every filtering and on random leaves
+(Fig. 1b, 2, 9, 10). With ``--weights`` it keeps the trained networks, of which the other experiments draw
+their figures (Fig. 4, 3b and 1f). ``--paper`` takes the sizes and the training of the paper, for a GPU.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TASKS = ("root", "leaf")
 """What an encoder estimates: the root given all leaves, or one masked leaf given the others."""
 
 FIELDS = ["task", "levels", "filtering", "grammar", "step", "data", "oracle", "measure", "value"]
-"""One figure a row: ``data`` is the filtering of the test sequences or "random", ``oracle`` the filtering of the
-exact marginals."""
+"""One figure a row: ``data`` is the filtering of the test sequences or "random", ``oracle`` the filtering of
+the exact marginals."""
 
 
 @dataclass(frozen=True)
 class Training:
     """How an encoder is trained: on fresh sequences, or on ``sequences`` fixed ones if it is not 0."""
 
-    steps: int = 3000
+    steps: int = 8000
     batch: int = 64
     rate: float = 1e-3
     hidden: int = 256
@@ -304,8 +304,8 @@ def attention(options: argparse.Namespace) -> None:
         for layer in range(levels):
             inside = float(maps[layer][same].sum() / n)
             print(
-                f"k={k} block {layer + 1}: {inside:.3f} of the attention within groups of {2 ** (levels - k)} "
-                f"leaves (uniform {float(same.double().mean()):.3f})"
+                f"k={k} block {layer + 1}: {inside:.3f} of the attention within groups of "
+                f"{2 ** (levels - k)} leaves (uniform {float(same.double().mean()):.3f})"
             )
             axes[row, layer].imshow(maps[layer], cmap="Greys", vmin=0)
             axes[row, layer].set(xticks=[], yticks=[])
@@ -351,7 +351,7 @@ def _probe(inputs: Tensor, tested: Tensor, labels: Tensor, truth: Tensor) -> flo
 
 
 def pretraining(options: argparse.Namespace) -> None:
-    """Accuracy of the root against the number of labelled sequences, with and without pre-training (Fig. 1f)."""
+    """Accuracy of the root by the number of labelled sequences, with and without pre-training (Fig. 1f)."""
     levels, seed = options.levels, options.grammars[0]
     grammar = grammar_of(seed, levels, 0)
     tested = draw_questions(grammar, 10_000, torch.Generator().manual_seed(7))
@@ -392,7 +392,7 @@ def main() -> None:
     parser.add_argument("--filtering", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--grammars", type=int, nargs="+", default=[0, 1, 15])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--labelled", type=int, nargs="+", default=[64, 256, 1024, 4096, 16384])
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--paper", action="store_true", help="sizes and training of the paper")

@@ -7,6 +7,8 @@
 from . import inference as inference
 from .bif import read_bif as read_bif
 from .bif import write_bif as write_bif
+from .export import to_bayesian_network as to_bayesian_network
+from .export import to_model_file as to_model_file
 from .files import ModelFile as ModelFile
 from .gaussian import GaussianMarginals as GaussianMarginals
 from .gaussian import gaussian_marginals as gaussian_marginals
@@ -16,6 +18,7 @@ from .queries import ExactMarginals as ExactMarginals
 from .queries import best_values as best_values
 from .queries import cost as cost
 from .queries import entropy as entropy
+from .queries import k_best_values as k_best_values
 from .queries import log_partition as log_partition
 from .queries import marginals as marginals
 from .queries import sample as sample

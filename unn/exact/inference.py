@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError
+from ..errors import ArgumentError, InferenceError, is_whole, suggest
 from .backtrack import assign, choices, drawn, most_probable
 from .beliefs import beliefs_of, contract_logs, contract_tables, leaf_readings
 from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, prepare_query
 from .options import ExactOptions
 from .reduction import Reduced, place_probabilities, place_states, reduce
 from .sweeps import log_sum, maximum, upward
-from .tables import TableEvidence, TableModel, linear
+from .tables import TableEvidence, TableModel, linear, rows_of
+
+Semiring = Literal["sum", "log", "max", "count"]
+"""How the weights of values are added; see ``log_partition``."""
+
+SEMIRINGS: tuple[Semiring, ...] = get_args(Semiring)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +42,11 @@ class Marginals:
 
 
 def log_partition(
-    model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
+    model: TableModel,
+    evidence: TableEvidence | None = None,
+    options: ExactOptions | None = None,
+    *,
+    semiring: Semiring = "sum",
 ) -> Tensor:
     """Logarithm of the sum of the weights of all values that agree with the evidence, shape ``(batch,)``.
 
@@ -45,19 +57,30 @@ def log_partition(
         model: tables.
         evidence: observed states and soft evidence; none by default.
         options: limits.
+        semiring: what is summed. "sum" adds weights, by logarithms only where small ones may count, and "log"
+            by logarithms throughout; "max" takes the largest weight instead; "count" adds 1 for each
+            weight that is not 0, so that the result is the logarithm of the number of possible values.
 
     Raises:
         ObservationError: for evidence that does not fit the model.
         InferenceError: for a model beyond the limits, with its width.
+        ArgumentError: for an unknown semiring.
     """
+    if semiring not in SEMIRINGS:
+        raise ArgumentError(f"semiring={semiring!r} is unknown.{suggest(str(semiring), SEMIRINGS)}")
     evidence, options, batch = prepare_query(model, evidence, options)
+    if semiring == "count":
+        model, evidence = _possible(model, evidence)
     reduced = reduce(model, evidence, options)
     chunks = chunks_of(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
-        return torch.cat([log_partition(part, rows, options) for part, rows in chunks])
-    parts = [_log_partition(part.reduced) for part in conditions_of(model, evidence, options, reduced)]
-    total = parts[0] if len(parts) == 1 else log_sum(torch.stack(torch.broadcast_tensors(*parts), -1))
-    return total.expand(batch)
+        return torch.cat([log_partition(part, rows, options, semiring=semiring) for part, rows in chunks])
+    conditions = conditions_of(model, evidence, options, reduced)
+    parts = [_log_partition(part.reduced, semiring) for part in conditions]
+    if len(parts) == 1:
+        return parts[0].expand(batch)
+    total = maximum if semiring == "max" else log_sum
+    return total(torch.stack(torch.broadcast_tensors(*parts), -1)).expand(batch)
 
 
 def marginals(
@@ -165,6 +188,46 @@ def best_values(
     return best
 
 
+def k_best(
+    model: TableModel,
+    k: int,
+    evidence: TableEvidence | None = None,
+    options: ExactOptions | None = None,
+    *,
+    over: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k most probable values of all variables given the evidence, by falling weight.
+
+    The space that remains after each answer is split into parts in which the first variables have the values
+    of the answer and the next one has another (Lawler, 1972); the best values of all parts are one batch.
+
+    Args:
+        model: tables.
+        k: number of answers.
+        evidence: observed states and soft evidence; none by default.
+        options: limits.
+        over: number of leading variables in which answers differ; the others must be functions of
+            them. All by default.
+
+    Returns:
+        States, shape ``(batch, k, variables)``, and the logarithms of their weights, shape ``(batch, k)``;
+        -inf where there are fewer values, which then have no meaning.
+
+    Raises:
+        ArgumentError: for a k below 1.
+        ObservationError: for evidence that does not fit the model.
+        InferenceError: for a model beyond the limits, with its width.
+    """
+    if not is_whole(k, 1):
+        raise ArgumentError(f"k must be a whole number of at least 1, got {k!r}.")
+    evidence, options, batch = prepare_query(model, evidence, options)
+    count = len(model.states) if over is None else over
+    answers = []
+    for row in torch.arange(batch).split(1):
+        answers.append(_k_best_of_row(rows_of(model, row), k, evidence.rows(row), options, count))
+    return torch.stack([states for states, _ in answers]), torch.stack([weights for _, weights in answers])
+
+
 def sample(
     model: TableModel,
     count: int,
@@ -232,10 +295,23 @@ def _shares(log_partitions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return total, torch.where(possible, (logs - torch.where(possible, total, 0)).exp(), 0)
 
 
-def _log_partition(reduced: Reduced) -> Tensor:
+def _log_partition(reduced: Reduced, semiring: Semiring = "sum") -> Tensor:
     if reduced.plan is None:
         return reduced.constant
-    return contract_tables(reduced)[0].log_partition
+    if semiring in ("sum", "count"):
+        return contract_tables(reduced)[0].log_partition
+    return contract_logs(reduced, maximum if semiring == "max" else log_sum).log_partition
+
+
+def _possible(model: TableModel, evidence: TableEvidence) -> tuple[TableModel, TableEvidence]:
+    """Tables and soft evidence with the weight 1 instead of any that is not 0."""
+
+    def ones(logs: Tensor) -> Tensor:
+        return torch.where(logs > -torch.inf, 0.0, logs.double())
+
+    families = tuple(replace(family, logs=ones(family.logs)) for family in model.families)
+    scores = {variable: ones(x) for variable, x in evidence.scores.items()}
+    return replace(model, families=families), TableEvidence(evidence.values, scores)
 
 
 def _marginals(model: TableModel, part: Condition) -> Marginals:
@@ -290,6 +366,41 @@ def _best(model: TableModel, part: Condition, batch: int) -> tuple[Tensor, Tenso
         up = contract_logs(reduced, maximum)
         states = assign(reduced.plan, up, most_probable, batch, 1, are_logs=True)
     return place_states(part.evidence, reduced, states, batch, 1)[:, 0], up.log_partition.expand(batch)
+
+
+def _k_best_of_row(
+    model: TableModel, k: int, evidence: TableEvidence, options: ExactOptions, count: int
+) -> tuple[Tensor, Tensor]:
+    """States of shape ``(k, variables)`` and logarithms of weights, for one row of evidence."""
+    values, weights = best_values(model, evidence, options)
+    free = (evidence.values[0, :count] < 0).nonzero()[:, 0].tolist()
+    # parts of the space by the weight of their best values, with the first variable in which they may differ
+    parts = [(-float(weights[0]), 0, 0, values[0])]
+    number = 0
+    states = torch.zeros(k, len(model.states), dtype=torch.long)
+    logs = torch.full((k,), -torch.inf, dtype=torch.float64)
+    for place in range(k):
+        if not parts or parts[0][0] == math.inf:
+            break
+        negative, _, first, best = heapq.heappop(parts)
+        states[place], logs[place] = best, -negative
+        rows, starts = [], []
+        for position in range(first, len(free)):
+            variable = free[position]
+            for state in range(model.states[variable]):
+                if state != int(best[variable]):
+                    row = evidence.values[0].clone()
+                    row[free[:position]] = best[free[:position]]
+                    row[variable] = state
+                    rows.append(row)
+                    starts.append(position + 1)
+        if place + 1 < k and rows:
+            scores = {v: x.expand(len(rows), -1) for v, x in evidence.scores.items()}
+            candidates, theirs = best_values(model, TableEvidence(torch.stack(rows), scores), options)
+            for start, weight, own in zip(starts, theirs.tolist(), candidates, strict=True):
+                number += 1
+                heapq.heappush(parts, (-weight, number, start, own))
+    return states, logs
 
 
 def _sample(model: TableModel, part: Condition, batch: int, count: int, uniforms: Tensor) -> Tensor:

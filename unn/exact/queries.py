@@ -16,6 +16,7 @@ from ..graph.partial import Partial
 from . import inference
 from .conditioning import Cost
 from .ground import ground
+from .inference import Semiring
 from .nodes import Given, Nodes
 from .options import ExactOptions
 from .plan import Plan
@@ -53,6 +54,8 @@ class BestValues:
         values: by variable, shape ``(batch, *axes)``.
         energy: their energy, less their scores where soft evidence is given, shape ``(batch,)``; +inf
             where no values agree with the evidence.
+
+    Of the k best, both have an axis of size k after the batch.
     """
 
     values: Mapping[str, Tensor]
@@ -69,6 +72,7 @@ def log_partition(
     sizes: Mapping[str, int] | None = None,
     scores: Scores | None = None,
     options: ExactOptions | None = None,
+    semiring: Semiring = "sum",
 ) -> Tensor:
     """Logarithm of the sum of ``exp(-E)`` over all values that agree with the evidence, shape ``(batch,)``.
 
@@ -82,14 +86,17 @@ def log_partition(
         scores: soft evidence: logarithms of weights of the states, by variable, shape ``(batch or 1,
             *node axes, states)``.
         options: limits of time and memory.
+        semiring: "sum" or "log" for the sum, "max" for the largest ``exp(-E)`` instead, "count" for the
+            number of values whose energy is finite; see ``unn.exact.inference.log_partition``.
 
     Raises:
         DeclarationError: for a graph without tables; names the variable or factor.
         ObservationError: for evidence that does not fit the graph.
         InferenceError: for a graph beyond the limits, with its width.
+        ArgumentError: for an unknown semiring.
     """
     _, model, evidence = tables_of(graph, given, sizes, scores)
-    return inference.log_partition(model, evidence, options)
+    return inference.log_partition(model, evidence, options, semiring=semiring)
 
 
 def marginals(
@@ -146,6 +153,45 @@ def best_values(
     nodes, model, evidence = tables_of(graph, given, sizes, scores)
     states, weight = inference.best_values(model, evidence, options)
     return BestValues(nodes.values(states), -weight)
+
+
+def k_best_values(
+    graph: Declaration,
+    k: int,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    scores: Scores | None = None,
+    options: ExactOptions | None = None,
+) -> BestValues:
+    """The k most probable values of all variables given the evidence, by rising energy.
+
+    Arguments and errors as for ``log_partition``; besides:
+
+    Args:
+        k: number of answers. Each takes the best values of as many parts of the space as there are other
+            states of nodes that are not given, in one batch.
+
+    Returns:
+        Values of shape ``(batch, k, *axes)``, and their energies, shape ``(batch, k)``; +inf beyond the
+        number of possible values.
+
+    Raises:
+        ArgumentError: for a k below 1.
+
+    Example:
+        >>> import torch, unn
+        >>> from factors import AllDifferent
+        >>> g = unn.FactorGraph("order", node=3, place=3)
+        >>> x = g.variable("x", "node | place", unn.Entropy())
+        >>> g.factor(AllDifferent(x["n p"], each=""))
+        values of x[n p] differ
+        >>> unn.exact.k_best_values(g, 7).energy
+        tensor([[0., 0., 0., 0., 0., 0., inf]], dtype=torch.float64)
+    """
+    nodes, model, evidence = tables_of(graph, given, sizes, scores)
+    states, weights = inference.k_best(model, k, evidence, options, over=nodes.count)
+    return BestValues(nodes.values(states), 0.0 - weights)
 
 
 def sample(

@@ -7,6 +7,7 @@ The distribution is the normalised product of the tables. Tables are logarithms 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -100,7 +101,7 @@ class TableModel:
         """
         total = torch.zeros(len(values), dtype=torch.float64, device=values.device)
         for family in self.families:
-            flat = family.logs.flatten(2)
+            flat = family.logs.reshape(*family.logs.shape[:2], math.prod(family.states))
             index = torch.zeros(len(values), len(family.scopes), dtype=torch.long, device=values.device)
             for axis, size in enumerate(family.states):
                 index = index * size + values[:, family.scopes[:, axis]]

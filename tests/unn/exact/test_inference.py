@@ -318,3 +318,43 @@ def test_batches_of_tables_and_of_evidence_must_agree():
     model = random_model(generator, [2, 2], [(0, 1)], batch=3)
     with pytest.raises(ObservationError, match="different batch sizes"):
         inference.log_partition(model, TableEvidence(torch.full((2, 2), -1)), SMALL)
+
+
+@settings(max_examples=40)
+@given(models_with_evidence(), st.integers(1, 12))
+def test_the_k_best_values_are_those_of_enumeration(case, k):
+    model, evidence = case
+    logs = log_weights(model, evidence)
+    values, weights = inference.k_best(model, k, evidence, SMALL)
+    expected = logs.sort(1, descending=True).values[:, :k]
+    missing = k - expected.shape[1]
+    if missing > 0:
+        expected = torch.nn.functional.pad(expected, (0, missing), value=-torch.inf)
+    close(weights, expected)
+    for row, (states, own) in enumerate(zip(values, weights, strict=True)):
+        possible = states[own > -torch.inf]
+        assert len(possible.unique(dim=0)) == len(possible)
+        observed = evidence.values[row if len(evidence.values) > 1 else 0]
+        assert ((observed < 0) | (observed == possible)).all()
+        numbers = (enumerate_states(model)[None] == possible[:, None]).all(2).to(torch.uint8).argmax(1)
+        close(logs[row, numbers], own[own > -torch.inf])
+
+
+@settings(max_examples=40)
+@given(models_with_evidence())
+def test_semirings_add_take_the_maximum_and_count(case):
+    model, evidence = case
+    logs = log_weights(model, evidence)
+    close(inference.log_partition(model, evidence, SMALL, semiring="log"), logs.logsumexp(1))
+    close(inference.log_partition(model, evidence, SMALL, semiring="max"), logs.amax(1))
+    counted = inference.log_partition(model, evidence, SMALL, semiring="count").exp()
+    close(counted, (logs > -torch.inf).double().sum(1))
+
+
+def test_an_unknown_semiring_and_a_k_below_one_are_refused():
+    model = random_model(torch.Generator(), [2, 2], [(0, 1)])
+    with pytest.raises(ArgumentError, match="'maximum' is unknown.*max"):
+        inference.log_partition(model, semiring="maximum")
+    for k in (0, 1.5, True):
+        with pytest.raises(ArgumentError, match="whole number"):
+            inference.k_best(model, k)
