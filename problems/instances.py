@@ -16,6 +16,7 @@ from unn.extending import (
     Defaults,
     DenoiserOptions,
     DescentOptions,
+    EncoderOptions,
     Query,
     RecurrentOptions,
     RegressorOptions,
@@ -75,6 +76,7 @@ class InstanceProblem(DeclaredProblem):
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000)),
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
         "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
         "recurrent": Defaults(
             RecurrentOptions(width=64, recurrences=8, solving_steps=16, dropout=0.0),

@@ -12,6 +12,7 @@ from unn.extending import (
     DeclaredProblem,
     Defaults,
     DenoiserOptions,
+    EncoderOptions,
     Query,
     RecurrentOptions,
     SearchOptions,
@@ -64,6 +65,7 @@ class ColouringProblem(DeclaredProblem):
     defaults = {
         "search": Defaults(SearchOptions()),
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
         "recurrent": Defaults(
             RecurrentOptions(width=64, recurrences=8, solving_steps=16, dropout=0.0, constraint_weight=1.0),
             few_steps(steps=500, batch=32, rate=2e-3),

@@ -14,6 +14,7 @@ from unn.extending import (
     Defaults,
     DenoiserOptions,
     DescentOptions,
+    EncoderOptions,
     Query,
     RecurrentOptions,
     RegressorOptions,
@@ -72,6 +73,7 @@ class PathsProblem(DeclaredProblem, TakesData):
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
+        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
         "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
         "descent": Defaults(
             DescentOptions(iterations=10, initial="random"), few_steps(steps=50, batch=16, rate=2e-2)

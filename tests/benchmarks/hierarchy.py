@@ -127,7 +127,7 @@ def logits_of(model: unn.Encoder, questions: Questions, task: str) -> Tensor:
     tokens = SYMBOLS + 2 + leaves
     if task == "leaf":
         tokens = tokens.scatter(1, masked[:, None], SYMBOLS + 1)
-    logits: Tensor = model.network(tokens.to(model.network.position.device))
+    logits: Tensor = model.network(tokens.to(next(model.parameters()).device))
     return logits[:, n] if task == "root" else logits[torch.arange(count), masked]
 
 
@@ -144,7 +144,13 @@ def spearman(exact: Tensor, logits: Tensor) -> float:
 
 
 def train(
-    model: unn.Encoder, grammar: Grammar, task: str, training: Training, seed: int, at: dict[int, object]
+    model: unn.Encoder,
+    grammar: Grammar,
+    task: str,
+    training: Training,
+    seed: int,
+    tested: Questions,
+    exact: dict[int, Tensor],
 ) -> list[tuple[int, dict[int, float]]]:
     """Train an encoder.
 
@@ -154,7 +160,8 @@ def train(
         task: what is hidden.
         training: steps and rates.
         seed: seed of the sequences.
-        at: exact marginals of some test questions by filtering, under ``questions`` the questions themselves.
+        tested: test questions.
+        exact: their exact marginals by filtering.
 
     Returns:
         Divergences from each of the exact marginals, by number of steps.
@@ -180,17 +187,12 @@ def train(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step in shown:
-            curve.append((step, _divergences(model, task, at)))
+            with torch.no_grad():
+                model.eval()
+                logits = logits_of(model, tested, task).cpu()
+                model.train()
+            curve.append((step, {k: divergence(x, logits) for k, x in exact.items()}))
     return curve
-
-
-@torch.no_grad()
-def _divergences(model: unn.Encoder, task: str, at: dict[int, object]) -> dict[int, float]:
-    model.eval()
-    (questions,) = (x for x in at.values() if isinstance(x, Questions))
-    logits = logits_of(model, questions, task).cpu()
-    model.train()
-    return {k: divergence(x, logits) for k, x in at.items() if isinstance(x, Tensor)}
 
 
 @torch.no_grad()
@@ -244,11 +246,9 @@ def _one_network(options: argparse.Namespace, seed: int, filtering: int, task: s
     torch.manual_seed(seed)
     model = encoder(levels, training).to(options.device)
     questions = draw_questions(grammar, 1000, torch.Generator().manual_seed(20_000 + seed))
-    at: dict[int, object] = {-1: questions}
-    for j in range(levels + 1):
-        at[j] = questions.exact(task, grammar_of(seed, levels, j))
+    exact = {j: questions.exact(task, grammar_of(seed, levels, j)) for j in range(levels + 1)}
     started = time.perf_counter()
-    curve = train(model, grammar, task, training, seed, at)
+    curve = train(model, grammar, task, training, seed, questions, exact)
     seconds = time.perf_counter() - started
     own: list[object] = [task, levels, filtering, seed]
     rows = [
@@ -371,7 +371,7 @@ def pretraining(options: argparse.Namespace) -> None:
                         for name, parameter in model.named_parameters():
                             parameter.requires_grad_("head" in name)
                     training = Training(steps=options.steps, sequences=labelled)
-                    train(model, grammar, "root", training, 100 + draw, {-1: tested})
+                    train(model, grammar, "root", training, 100 + draw, tested, {})
                     model.eval()
                     with torch.no_grad():
                         answers = logits_of(model, tested, "root").cpu().argmax(1)

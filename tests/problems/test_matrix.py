@@ -25,6 +25,7 @@ SMALL = {
     "vaeac": ["--width", "8", "--depth", "1"],
     "descent": ["--iterations", "2"],
     "belief": ["--rounds", "20"],
+    "encoder": ["--width", "8", "--blocks", "1", "--hidden", "8"],
     "exact": [],
     "untied": ["--iterations", "2"],
     "recurrent": ["--width", "8", "--heads", "2", "--recurrences", "2"],
@@ -46,6 +47,7 @@ OPTIONS = {
     "kenken": ["--size", "3", "--examples", "8"],
     "visual": ["--given-share", "0.7"],
     "paths": ["--rows", "2", "--columns", "2", "--levels", "4", "--examples", "8"],
+    "tables": ["--nodes", "5"],
     "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],
 }
 

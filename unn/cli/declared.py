@@ -70,6 +70,10 @@ _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
 
 
+_OF_RUNS = ("engine", "model", "training")
+"""Options that a run has besides those of its problem."""
+
+
 @dataclass(frozen=True)
 class Defaults:
     """Measured defaults of a problem for one engine.
@@ -778,6 +782,12 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
         for option in fields(problem.config)
         if option.name in defaults.problem
     ]
+    reserved = [option.name for option in fields(problem.config) if option.name in _OF_RUNS]
+    if reserved:
+        raise UnnError(
+            f"problem {problem.name!r}: the option {reserved[0]!r} of {problem.config.__name__} is one of "
+            "every run; give it another name."
+        )
     made = make_dataclass(
         problem.config.__name__,
         [

@@ -241,9 +241,17 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             # a partial observation without an observed entry still gives sizes
             known = {**sizes, **self._sizes_of(evidence)}
             number = count if rows is None else len(rows)
-            solution = self.minimise(selected, number, known, iterations, trace=False)
-            for name in self.graph.variables:
-                x = solution[name].expand(number, *solution[name].shape[1:])
+            if all(pattern.get(name) == _ALL for name in self.graph.variables):
+                # nothing is left to infer
+                given_values = {
+                    name: x.value if isinstance(x, Partial) else x for name, x in selected.items()
+                }
+                answers = {name: given_values[name] for name in self.graph.variables}
+            else:
+                solution = self.minimise(selected, number, known, iterations, trace=False)
+                answers = {name: solution[name] for name in self.graph.variables}
+            for name, x in answers.items():
+                x = x.expand(number, *x.shape[1:])
                 if rows is None:
                     values[name] = x
                     continue

@@ -69,8 +69,8 @@ def to_model_file(
 def to_bayesian_network(model: ModelFile) -> ModelFile:
     """A Bayesian network with the same distribution, which ``write_bif`` writes.
 
-    Variables are eliminated one after another; each is conditioned on its neighbours at that time, so that the
-    number of parents is the width of the order. The log-partition of the network is 0.
+    Variables are eliminated one after another; each is conditioned on its neighbours at that time, so that
+    the number of parents is the width of the order. The log-partition of the network is 0.
 
     Args:
         model: model of any tables.

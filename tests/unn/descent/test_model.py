@@ -182,3 +182,22 @@ def test_examples_and_masks_that_do_not_fit_are_refused_by_name(change, facts):
 def test_evidence_counts_and_sizes_that_do_not_fit_are_refused(arguments, facts):
     with pytest.raises(unn.UnnError, match=facts):
         chain().infer_values(*arguments)
+
+
+def test_rows_in_which_everything_is_given_are_returned_unchanged_beside_others():
+    torch.manual_seed(2)
+    g = unn.FactorGraph("line", n=2, m=2)
+    x, y = g.variable("x", "n", unn.SignedEntropy()), g.variable("y", "m", unn.SignedEntropy())
+    g.factor(Multilinear(y["i"], g.parameter("W", "m n")["i j"], x["j"]))
+    model = unn.DescentModel(g, DescentOptions(iterations=2))
+    x_values, y_values = torch.rand(2, 2) - 0.5, torch.rand(2, 2) - 0.5
+    whole, none = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
+    given = {
+        "x": unn.Partial(x_values, torch.cat([whole, whole])),
+        "y": unn.Partial(y_values, torch.cat([whole, none])),
+    }
+    answers = model.infer_values(given, 2, {})
+    assert torch.equal(answers["x"], x_values)
+    assert torch.equal(answers["y"][0], y_values[0])
+    alone = model.infer_values({"x": x_values[1:]}, 1, {})["y"]
+    torch.testing.assert_close(answers["y"][1:], alone)

@@ -1,0 +1,1 @@
+"""Models of tables: Bayesian networks and Markov networks from files, and random chains."""
