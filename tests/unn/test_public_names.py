@@ -45,7 +45,7 @@ def test_every_package_with_public_names_is_reached_from_the_top():
     packages = {module.name for module in pkgutil.iter_modules(unn.__path__) if module.ispkg}
     # the inside of declarations, of engines and of the command line
     modules = {"errors", "attention", "models", "problem", "tracing"}
-    inside = {"graph", "ops", "cli", "descent", "solver", "recurrent", "search", "perception"}
+    inside = {"graph", "ops", "cli", "descent", "encoder", "solver", "recurrent", "search", "perception"}
     assert packages - inside == {*unn.SUBMODULES, "regularizers"} - modules
 
 
