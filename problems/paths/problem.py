@@ -81,7 +81,7 @@ class PathsProblem(DeclaredProblem, TakesData):
         "recurrent": Defaults(
             RecurrentOptions(recurrences=16, solving_steps=32, dropout=0.0),
             TrainingConfig(
-                steps=2000, evaluate_every=2000, batch=32, rate=1e-3, warmup=0.03, clip=1.0, ema=0.99
+                steps=300, evaluate_every=300, batch=32, rate=1e-3, warmup=0.03, clip=1.0, ema=0.99
             ),
             problem={"declared": "degrees"},
         ),

@@ -307,7 +307,7 @@ def _possible(model: TableModel, evidence: TableEvidence) -> tuple[TableModel, T
     """Tables and soft evidence with the weight 1 instead of any that is not 0."""
 
     def ones(logs: Tensor) -> Tensor:
-        return torch.where(logs > -torch.inf, 0.0, logs.double())
+        return torch.where(logs > -torch.inf, 0.0, -torch.inf).double()
 
     families = tuple(replace(family, logs=ones(family.logs)) for family in model.families)
     scores = {variable: ones(x) for variable, x in evidence.scores.items()}
