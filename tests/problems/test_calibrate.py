@@ -95,3 +95,31 @@ def test_what_cannot_be_compared_is_refused_by_name(runs, capsys, tmp_path):
     assert main([*train, "--folder", str(tmp_path / "hopfield")]) == 0
     capsys.readouterr()
     assert "not that of its declaration" in refused(capsys, "calibrate", tmp_path / "hopfield")
+
+
+def test_a_problem_is_calibrated_by_training_its_engines_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["calibrate", "tables", "--engines", "exact", "belief", "--count", 8, "--json"]
+    data = json.loads(printed(capsys, *command))
+    assert set(data) == {"", "half given"}
+    for rows in data.values():
+        assert {"exact (exact)", "belief (belief)"} < set(rows)
+        # a chain is a tree
+        assert rows["belief (belief)"]["kl"] == pytest.approx(0, abs=1e-6)
+    folder = tmp_path / "runs" / "calibrate-tables"
+    assert sorted(path.name for path in folder.iterdir()) == ["belief", "exact"]
+    again = json.loads(printed(capsys, *command))
+    assert again["half given"]["exact (exact)"]["kl"] == data["half given"]["exact (exact)"]["kl"]
+
+
+def test_problems_and_engines_without_answers_are_refused_before_anything_is_trained(
+    tmp_path, capsys, monkeypatch, runs
+):
+    monkeypatch.chdir(tmp_path)
+    assert "distribution of its examples" in refused(capsys, "calibrate", "digits")
+    assert "network of its own" in refused(capsys, "calibrate", "parsing")
+    assert "search" in refused(capsys, "calibrate", "sudoku", "--engines", "search")
+    assert "belief" in refused(capsys, "calibrate", "tables", "--engines", "beleif")
+    assert "no exact answer" in refused(capsys, "calibrate", "latin")
+    assert "--engines" in refused(capsys, "calibrate", runs / "exact", "--engines", "exact")
+    assert not (tmp_path / "runs").exists()

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
-from ..engine import CanInfer, CanSample, SamplingOptions
-from ..errors import UnnError
+from ..engine import CanInfer, CanSample, SamplingOptions, load_engine
+from ..errors import UnnError, suggest
 from .declared import DeclaredProblem
 from .open import open_trained
-from .options import Json, require_number
-from .problem import Trained
+from .options import Json, Quiet, require_number, shows_progress
+from .problem import Trained, load_problem, problem_names
+from .resume import resume
+from .train import train
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..exact.nodes import Nodes
+    from ..factor_graph import FactorGraph
     from .declared import Query
 
 _BINS = 10
@@ -34,8 +37,13 @@ class Calibrate(Verb):
 
     name: ClassVar[str] = "calibrate"
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
-    """Runs of the same problem with the same options, of any engines."""
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM|RUN [RUN ...]")]
+    """A problem, whose engines are trained with their defaults; or runs of one problem with the same options."""
+    engines: tuple[str, ...] = ()
+    """Engines of a problem; all that give means or samples by default."""
+    folder: Path | None = None
+    """Folder of the runs of a problem, one for each engine, which are used again; runs/calibrate-PROBLEM by
+    default."""
     count: int = 64
     """Number of test queries of each kind."""
     draws: int = 100
@@ -43,10 +51,21 @@ class Calibrate(Verb):
     draw: Path | None = None
     """File for a reliability diagram."""
     json: Json = False
+    quiet: Quiet = False
 
     def __call__(self) -> Answer:
         require_number("count", self.count)
         require_number("draws", self.draws)
+        name = str(self.runs[0]) if len(self.runs) == 1 else ""
+        if name in problem_names() and not self.runs[0].is_dir():
+            folder = self.folder or Path("runs") / f"calibrate-{name}"
+            progress = shows_progress(self.json, self.quiet)
+            return calibrate(
+                trained_runs(name, self.engines, folder, progress), self.count, self.draws, self.draw
+            )
+        for option in ("engines", "folder"):
+            if getattr(self, option):
+                raise UnnError(f"--{option} is for a problem, but runs were given; leave it out.")
         return calibrate(self.runs, self.count, self.draws, self.draw)
 
 
@@ -85,6 +104,45 @@ class Scores:
         }
 
 
+def trained_runs(name: str, engines: Sequence[str], folder: Path, progress: bool) -> list[Path]:
+    """Runs of the engines of a problem with their default options, trained where they are not yet.
+
+    Args:
+        name: name of the problem.
+        engines: names of engines; without any, all that serve the problem and give means or samples.
+        folder: folder of the runs.
+        progress: whether to show progress bars.
+
+    Raises:
+        UnnError: for an engine that does not serve the problem, or gives neither means nor samples.
+    """
+    problem = load_problem(name)
+    if not isinstance(problem, DeclaredProblem):
+        raise UnnError(f"problem {name!r} has a network of its own, and no exact answer.")
+    exact_graph_of(problem, problem.config_for(None)())
+    verdicts = problem.verdicts()
+    able = [
+        e for e, verdict in verdicts.items() if verdict and {"infer", "sample"} & {*load_engine(e).answers}
+    ]
+    for engine in engines:
+        if engine not in able:
+            known = f"those that do: {', '.join(able)}"
+            reason = verdicts[engine].reason if engine in verdicts else ""
+            raise UnnError(
+                f"engine {engine!r} gives no means or samples of problem {name!r}"
+                f"{f' ({reason})' if reason else ''}; {known}.{suggest(engine, able)}"
+            )
+    runs = []
+    for engine in engines or able:
+        path = folder / engine
+        if path.is_dir():
+            resume(path, progress)
+        else:
+            train(problem, problem.config_for(engine)(), path, progress)
+        runs.append(path)
+    return runs
+
+
 def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | None) -> Answer:
     """Score the runs on the test queries of their problem.
 
@@ -100,7 +158,7 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
     import torch
 
     if not folders:
-        raise UnnError("unn calibrate needs the folder of at least one run.")
+        raise UnnError("unn calibrate needs a problem, or the folder of at least one run.")
     opened = [open_trained(folder) for folder in folders]
     problem, first = opened[0]
     if not isinstance(problem, DeclaredProblem):
@@ -112,12 +170,7 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
                 f"{run.folder} is a run of another problem, or with other options of it, than "
                 f"{first.folder}; compare runs of one problem."
             )
-    graph = problem.exact_graph(first.config)
-    if graph is None:
-        raise UnnError(
-            f"problem {problem.name!r}: the distribution of its examples is not that of its declaration, so "
-            "that there is no exact answer to compare with."
-        )
+    graph = exact_graph_of(problem, first.config)
     from ..exact.queries import marginals, nodes_of
 
     sizes = problem.test_sizes(first.config)
@@ -150,6 +203,24 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
         save_figure(draw_reliability(diagrams), picture)
         lines.append(f"reliability: drawn in {picture}")
     return Answer(tuple(lines), data)
+
+
+def exact_graph_of(problem: DeclaredProblem, config: Any) -> FactorGraph:
+    """The graph that has the exact answers.
+
+    Raises:
+        UnnError: if there is none, or exact inference cannot serve it.
+    """
+    graph = problem.exact_graph(config)
+    if graph is None:
+        raise UnnError(
+            f"problem {problem.name!r}: the distribution of its examples is not that of its declaration, so "
+            "that there is no exact answer to compare with."
+        )
+    reason = load_engine("exact").refusal(graph)
+    if reason:
+        raise UnnError(f"problem {problem.name!r} has no exact answer to compare with: {reason}.")
+    return graph
 
 
 def score(exact: Tensor, probabilities: Tensor, seconds: float) -> Scores:
