@@ -65,9 +65,9 @@ class TablesProblem(DeclaredProblem):
             TrainingConfig(steps=1500, evaluate_every=1500, batch=64, rate=1e-3, clip=1.0, ema=0.99),
         ),
         "encoder": Defaults(
-            EncoderOptions(blocks=3),
+            EncoderOptions(width=64, blocks=3, hidden=128, dropout=0.0),
             TrainingConfig(
-                steps=1500, evaluate_every=1500, batch=128, rate=1e-3, warmup=0.05, clip=1.0, ema=0.0
+                steps=1500, evaluate_every=1500, batch=64, rate=1e-3, warmup=0.05, clip=1.0, ema=0.0
             ),
         ),
     }

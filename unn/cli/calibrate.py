@@ -38,7 +38,8 @@ class Calibrate(Verb):
     name: ClassVar[str] = "calibrate"
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM|RUN [RUN ...]")]
-    """A problem, whose engines are trained with their defaults; or runs of one problem with the same options."""
+    """A problem, whose engines are trained with their defaults; or runs of one problem with the same
+    options."""
     engines: tuple[str, ...] = ()
     """Engines of a problem; all that give means or samples by default."""
     folder: Path | None = None
