@@ -257,7 +257,8 @@ def _row(reader: _Reader, size: int, child: str, word: _Token) -> NDArray[np.flo
     values = []
     for token in tokens:
         try:
-            value = float(token.text)
+            # numbers of Python may have underscores, those of files have none
+            value = math.nan if "_" in token.text else float(token.text)
         except ValueError:
             value = math.nan
         if not 0 <= value <= 1 + _SUM:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..descent.checks import check_generator
 from ..errors import ArgumentError, InferenceError, is_whole, suggest
 from .backtrack import assign, choices, drawn, most_probable
 from .beliefs import beliefs_of, contract_logs, contract_tables, leaf_readings
@@ -249,8 +250,10 @@ def sample(
 
     Raises:
         ObservationError: for evidence that does not fit the model.
-        InferenceError: for a model beyond the limits, or evidence of probability zero.
+        InferenceError: for a model beyond the limits, evidence of probability zero, or a seed instead of a
+            generator.
     """
+    check_generator(generator)
     evidence, options, batch = prepare_query(model, evidence, options)
     reduced = reduce(model, evidence, options)
     chunks = chunks_of(model, evidence, options, batch, reduced)

@@ -61,6 +61,9 @@ class _Tokens:
         """The next words as finite nonnegative numbers."""
         words = self.words[self.position : self.position + count]
         try:
+            # numbers of Python may have underscores, those of files have none
+            if any("_" in word for word in words):
+                raise ValueError
             values = np.array(words, dtype=np.float64)
         except ValueError:
             values = np.array([_number(word) for word in words])
@@ -79,7 +82,7 @@ class _Tokens:
 
 def _number(word: str) -> float:
     try:
-        return float(word)
+        return math.nan if "_" in word else float(word)
     except ValueError:
         return math.nan
 

@@ -358,3 +358,9 @@ def test_an_unknown_semiring_and_a_k_below_one_are_refused():
     for k in (0, 1.5, True):
         with pytest.raises(ArgumentError, match="whole number"):
             inference.k_best(model, k)
+
+
+def test_a_seed_instead_of_a_generator_is_refused_with_what_to_write():
+    model = random_model(torch.Generator(), [2, 2], [(0, 1)])
+    with pytest.raises(InferenceError, match=r"manual_seed\(3\)"):
+        inference.sample(model, 2, generator=3)
