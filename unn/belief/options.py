@@ -8,7 +8,7 @@ from typing import Literal
 from ..errors import ArgumentError, whole_number
 from ..ranges import check_ranges
 
-METHODS = ("sum-product", "max-product", "tree-reweighted")
+METHODS = ("sum-product", "max-product", "tree-reweighted", "mini-bucket")
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,19 @@ class BeliefOptions:
     Attributes:
         method: "sum-product" for marginals with the Bethe log-partition; "max-product" for best values;
             "tree-reweighted" for marginals with an upper bound of the log-partition, on graphs whose factors
-            have at most two nodes.
+            have at most two nodes; "mini-bucket" for an upper bound on any graph, which falls to the exact
+            log-partition as ``entries`` rises.
         rounds: Maximum number of rounds, in each of which all messages are renewed.
         damping: Weight of the old message in the logarithm of the new one.
         tolerance: Change of the logarithm of every message at which the rounds end.
+        entries: Largest number of entries of a product of tables of the method "mini-bucket".
     """
 
-    method: Literal["sum-product", "max-product", "tree-reweighted"] = "sum-product"
+    method: Literal["sum-product", "max-product", "tree-reweighted", "mini-bucket"] = "sum-product"
     rounds: int = 500
     damping: float = 0.3
     tolerance: float = 1e-8
+    entries: int = 2**16
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -41,6 +44,8 @@ class BeliefOptions:
             "rounds": (self.rounds, 1, 10**6),
             "damping": (self.damping, 0, 0.999),
             "tolerance": (self.tolerance, 0, 1),
+            "entries": (self.entries, 1, 2**30),
         }
         check_ranges(where, ranges)
+        whole_number(f"{where}: option entries", self.entries, 1, ArgumentError)
         whole_number(f"{where}: option rounds", self.rounds, 1, ArgumentError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,10 @@ from ..errors import DeclarationError
 from ..exact.conditioning import prepare_query
 from ..exact.nodes import Given, Nodes
 from ..exact.queries import tables_of
-from ..exact.reduction import place_probabilities, remaining_tables
+from ..exact.reduction import Reduced, place_probabilities, remaining_tables
 from ..exact.tables import TableEvidence, TableModel
 from ..graph.declaration import Declaration
+from .mini_bucket import mini_bucket_bound
 from .options import BeliefOptions
 from .propagation import appearance_probabilities, log_partition, propagate
 
@@ -27,8 +28,8 @@ class BeliefMarginals:
         means: means by variable, shape ``(batch, *axes)``; exact on trees. With max-product the modes of
             max-marginals, one-hot.
         log_partition: the Bethe approximation (exact on trees, neither bound elsewhere), or an upper
-            bound with "tree-reweighted", shape ``(batch,)``; -inf where counting proves that no values
-            agree with the evidence. NaN with max-product.
+            bound with "tree-reweighted" and "mini-bucket", shape ``(batch,)``; -inf where counting proves
+            that no values agree with the evidence. NaN with max-product.
         converged: mask of the rows whose messages rest, shape ``(batch,)``; the means of others may be
             anything.
         residual: largest change of the logarithm of a message in the last round, shape ``(batch,)``.
@@ -83,6 +84,12 @@ def marginals_of_tables(
         probabilities = place_probabilities(model, evidence, remaining, [], constant > -torch.inf)
         rest = torch.zeros(batch, dtype=torch.float64)
         return BeliefMarginals(nodes.means(probabilities), constant, rest == 0, rest, 0)
+    if options.method == "mini-bucket":
+        bound, p = mini_bucket_bound(families, states, options.entries)
+        total = constant + bound
+        probabilities = _placed(model, evidence, remaining, states, p, total > -torch.inf)
+        rest = torch.zeros(batch, dtype=torch.float64)
+        return BeliefMarginals(nodes.means(probabilities), total, rest == 0, rest, 1)
     weights = [torch.ones(len(family.scopes), dtype=torch.float64) for family in families]
     if options.method == "tree-reweighted":
         wide = next((family for family in families if len(family.states) > 2), None)
@@ -102,13 +109,46 @@ def marginals_of_tables(
     if options.method == "max-product":
         p = torch.nn.functional.one_hot(p.argmax(2), p.shape[2]).double()
         total = torch.full_like(total, torch.nan)
+    probabilities = _placed(model, evidence, remaining, states, p, possible)
+    residual = beliefs.residual.expand(batch)
+    return BeliefMarginals(
+        nodes.means(probabilities), total, residual <= options.tolerance, residual, beliefs.rounds
+    )
+
+
+def upper_bound(model: TableModel, evidence: TableEvidence | None = None, *, entries: int = 2**16) -> Tensor:
+    """An upper bound of the log-partition of a model of tables, by weighted mini-buckets, shape ``(batch,)``.
+
+    Args:
+        model: tables, for example of ``unn.exact.read_uai``.
+        evidence: observed states and soft evidence; none by default.
+        entries: largest number of entries of a product of tables.
+
+    Raises:
+        ArgumentError: for a number of entries below 1.
+        ObservationError: for evidence that does not fit the model.
+    """
+    BeliefOptions(method="mini-bucket", entries=entries).check("upper_bound")
+    evidence, _, batch = prepare_query(model, evidence, None)
+    remaining, states = remaining_tables(model, evidence)
+    if not remaining.families:
+        return remaining.constant.expand(batch)
+    return remaining.constant + mini_bucket_bound(remaining.families, states, entries)[0].expand(batch)
+
+
+def _placed(
+    model: TableModel,
+    evidence: TableEvidence,
+    remaining: Reduced,
+    states: Sequence[int],
+    p: Tensor,
+    possible: Tensor,
+) -> Tensor:
+    """Probabilities of all variables, from those of the remaining ones, which have the shape
+    ``(variables, batch, most states)``."""
     parts = [
         (torch.tensor([v for v, size in enumerate(states) if size == own]), own)
         for own in sorted(set(states))
     ]
     placed = [(variables, p[variables, :, :own]) for variables, own in parts]
-    probabilities = place_probabilities(model, evidence, remaining, placed, possible)
-    residual = beliefs.residual.expand(batch)
-    return BeliefMarginals(
-        nodes.means(probabilities), total, residual <= options.tolerance, residual, beliefs.rounds
-    )
+    return place_probabilities(model, evidence, remaining, placed, possible)
