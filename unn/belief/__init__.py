@@ -7,4 +7,3 @@ import lazy_loader
 
 # the command line reads options without loading torch
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-from .queries import upper_bound as upper_bound

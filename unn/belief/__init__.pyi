@@ -3,3 +3,4 @@
 from .options import BeliefOptions as BeliefOptions
 from .queries import BeliefMarginals as BeliefMarginals
 from .queries import marginals as marginals
+from .queries import upper_bound as upper_bound
