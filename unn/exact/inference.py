@@ -16,8 +16,9 @@ from ..errors import ArgumentError, InferenceError, is_whole, suggest
 from .backtrack import assign, choices, drawn, most_probable
 from .beliefs import beliefs_of, contract_logs, contract_tables, leaf_readings
 from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, prepare_query
+from .lifting import is_worth_lifting, lift
 from .options import ExactOptions
-from .reduction import Reduced, place_probabilities, place_states, reduce
+from .reduction import Reduced, place_probabilities, place_states, reduce, remaining_tables
 from .sweeps import log_sum, maximum, upward
 from .tables import TableEvidence, TableModel, linear, rows_of
 
@@ -72,6 +73,10 @@ def log_partition(
     evidence, options, batch = prepare_query(model, evidence, options)
     if semiring == "count":
         model, evidence = _possible(model, evidence)
+    if semiring != "max" and is_worth_lifting(model):
+        lifted = _lifted_marginals(model, evidence, options)
+        if lifted is not None:
+            return lifted.log_partition
     reduced = reduce(model, evidence, options)
     chunks = chunks_of(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -92,6 +97,10 @@ def marginals(
     Arguments and errors as for ``log_partition``.
     """
     evidence, options, batch = prepare_query(model, evidence, options)
+    if is_worth_lifting(model):
+        lifted = _lifted_marginals(model, evidence, options)
+        if lifted is not None:
+            return lifted
     reduced = reduce(model, evidence, options)
     chunks = chunks_of(model, evidence, options, batch, reduced)
     if len(chunks) > 1:
@@ -336,6 +345,34 @@ def _marginals(model: TableModel, part: Condition) -> Marginals:
     return Marginals(
         up.log_partition,
         place_probabilities(model, part.evidence, reduced, parts, up.log_partition > -torch.inf),
+    )
+
+
+def _lifted_marginals(model: TableModel, evidence: TableEvidence, options: ExactOptions) -> Marginals | None:
+    """Marginals of a model whose variables are exchangeable; None if they are not."""
+    answers = []
+    for row in torch.arange(
+        max(model.batch, len(evidence.values), *map(len, evidence.scores.values()))
+    ).split(1):
+        own, observed = rows_of(model, row), evidence.rows(row)
+        reduced, states = remaining_tables(own, observed)
+        lifted = lift(reduced.families, states, model.name)
+        if lifted is None:
+            return None
+        counted = marginals(lifted.model, None, options)
+        tables = table_marginals(lifted.model, None, options)[len(lifted.classes) :]
+        p = lifted.probabilities(counted.probabilities[0], [table[0, 0] for table in tables])
+        parts = []
+        for size in sorted(set(states)):
+            variables = [v for v, own_size in enumerate(states) if own_size == size]
+            stacked = torch.stack([p[v] for v in variables])
+            parts.append((torch.tensor(variables), stacked[:, None]))
+        total = reduced.constant + counted.log_partition
+        placed = place_probabilities(own, observed, reduced, parts, total > -torch.inf)
+        answers.append(Marginals(total, placed))
+    return Marginals(
+        torch.cat([answer.log_partition for answer in answers]),
+        torch.cat([answer.probabilities for answer in answers]),
     )
 
 
