@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, numbers
+from unn.extending import Defaults, DenoiserOptions, RegressorOptions
+
+from ..instances import InstanceConfig, InstanceProblem, cells_given, few_steps, numbers
 from ..regions import Cage, draw_cages, read_cages
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ class KillerProblem(InstanceProblem):
     name = "killer"
     summary = "killer sudoku: the digits of each cage differ and have a given sum"
     config = KillerConfig
+    # the sums of the cages make its networks large
+    defaults = {
+        **InstanceProblem.defaults,
+        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=200, batch=16)),
+        "regressor": Defaults(RegressorOptions(), few_steps(steps=200, batch=16)),
+    }
     noun = "grids"
     ranges = {"size": (4, 16), "largest_cage": (1, 16), "cells_given": (0, 256)}
 

@@ -72,9 +72,14 @@ class PathsProblem(DeclaredProblem, TakesData):
     noun = "paths"
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
-        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
-        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
-        "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
+        # distances have hundreds of nodes, which are too many for dense attention
+        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=300), problem={"declared": "degrees"}),
+        "encoder": Defaults(
+            EncoderOptions(width=64, blocks=2, hidden=128),
+            few_steps(steps=300, batch=32),
+            problem={"declared": "degrees"},
+        ),
+        "regressor": Defaults(RegressorOptions(), few_steps(steps=300), problem={"declared": "degrees"}),
         "descent": Defaults(
             DescentOptions(iterations=10, initial="random"), few_steps(steps=50, batch=16, rate=2e-2)
         ),

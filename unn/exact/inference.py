@@ -292,10 +292,19 @@ def sample(
 def cost(
     model: TableModel, evidence: TableEvidence | None = None, options: ExactOptions | None = None
 ) -> Cost:
-    """The cost of a query; arguments and errors as for ``log_partition``, but nothing is refused."""
+    """The cost of a query; arguments and errors as for ``log_partition``, but nothing is refused.
+
+    Of a model that is lifted it is the cost of the model of histograms.
+    """
     evidence = TableEvidence.of(model) if evidence is None else evidence
     evidence.check(model)
     options = ExactOptions() if options is None else options
+    if is_worth_lifting(model):
+        first = evidence.rows(torch.tensor([0]))
+        reduced, states = remaining_tables(model, first)
+        lifted = lift(reduced.families, states, model.name)
+        if lifted is not None:
+            return cost(lifted.model, None, options)
     return cost_of(reduce(model, evidence, options))
 
 

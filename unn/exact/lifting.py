@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -217,7 +217,7 @@ def _classes(variables: Sequence[int], scores: Sequence[Logs], edges: dict[Pair,
     return list(classes.values())
 
 
-def _numbered(values: dict[int, object]) -> dict[int, int]:
+def _numbered(values: Mapping[int, object]) -> dict[int, int]:
     """Numbers of equal values, by key."""
     numbers: dict[object, int] = {}
     return {key: numbers.setdefault(value, len(numbers)) for key, value in values.items()}

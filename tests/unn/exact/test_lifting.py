@@ -123,3 +123,11 @@ def test_tables_that_are_not_symmetric_within_a_class_are_not_lifted():
     pairs = torch.tensor([(i, j) for i in range(4) for j in range(i)])
     table = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=torch.float64).expand(len(pairs), 1, 2, 2)
     assert lift([Family(pairs, table)], [2] * 4, "order") is None
+
+
+def test_the_cost_of_a_lifted_model_is_that_of_its_histograms():
+    model = relations(30, 20, 0)
+    assert is_worth_lifting(model)
+    cost = inference.cost(model)
+    assert cost.variables == 2
+    assert cost.log_largest == pytest.approx(math.log2(31 * 21))
