@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,6 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
         rounds."""
         options = self.options
         if iterations is not None:
-            options = type(options)(options.method, iterations, options.damping, options.tolerance)
+            options = replace(options, rounds=iterations)
         answer = marginals(self.graph, given, sizes=sizes, options=options)
         return {name: x.expand(count, *x.shape[1:]).float() for name, x in answer.means.items()}

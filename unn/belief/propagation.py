@@ -18,6 +18,9 @@ from ..exact.sweeps import Total, log_sum, maximum
 from ..exact.tables import Family
 from .options import BeliefOptions
 
+_SHARE = 0.5
+"""Share of the largest change from which a message is renewed by the schedule "residual"."""
+
 Messages = list[list[Tensor]]
 """Messages to each axis of each family, shape ``(tables, batch, states)``."""
 
@@ -70,17 +73,18 @@ def propagate(
         rounds += 1
         # rows at rest stay, so that no row depends on the others of its batch
         active = residual > options.tolerance
-        residual = torch.where(active, 0, residual)
-        for number, family in enumerate(families):
-            sent = _to_tables(family, messages[number], sums)
-            for axis in range(len(family.states)):
-                new = _to_variable(scaled[number], sent, axis, total)
-                old = messages[number][axis]
-                new = options.damping * old + (1 - options.damping) * new
-                new = torch.where(active[:, None], new, old)
-                change = torch.where(new == old, 0, (new - old).abs())
-                residual = torch.maximum(residual, change.amax((0, 2)))
-                messages[number][axis] = new
+        renewed = _renewed(families, messages, scaled, sums, total, options.damping)
+        changes = [
+            [torch.where(new == old, 0, (new - old).abs()).amax(2) for new, old in zip(*pair, strict=True)]
+            for pair in zip(renewed, messages, strict=True)
+        ]
+        largest = torch.stack([change.amax(0) for own in changes for change in own]).amax(0)
+        residual = torch.where(active, largest, residual)
+        least = _SHARE * largest if options.schedule == "residual" else torch.zeros_like(largest)
+        for own, new, change in zip(messages, renewed, changes, strict=True):
+            for axis, each in enumerate(change):
+                chosen = active & (each >= least)
+                own[axis] = torch.where(chosen[..., None], new[axis], own[axis])
         sums = _sums(families, messages, weights, exists, batch)
     tables = []
     for number, family in enumerate(families):
@@ -90,6 +94,26 @@ def propagate(
             joint = joint + _along(message, axis, len(sent))
         tables.append(_normalised(joint.flatten(2)).view(joint.shape).exp())
     return Beliefs(_normalised(sums.logs(exists)), tables, residual, rounds)
+
+
+def _renewed(
+    families: Sequence[Family],
+    messages: Messages,
+    scaled: Sequence[Tensor],
+    sums: _Sums,
+    total: Total,
+    damping: float,
+) -> Messages:
+    """All messages anew, from those of the last round."""
+    result: Messages = []
+    for own, family, logs in zip(messages, families, scaled, strict=True):
+        sent = _to_tables(family, own, sums)
+        new = [_to_variable(logs, sent, axis, total) for axis in range(len(family.states))]
+        if damping:
+            # 0 times the logarithm of 0 would be NaN
+            new = [damping * old + (1 - damping) * x for old, x in zip(own, new, strict=True)]
+        result.append(new)
+    return result
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import Cardinality, Multilinear
+from factors import AllDifferent, Cardinality, Multilinear
 from unn.belief import BeliefOptions
 from unn.belief.engine import BeliefEngine
 from unn.belief.model import BeliefModel
@@ -203,3 +203,48 @@ def test_batched_scores_are_evidence_and_invalid_ones_are_refused():
         unn.belief.marginals(g, scores={"s": torch.full((1, 3, 2), torch.nan)})
     with pytest.raises(ObservationError, match="different batch sizes"):
         unn.belief.marginals(g, evidence(g, 0), scores=scores)
+
+
+def test_what_zeros_imply_is_settled_before_the_rest_so_that_equal_solutions_stay_equal():
+    # two grids agree with the evidence, which differ in the corners of a rectangle
+    g = unn.FactorGraph("sudoku", row=4, column=4, digit=4, R=2, C=2)
+    X = g.variable("X", "row column | digit", unn.Entropy())
+    g.factor(AllDifferent(X["r c d"], each="r"))
+    g.factor(AllDifferent(X["r c d"], each="c"))
+    g.factor(AllDifferent(X["(R r) (C c) d"], each="R C"))
+    grid = torch.tensor([[3, 0, 2, 1], [1, 2, 0, 3], [2, 3, 1, 0], [0, 1, 3, 2]])
+    known = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
+    evidence = {"X": unn.Partial(torch.eye(4)[grid][None], known[None])}
+    exact = unn.exact.marginals(g, evidence)["X"]
+    assert int((exact == 0.5).sum()) == 8
+    for damping in (0.0, 0.3):
+        answer = unn.belief.marginals(g, evidence, options=BeliefOptions(damping=damping))
+        assert bool(answer.converged.all()) and answer.rounds < 50
+        torch.testing.assert_close(answer["X"], exact.double(), atol=1e-6, rtol=0)
+
+
+@given(trees(), st.integers(0, 100))
+@settings(max_examples=10, deadline=None)
+def test_both_schedules_are_exact_on_trees(g, seed):
+    given = evidence(g, seed)
+    exact = unn.exact.marginals(g, given)
+    for schedule in ("all", "residual"):
+        answer = unn.belief.marginals(g, given, options=BeliefOptions(schedule=schedule, tolerance=1e-10))
+        assert bool(answer.converged.all())
+        torch.testing.assert_close(answer["s"], exact["s"], atol=1e-6, rtol=0)
+
+
+def test_zeros_without_damping_give_no_nan():
+    g = unn.FactorGraph("order", node=3, place=3)
+    x = g.variable("x", "node | place", unn.Entropy())
+    g.factor(AllDifferent(x["n p"], each=""))
+    first = unn.Partial(torch.eye(3)[None], torch.tensor([[True, False, False]]))
+    for schedule in ("all", "residual"):
+        answer = unn.belief.marginals(g, {"x": first}, options=BeliefOptions(damping=0.0, schedule=schedule))
+        assert bool(answer.converged.all())
+        assert answer["x"][0].tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+
+
+def test_an_unknown_schedule_is_refused_with_those_that_exist():
+    with pytest.raises(ArgumentError, match="schedule must be one of all, residual"):
+        BeliefOptions(schedule="random").check("belief")
