@@ -242,7 +242,8 @@ def test_zeros_without_damping_give_no_nan():
     for schedule in ("all", "residual"):
         answer = unn.belief.marginals(g, {"x": first}, options=BeliefOptions(damping=0.0, schedule=schedule))
         assert bool(answer.converged.all())
-        assert answer["x"][0].tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+        expected = torch.tensor([[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], dtype=torch.float64)
+        torch.testing.assert_close(answer["x"][0], expected)
 
 
 def test_an_unknown_schedule_is_refused_with_those_that_exist():
