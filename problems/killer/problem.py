@@ -63,7 +63,7 @@ class KillerProblem(InstanceProblem):
     # the sums of the cages make its networks large
     defaults = {
         **InstanceProblem.defaults,
-        "denoiser": Defaults(DenoiserOptions(), few_steps(steps=200, batch=16)),
+        "denoiser": Defaults(DenoiserOptions(sampling_steps=20), few_steps(steps=200, batch=16)),
         "regressor": Defaults(RegressorOptions(), few_steps(steps=200, batch=16)),
     }
     noun = "grids"
