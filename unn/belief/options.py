@@ -22,7 +22,7 @@ class BeliefOptions:
             "tree-reweighted" for marginals with an upper bound of the log-partition, on graphs whose factors
             have at most two nodes; "mini-bucket" for an upper bound on any graph, which falls to the exact
             log-partition as ``entries`` rises.
-        schedule: Which messages a round renews: "residual" those whose change is at least half of the
+        message_schedule: Which messages a round renews: "residual" those whose change is at least half of the
             largest, so that what zeros imply is settled first; "all" needs two to four times fewer rounds
             where there are no zeros.
         rounds: Maximum number of rounds, in each of which all messages are renewed.
@@ -32,7 +32,7 @@ class BeliefOptions:
     """
 
     method: Literal["sum-product", "max-product", "tree-reweighted", "mini-bucket"] = "sum-product"
-    schedule: Literal["all", "residual"] = "residual"
+    message_schedule: Literal["all", "residual"] = "residual"
     rounds: int = 500
     damping: float = 0.3
     tolerance: float = 1e-8
@@ -46,9 +46,10 @@ class BeliefOptions:
         """
         if self.method not in METHODS:
             raise ArgumentError(f"{where}: method must be one of {', '.join(METHODS)}, got {self.method!r}.")
-        if self.schedule not in SCHEDULES:
+        if self.message_schedule not in SCHEDULES:
             raise ArgumentError(
-                f"{where}: schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}."
+                f"{where}: message_schedule must be one of {', '.join(SCHEDULES)}, got "
+                f"{self.message_schedule!r}."
             )
         ranges: dict[str, tuple[float, float, float]] = {
             "rounds": (self.rounds, 1, 10**6),

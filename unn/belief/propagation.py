@@ -80,7 +80,7 @@ def propagate(
         ]
         largest = torch.stack([change.amax(0) for own in changes for change in own]).amax(0)
         residual = torch.where(active, largest, residual)
-        least = _SHARE * largest if options.schedule == "residual" else torch.zeros_like(largest)
+        least = _SHARE * largest if options.message_schedule == "residual" else torch.zeros_like(largest)
         for own, new, change in zip(messages, renewed, changes, strict=True):
             for axis, each in enumerate(change):
                 chosen = active & (each >= least)

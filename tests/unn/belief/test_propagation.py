@@ -229,7 +229,9 @@ def test_both_schedules_are_exact_on_trees(g, seed):
     given = evidence(g, seed)
     exact = unn.exact.marginals(g, given)
     for schedule in ("all", "residual"):
-        answer = unn.belief.marginals(g, given, options=BeliefOptions(schedule=schedule, tolerance=1e-10))
+        answer = unn.belief.marginals(
+            g, given, options=BeliefOptions(message_schedule=schedule, tolerance=1e-10)
+        )
         assert bool(answer.converged.all())
         torch.testing.assert_close(answer["s"], exact["s"], atol=1e-6, rtol=0)
 
@@ -240,12 +242,14 @@ def test_zeros_without_damping_give_no_nan():
     g.factor(AllDifferent(x["n p"], each=""))
     first = unn.Partial(torch.eye(3)[None], torch.tensor([[True, False, False]]))
     for schedule in ("all", "residual"):
-        answer = unn.belief.marginals(g, {"x": first}, options=BeliefOptions(damping=0.0, schedule=schedule))
+        answer = unn.belief.marginals(
+            g, {"x": first}, options=BeliefOptions(damping=0.0, message_schedule=schedule)
+        )
         assert bool(answer.converged.all())
         expected = torch.tensor([[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], dtype=torch.float64)
         torch.testing.assert_close(answer["x"][0], expected)
 
 
 def test_an_unknown_schedule_is_refused_with_those_that_exist():
-    with pytest.raises(ArgumentError, match="schedule must be one of all, residual"):
-        BeliefOptions(schedule="random").check("belief")
+    with pytest.raises(ArgumentError, match="message_schedule must be one of all, residual"):
+        BeliefOptions(message_schedule="random").check("belief")
