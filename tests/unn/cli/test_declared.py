@@ -1,12 +1,15 @@
 """Problems that any engine serves: the options of the chosen engine, and runs of earlier versions."""
 
 import json
+from dataclasses import field, make_dataclass
 
 import pytest
 from support.commands import printed
+from support.toy_problems import PicturesProblem
 
 from unn.cli.main import main
 from unn.cli.open import open_trained
+from unn.errors import UnnError
 
 SMALL = {
     "denoiser": ["--width", "8", "--depth", "2", "--heads", "2", "--sampling-steps", "2"],
@@ -43,3 +46,11 @@ def test_runs_of_versions_without_engines_open_with_the_engine_of_their_process(
         path.write_text(json.dumps(content))
         _, run = open_trained(folder)
         assert run.config.engine == engine
+
+
+@pytest.mark.parametrize("name", ["model", "engine", "training"])
+def test_an_option_with_the_name_of_one_of_every_run_is_refused(name):
+    config = make_dataclass("OwnConfig", [(name, str, field(default="file"))], frozen=True)
+    problem = type("OwnProblem", (PicturesProblem,), {"config": config})()
+    with pytest.raises(UnnError, match=f"option {name!r} of OwnConfig is one of every run"):
+        problem.config_for("descent")
