@@ -22,9 +22,9 @@ class BeliefOptions:
             "tree-reweighted" for marginals with an upper bound of the log-partition, on graphs whose factors
             have at most two nodes; "mini-bucket" for an upper bound on any graph, which falls to the exact
             log-partition as ``entries`` rises.
-        message_schedule: Which messages a round renews: "residual" those whose change is at least half of the
-            largest, so that what zeros imply is settled first; "all" needs two to four times fewer rounds
-            where there are no zeros.
+        message_schedule: Which messages a round renews once those are at rest that zeros imply: all, or with
+            "residual" those whose change is at least half of the largest, which takes two to four times the
+            rounds on graphs without zeros.
         rounds: Maximum number of rounds, in each of which all messages are renewed.
         damping: Weight of the old message in the logarithm of the new one.
         tolerance: Change of the logarithm of every message at which the rounds end.
@@ -32,7 +32,7 @@ class BeliefOptions:
     """
 
     method: Literal["sum-product", "max-product", "tree-reweighted", "mini-bucket"] = "sum-product"
-    message_schedule: Literal["all", "residual"] = "residual"
+    message_schedule: Literal["all", "residual"] = "all"
     rounds: int = 500
     damping: float = 0.3
     tolerance: float = 1e-8

@@ -80,7 +80,9 @@ def propagate(
         ]
         largest = torch.stack([change.amax(0) for own in changes for change in own]).amax(0)
         residual = torch.where(active, largest, residual)
-        least = _SHARE * largest if options.message_schedule == "residual" else torch.zeros_like(largest)
+        # what zeros imply is settled first: other messages would take sides between equal solutions
+        share = _SHARE if options.message_schedule == "residual" else 0.0
+        least = torch.where(largest < torch.inf, share * largest, torch.inf)
         for own, new, change in zip(messages, renewed, changes, strict=True):
             for axis, each in enumerate(change):
                 chosen = active & (each >= least)
