@@ -86,7 +86,7 @@ class PathsProblem(DeclaredProblem, TakesData):
         "recurrent": Defaults(
             RecurrentOptions(recurrences=16, solving_steps=32, dropout=0.0),
             TrainingConfig(
-                steps=300, evaluate_every=300, batch=32, rate=1e-3, warmup=0.03, clip=1.0, ema=0.99
+                steps=150, evaluate_every=150, batch=32, rate=1e-3, warmup=0.03, clip=1.0, ema=0.99
             ),
             problem={"declared": "degrees"},
         ),

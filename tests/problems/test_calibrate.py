@@ -123,3 +123,20 @@ def test_problems_and_engines_without_answers_are_refused_before_anything_is_tra
     assert "no exact answer" in refused(capsys, "calibrate", "latin")
     assert "--engines" in refused(capsys, "calibrate", runs / "exact", "--engines", "exact")
     assert not (tmp_path / "runs").exists()
+
+
+def test_runs_of_the_same_file_are_compared_though_each_has_its_copy(tmp_path, capsys):
+    model = "MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n"
+    folders = []
+    for name, engine, text in (
+        ("a", "exact", model),
+        ("b", "belief", model),
+        ("c", "belief", model.replace("3 4", "3 9")),
+    ):
+        path = tmp_path / "model.uai"
+        path.write_text(text)
+        folders.append(tmp_path / name)
+        printed(capsys, "train", "tables", "--engine", engine, "--file", path, "--folder", folders[-1])
+    data = json.loads(printed(capsys, "calibrate", *folders[:2], "--count", 4, "--json"))
+    assert data[""]["belief (b)"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert "other options" in refused(capsys, "calibrate", *folders[1:])

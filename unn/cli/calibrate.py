@@ -263,10 +263,16 @@ def score(exact: Tensor, probabilities: Tensor, seconds: float) -> Scores:
 
 
 def _options(problem: DeclaredProblem, config: Any) -> dict[str, Any]:
-    """The options of the problem in the configuration of a run."""
+    """The options of the problem in the configuration of a run; of files, which each run has a copy of, their
+    contents."""
     from dataclasses import fields
 
-    return {option.name: getattr(config, option.name) for option in fields(problem.config)}
+    options = {option.name: getattr(config, option.name) for option in fields(problem.config)}
+    contents = problem.files(config)
+    for name, value in options.items():
+        if isinstance(value, str) and Path(value).name in contents:
+            options[name] = contents[Path(value).name]
+    return options
 
 
 def _label(run: Trained) -> str:
