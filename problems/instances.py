@@ -77,7 +77,7 @@ class InstanceProblem(DeclaredProblem):
         "search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000)),
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=800)),
         "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), few_steps(steps=300, batch=32)),
-        "regressor": Defaults(RegressorOptions(), few_steps(steps=800)),
+        "regressor": Defaults(RegressorOptions(), few_steps(steps=300)),
         "recurrent": Defaults(
             RecurrentOptions(width=64, recurrences=8, solving_steps=16, dropout=0.0),
             few_steps(steps=500, batch=32, rate=2e-3),

@@ -69,7 +69,7 @@ def test_a_share_of_labels_leaves_the_other_examples_their_constraint_losses():
     whole.load_state_dict(half.state_dict())
     X = F.one_hot(torch.randint(4, (50, 4, 4)), 4).float()
     seen = torch.rand(50, 4, 4) < 0.5
-    labelled = chosen_by_content(half._tokens(X.flatten(1), seen.flatten(1)), 0.4)
+    labelled = chosen_by_content(value_tokens(half.layout.frame, X.flatten(1), seen.flatten(1)), 0.4)
     assert 0 < labelled.sum() < 50
     first, second = ({"X": X[rows]} for rows in (labelled, ~labelled))
     torch.testing.assert_close(
