@@ -13,6 +13,7 @@ from support.sudoku_graph import declare_sudoku
 import unn
 from factors import Cardinality, Connected
 from unn.errors import ArgumentError, DeclarationError, ObservationError
+from unn.networks.labels import value_tokens
 from unn.recurrent.model import RecurrentModel, chosen_by_content
 from unn.recurrent.options import RecurrentOptions
 from unn.recurrent.permutations import renamings, values_are_exchangeable
