@@ -33,6 +33,8 @@ class Grammar:
     filtering: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rules, np.ndarray) or not isinstance(self.root, np.ndarray):
+            raise ArgumentError("grammar: rules and prior are arrays of numpy; pass numpy.asarray(...).")
         q = len(self.root)
         if self.rules.shape != (q, q, q):
             raise ArgumentError(

@@ -23,7 +23,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from unn.errors import ArgumentError
+from unn.errors import ArgumentError, InferenceError
 
 from .grammar import Grammar
 
@@ -32,6 +32,12 @@ GAP = 60.0
 
 CLOSED = 4.0
 """What a gate subtracts from the input of a unit, which is at most 2."""
+
+LEAST_PRODUCT = 1e-4
+"""Smallest maximum of products of numbers up to 1, whose absolute error is 1e-16."""
+
+LEAST_OF_LOGS = 1e-100
+"""Smallest maximum of exponentials of sums of logarithms; below it, logarithms of 0 may have been added."""
 
 SMALLEST_LOG = -300.0
 """Stands for the logarithm of 0 in the layers of the star."""
@@ -115,17 +121,26 @@ class Normalization(nn.Module):
 
     Args:
         groups: indices of each group.
+        least: smallest maximum at which the numbers have all their digits.
     """
 
-    def __init__(self, *groups: Tensor) -> None:
+    def __init__(self, *groups: Tensor, least: float) -> None:
         super().__init__()
+        self.least = least
         self.groups = [group.flatten() for group in groups]
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens of shape ``(batch, leaves, width)``."""
         x = x.clone()
         for group in self.groups:
-            x[..., group] = x[..., group] / x[..., group].amax(-1, keepdim=True)
+            largest = x[..., group].amax(-1, keepdim=True)
+            unlikely = ~(largest >= self.least).flatten(1).all(1)
+            if bool(unlikely.any()):
+                raise InferenceError(
+                    f"sequence {int(unlikely.nonzero()[0])} of the batch is impossible by the rules, or so "
+                    "unlikely that this transformer would lose digits; unn.exact.marginals has the answer."
+                )
+            x[..., group] = x[..., group] / largest
         return x
 
 
@@ -188,9 +203,11 @@ class ExactTransformer(nn.Module):
 
         Raises:
             ArgumentError: for sequences of another length, or symbols that the grammar does not have.
+            InferenceError: for sequences that are impossible, or so unlikely that digits are lost.
         """
         q, p = self.grammar.symbols, self.places
         x = self.layers(self.embed(leaves, known))
+        leaves = torch.where(known, leaves, 0)
         prior = torch.from_numpy(self.grammar.root)
         root = x[..., p.up][:, 0] * prior
         conditional = x[..., p.own.flatten()].unflatten(-1, (q, q)) @ prior
@@ -211,6 +228,9 @@ class ExactTransformer(nn.Module):
                 f"this transformer reads sequences of {n} leaves and a boolean mask of the same shape, got "
                 f"shapes {tuple(leaves.shape)} and {tuple(known.shape)} ({known.dtype})."
             )
+        if leaves.dtype != torch.long:
+            raise ArgumentError(f"the symbols of the leaves are numbers of dtype int64, got {leaves.dtype}.")
+        leaves = torch.where(known, leaves, 0)
         if not bool(((leaves >= 0) & (leaves < q)).all()):
             raise ArgumentError(f"the symbols of the leaves lie between 0 and {q - 1}.")
         x = torch.zeros(*leaves.shape, p.width, dtype=torch.float64)
@@ -236,7 +256,8 @@ class ExactTransformer(nn.Module):
             # open where the turn of the leaf is this side
             gate = {p.one: -CLOSED / 2, int(p.turns[level]): side * CLOSED / 2}
             self._add_products(units, table, gate)
-        return [attention, units.layer(squared_relu), self._replacement(), Normalization(p.own, p.up)]
+        products = Normalization(p.own, p.up, least=LEAST_PRODUCT)
+        return [attention, units.layer(squared_relu), self._replacement(), products]
 
     def _add_products(self, units: Units, table: Tensor, gate: dict[int, float]) -> None:
         """``new[., c] = sum table[c, b, d] old[., b] other[d]`` for the rows of ``own`` and for ``up``.
@@ -303,12 +324,12 @@ class ExactTransformer(nn.Module):
         summing = AttentionLayer(nothing, nothing, self._copied(p.other, p.next_up) * 2.0**k)
         return [
             transitions.layer(torch.relu),
-            Normalization(p.own, p.up),
+            Normalization(p.own, p.up, least=LEAST_PRODUCT),
             logarithms.layer(floored_log),
             cleared.layer(torch.relu),
             summing,
             exponentials.layer(torch.exp),
-            Normalization(p.own, p.up),
+            Normalization(p.own, p.up, least=LEAST_OF_LOGS),
         ]
 
     def _copied(self, source: Tensor, target: Tensor) -> Tensor:

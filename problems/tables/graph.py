@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +32,10 @@ def read(text: str, name: str) -> ModelFile:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(name).name.removesuffix(".gz")
         path.write_text(text)
-        return read_bif(path) if path.suffix == ".bif" else read_uai(path)
+        try:
+            return read_bif(path) if path.suffix.lower() == ".bif" else read_uai(path)
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), name)) from None
 
 
 def chain(nodes: int, states: int, scale: float, seed: int) -> unn.FactorGraph:
@@ -60,10 +64,12 @@ def names_of(model: ModelFile) -> list[str]:
     """Names of the variables of a declaration: those of the file where a declaration can have them, else
     their numbers, v0, v1 and so on."""
     taken = unn.FactorGraph("names")
-    return [
-        name if name.isidentifier() and not keyword.iskeyword(name) and not hasattr(taken, name) else f"v{k}"
-        for k, name in enumerate(model.names)
-    ]
+
+    def can_be_name(name: str) -> bool:
+        internal = keyword.iskeyword(name) or hasattr(taken, name) or re.fullmatch(r"table\d+", name)
+        return name.isidentifier() and not internal
+
+    return [name if can_be_name(name) else f"v{k}" for k, name in enumerate(model.names)]
 
 
 def declare(model: ModelFile) -> unn.FactorGraph:

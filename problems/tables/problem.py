@@ -166,6 +166,6 @@ def _declared(text: str, name: str, config: TablesConfig) -> unn.FactorGraph:
     """The graph of a file's text, or of a chain; the plans of exact inference are kept with it."""
     from .graph import chain, declare, read
 
-    if text:
+    if name:
         return declare(read(text, name)).float()
     return chain(config.nodes, config.states, config.scale, config.chain_seed)

@@ -140,3 +140,21 @@ def test_runs_of_the_same_file_are_compared_though_each_has_its_copy(tmp_path, c
     data = json.loads(printed(capsys, "calibrate", *folders[:2], "--count", 4, "--json"))
     assert data[""]["belief (b)"]["kl"] == pytest.approx(0, abs=1e-6)
     assert "other options" in refused(capsys, "calibrate", *folders[1:])
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path, capsys):
+    small = ["--nodes", 2, "--states", 2]
+    printed(capsys, "train", "tables", "--engine", "exact", *small, "--folder", tmp_path / "exact")
+    for name in ("tables", "ising"):
+        message = refused(capsys, "calibrate", name, "--engines", "exact", "--folder", tmp_path)
+        assert "holds another run" in message and str(tmp_path / "exact") in message
+
+
+def test_a_query_that_leaves_nothing_open_is_said_so(tmp_path, capsys):
+    path = tmp_path / "one.uai"
+    path.write_text("MARKOV\n1\n2\n1\n1 0\n2\n1 3\n")
+    printed(capsys, "train", "tables", "--engine", "exact", "--file", path, "--folder", tmp_path / "run")
+    texts = [printed(capsys, "calibrate", tmp_path / "run", "--count", 1)]
+    assert "nan" not in texts[0]
+    data = json.loads(printed(capsys, "calibrate", tmp_path / "run", "--count", 1, "--json"))
+    assert "" in data

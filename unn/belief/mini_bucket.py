@@ -32,33 +32,39 @@ def mini_bucket_bound(
         entries: largest number of entries of a product.
 
     Returns:
-        The bound, shape ``(batch or 1,)``; -inf where a part is impossible. And its gradient by the
-        logarithms of a table for each variable, shape ``(variables, batch or 1, most states)``: exact
-        marginals where nothing is split.
+        The bound, shape ``(batch or 1,)``; -inf where a part is impossible; differentiable by the tables.
+        And its gradient by the logarithms of a table for each variable, with what moves between the parts
+        held fixed, shape ``(variables, batch or 1, most states)``: exact marginals where nothing is split.
     """
     most = max(states)
     batch = max((family.logs.shape[1] for family in families), default=1)
+    tables: list[Table] = [
+        (tuple(scope), family.logs[row].double())
+        for family in families
+        for row, scope in enumerate(family.scopes.tolist())
+    ]
     with torch.inference_mode(False), torch.enable_grad():
         leaves = torch.zeros(len(states), batch, most, dtype=torch.float64).requires_grad_()
-        tables: list[Table] = [
-            (tuple(scope), family.logs[row].detach().double())
-            for family in families
-            for row, scope in enumerate(family.scopes.tolist())
-        ]
-        tables += [((v,), leaves[v, :, :size]) for v, size in enumerate(states)]
-        bound = _eliminate(tables, states, entries).expand(batch)
+        fixed: list[Table] = [(scope, logs.detach().clone()) for scope, logs in tables]
+        fixed += [((v,), leaves[v, :, :size]) for v, size in enumerate(states)]
+        bound = _eliminate(fixed, states, entries, moves=False).expand(batch)
         possible = bound > -torch.inf
         (gradient,) = torch.autograd.grad(bound[possible].sum(), leaves, allow_unused=True)
-    return bound.detach(), torch.zeros_like(leaves) if gradient is None else gradient
+    bound = bound.detach()
+    if torch.is_grad_enabled() and any(logs.requires_grad for _, logs in tables):
+        tables += [((v,), leaves.detach()[v, :, :size]) for v, size in enumerate(states)]
+        bound = _eliminate(tables, states, entries, moves=True).expand(batch)
+    return bound, torch.zeros_like(leaves) if gradient is None else gradient
 
 
-def _eliminate(tables: list[Table], states: Sequence[int], entries: int) -> Tensor:
+def _eliminate(tables: list[Table], states: Sequence[int], entries: int, moves: bool) -> Tensor:
+    """The bound; ``moves`` differentiates what is moved between the parts as well."""
     total = torch.zeros(1, dtype=torch.float64)
     for variable in _order(tables, states):
         own = [table for table in tables if variable in table[0]]
         tables = [table for table in tables if variable not in table[0]]
         parts = [_product(part, states) for part in _split(own, states, entries)]
-        for scope, logs in _agreeing(parts, variable):
+        for scope, logs in _agreeing(parts, variable, moves):
             axis = 1 + scope.index(variable)
             summed = _log_sum(logs * len(parts), axis) / len(parts)
             rest = tuple(v for v in scope if v != variable)
@@ -113,19 +119,22 @@ def _product(tables: Sequence[Table], states: Sequence[int]) -> Table:
     return scope, total.expand(len(total), *(states[v] for v in scope))
 
 
-def _agreeing(parts: Sequence[Table], variable: int) -> list[Table]:
+def _agreeing(parts: Sequence[Table], variable: int, moves: bool) -> list[Table]:
     """Move weight between the parts until their marginals of a variable agree; the product is unchanged."""
     if len(parts) == 1:
         return list(parts)
     marginals = []
     for scope, logs in parts:
         axis = 1 + scope.index(variable)
-        flat = logs.detach().movedim(axis, 1).flatten(2) if logs.ndim > 2 else logs.detach().unsqueeze(2)
+        own = logs if moves else logs.detach()
+        flat = own.movedim(axis, 1).flatten(2) if own.ndim > 2 else own.unsqueeze(2)
         marginals.append(_log_sum(flat * len(parts), 2))
     mean = torch.stack(torch.broadcast_tensors(*marginals)).mean(0)
     moved = []
     for (scope, logs), own in zip(parts, marginals, strict=True):
-        shift = torch.where(mean > -torch.inf, (mean - own) / len(parts), 0.0)
+        possible = mean > -torch.inf
+        # differences of infinite numbers would have NaN as gradients
+        shift = (torch.where(possible, mean, 0.0) - torch.where(possible, own, 0.0)) / len(parts)
         shape = [-1 if v == variable else 1 for v in scope]
         moved.append((scope, logs + shift.reshape(len(shift), *shape)))
     return moved

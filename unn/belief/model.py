@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, check_model
+from ..errors import ArgumentError
 from ..exact.ground import refusal_of_tables
 from ..exact.model import conditional_evidence
 from ..exact.nodes import Given
@@ -43,7 +44,16 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the approximate conditional log-likelihood, a scalar; arguments as for
-        ``ExactModel.loss``."""
+        ``ExactModel.loss``.
+
+        Raises:
+            ArgumentError: for the method "max-product", which has no log-partition.
+        """
+        if self.options.method == "max-product":
+            raise ArgumentError(
+                "belief propagation with method='max-product' has no log-partition to learn from; use "
+                "another method."
+            )
         nodes, model, everything = tables_of(self.graph, values, sizes, None)
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = marginals_of_tables(nodes, model, everything, self.options).log_partition

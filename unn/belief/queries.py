@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import DeclarationError
 from ..exact.conditioning import prepare_query
+from ..exact.files import ModelFile
 from ..exact.nodes import Given, Nodes
 from ..exact.queries import tables_of
 from ..exact.reduction import Reduced, place_probabilities, remaining_tables
@@ -116,11 +117,13 @@ def marginals_of_tables(
     )
 
 
-def upper_bound(model: TableModel, evidence: TableEvidence | None = None, *, entries: int = 2**16) -> Tensor:
+def upper_bound(
+    model: TableModel | ModelFile, evidence: TableEvidence | None = None, *, entries: int = 2**16
+) -> Tensor:
     """An upper bound of the log-partition of a model of tables, by weighted mini-buckets, shape ``(batch,)``.
 
     Args:
-        model: tables, for example of ``unn.exact.read_uai``.
+        model: tables, or the file of ``unn.exact.read_uai`` that holds them.
         evidence: observed states and soft evidence; none by default.
         entries: largest number of entries of a product of tables.
 
@@ -129,6 +132,7 @@ def upper_bound(model: TableModel, evidence: TableEvidence | None = None, *, ent
         ObservationError: for evidence that does not fit the model.
     """
     BeliefOptions(method="mini-bucket", entries=entries).check("upper_bound")
+    model = model.model if isinstance(model, ModelFile) else model
     evidence, _, batch = prepare_query(model, evidence, None)
     remaining, states = remaining_tables(model, evidence)
     if not remaining.families:

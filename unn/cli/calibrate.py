@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from ..engine import CanInfer, CanSample, SamplingOptions, load_engine
 from ..errors import UnnError, suggest
 from .declared import DeclaredProblem
-from .open import open_trained
+from .open import open_problem, open_trained
 from .options import Json, Quiet, require_number, shows_progress
 from .problem import Trained, load_problem, problem_names
 from .resume import resume
@@ -137,6 +137,12 @@ def trained_runs(name: str, engines: Sequence[str], folder: Path, progress: bool
     for engine in engines or able:
         path = folder / engine
         if path.is_dir():
+            _, config, run = open_problem(path)
+            if run.problem != name or config != problem.in_folder(problem.config_for(engine)(), path):
+                raise UnnError(
+                    f"{path} holds another run than that of problem {name!r} with engine {engine!r} and "
+                    "default options; give another --folder, or compare runs by their folders."
+                )
             resume(path, progress)
         else:
             train(problem, problem.config_for(engine)(), path, progress)
@@ -187,6 +193,10 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
         seconds = (time.perf_counter() - began) / count
         truth = {v: x.expand(count, *x.shape[1:]) for v, x in exact.means.items()}
         hidden = _hidden(nodes, query, problem.observable(first.config), count)
+        title = f"{problem.name}, {name or 'test queries'}"
+        if not bool(hidden.any()):
+            lines += [f"{title}: every node is given, so there is nothing to compare", ""]
+            continue
         p = _probabilities(nodes, truth, hidden)
         rows = {"exact": score(p, p, seconds)}
         rows[f"exact, {draws} samples"] = score(p, _sampled_exactly(p, draws), seconds)
@@ -194,7 +204,6 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
             began = time.perf_counter()
             q = _answer(nodes, run, query, hidden, count, draws, sizes)
             rows[_label(run)] = score(p, q, (time.perf_counter() - began) / count)
-        title = f"{problem.name}, {name or 'test queries'}"
         lines += [title, *_table(rows), ""]
         data[name] = {label: row.figures() for label, row in rows.items()}
         diagrams |= {f"{label}, {name}" if name else label: row.bins for label, row in rows.items()}

@@ -16,6 +16,17 @@ _RANGE = 600.0
 """Sum of the ranges of logarithms up to which no product of entries underflows."""
 
 
+_TABLE_RANGE = 300.0
+"""Difference between two logarithms of one table from which it is kept in logarithms."""
+
+
+def _widest(family: Family) -> float:
+    """Largest difference between two finite logarithms of a table."""
+    flat = family.logs.detach().flatten(2)
+    least = torch.where(flat > -torch.inf, flat, torch.inf).amin(2)
+    return float((flat.amax(2) - least).clamp(min=0).max()) if flat.numel() else 0.0
+
+
 def _range(families: Sequence[Family]) -> float:
     """Sum over the tables of the difference between the largest and the smallest finite logarithm."""
     total = 0.0
@@ -47,6 +58,9 @@ def is_trusted(reduced: Reduced, up: Upward, down: Downward | None) -> bool:
         down: downward sweep; None if there is none yet, which is then made where it is needed.
     """
     if not bool((up.log_partition > -torch.inf).all()):
+        return False
+    if max(map(_widest, reduced.families), default=0.0) > _TABLE_RANGE:
+        # the sweeps cannot see what a single table lost
         return False
     if down is None:
         if _range(reduced.families) <= _RANGE:

@@ -271,16 +271,28 @@ def _row(reader: _Reader, size: int, child: str, word: _Token) -> NDArray[np.flo
     return np.array(values)
 
 
+_SIGNS = "{}()[],;|"
+"""What is part of the format by itself, also in quotes."""
+
+
 def write_bif(model: ModelFile) -> str:
     """The text of a Bayesian network; what is read from it is the same network, to the last bit.
 
     Raises:
-        DataError: for a model whose tables are not conditional probabilities of one variable each.
+        DataError: for a model whose tables are not conditional probabilities of one variable each, or names
+            that the format cannot have.
     """
     if model.kind != "BAYES" or sorted(scope[-1] for scope in model.scopes) != list(range(len(model.names))):
         raise DataError(
             f"{model.name} is no Bayesian network with one distribution for each variable; write it as UAI."
         )
+    texts = [*model.names, *(state for states in model.states for state in states), model.title]
+    odd = next((x for x in texts if x in _SIGNS or '"' in x or len(x.splitlines()) != 1), None)
+    if odd is not None:
+        raise DataError(f"{model.name}: the format has no way to write the name {odd!r}; choose another.")
+    repeated = next((x for x in model.names if model.names.count(x) > 1), None)
+    if repeated is not None:
+        raise DataError(f"{model.name}: two variables are named {repeated!r}; rename one.")
     lines = [f"network {_word(model.title)} {{", "}"]
     for name, states in zip(model.names, model.states, strict=True):
         listed = ", ".join(map(_word, states))

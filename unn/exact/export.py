@@ -9,24 +9,26 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..errors import InferenceError
+from ..errors import ArgumentError, InferenceError
 from ..graph.declaration import Declaration
 from .elimination import greedy_order
 from .files import ModelFile
 from .nodes import Given
 from .queries import tables_of
+from .sweeps import log_sum
 from .tables import TableModel
 
 _MOST_LOG = 700.0
-"""Largest logarithm of a weight in a file; exp(709) is the largest float64."""
+"""Largest magnitude of the logarithm of a weight in a file; exp(709) is the largest float64."""
 
 _MOST_ENTRIES = 2**24
 """Largest number of entries of a conditional distribution."""
 
 Weights = NDArray[np.float64]
 Table = tuple[tuple[int, ...], Weights]
-"""Variables of a table, and its weights, one axis for each of them."""
+"""Variables of a table, and its weights or their logarithms, one axis for each of them."""
 
 
 def to_model_file(
@@ -76,11 +78,17 @@ def to_bayesian_network(model: ModelFile) -> ModelFile:
         model: model of any tables.
 
     Raises:
+        ArgumentError: for anything but a ModelFile.
         InferenceError: for a conditional distribution of more than 2^24 entries, or a model whose weights
             are all zero.
     """
-    tables: list[Table] = list(zip(model.scopes, model.weights, strict=True))
-    is_possible = all(weights.any() for _, weights in tables)
+    if not isinstance(model, ModelFile):
+        raise ArgumentError(f"to_bayesian_network takes a ModelFile, got {type(model).__name__}.")
+    with np.errstate(divide="ignore"):
+        tables: list[Table] = [
+            (scope, np.log(weights)) for scope, weights in zip(model.scopes, model.weights, strict=True)
+        ]
+    is_possible = all((logs > -np.inf).any() for _, logs in tables)
     distributions: dict[int, Table] = {}
     for variable in _order(model):
         own = [table for table in tables if variable in table[0]]
@@ -94,14 +102,14 @@ def to_bayesian_network(model: ModelFile) -> ModelFile:
                 f"others has {entries:,} entries, more than {_MOST_ENTRIES:,}; write it as tables (UAI)."
             )
         product = _product(own, scope, model)
-        total = product.sum(-1, keepdims=True)
+        total = log_sum(product)
+        possible = (total > -torch.inf)[..., None]
         # impossible parents have any distribution
-        uniform = np.full_like(product, 1 / product.shape[-1])
-        distributions[variable] = scope, np.divide(product, total, out=uniform, where=total > 0)
-        largest = float(total.max(initial=0.0))
-        if largest == 0 or not is_possible:
+        conditional = torch.where(possible, product - torch.where(possible, total[..., None], 0), 0)
+        distributions[variable] = scope, torch.softmax(conditional, -1).numpy()
+        if not is_possible or not bool(possible.any()):
             raise InferenceError(f"model {model.name!r}: the weights of all values are zero.")
-        tables.append((tuple(parents), total[..., 0] / largest))
+        tables.append((tuple(parents), total.numpy()))
     ordered = sorted(distributions)
     return ModelFile(
         "BAYES",
@@ -119,10 +127,11 @@ def _tables(model: TableModel) -> list[Table]:
     tables = []
     for family in model.families:
         logs = family.logs.detach().double()[:, 0]
-        if bool((logs > _MOST_LOG).any()):
+        beyond = logs[(logs.abs() > _MOST_LOG) & (logs > -torch.inf)]
+        if len(beyond):
             raise InferenceError(
-                f"model {model.name!r}: a weight is exp({float(logs.max()):.0f}), beyond the numbers of a "
-                "file; subtract a constant from the energies."
+                f"model {model.name!r}: a weight is exp({float(beyond[0]):.0f}), beyond the numbers of a "
+                "file; add a constant to the energies, or make their differences smaller."
             )
         for scope, weights in zip(family.scopes.tolist(), logs.exp().cpu().numpy(), strict=True):
             tables.append((tuple(scope), weights))
@@ -144,11 +153,11 @@ def _order(model: ModelFile) -> list[int]:
     return [*eliminated, *rest]
 
 
-def _product(tables: Sequence[Table], scope: tuple[int, ...], model: ModelFile) -> Weights:
-    """Product of tables over a scope that contains theirs."""
-    product = torch.ones([len(model.states[v]) for v in scope], dtype=torch.float64)
-    for own, weights in tables:
+def _product(tables: Sequence[Table], scope: tuple[int, ...], model: ModelFile) -> Tensor:
+    """Sum of logarithms over a scope that contains those of all tables."""
+    product = torch.zeros([len(model.states[v]) for v in scope], dtype=torch.float64)
+    for own, logs in tables:
         present = [v for v in scope if v in own]
-        aligned = torch.from_numpy(np.transpose(weights, [own.index(v) for v in present]))
-        product = product * aligned.reshape([len(model.states[v]) if v in own else 1 for v in scope])
-    return product.numpy()
+        aligned = torch.from_numpy(np.ascontiguousarray(np.transpose(logs, [own.index(v) for v in present])))
+        product = product + aligned.reshape([len(model.states[v]) if v in own else 1 for v in scope])
+    return product

@@ -25,6 +25,9 @@ from .tables import TableEvidence, TableModel, linear, rows_of
 Semiring = Literal["sum", "log", "max", "count"]
 """How the weights of values are added; see ``log_partition``."""
 
+_MOST_BEST = 10**6
+"""Largest number of most probable values."""
+
 SEMIRINGS: tuple[Semiring, ...] = get_args(Semiring)
 
 
@@ -228,8 +231,8 @@ def k_best(
         ObservationError: for evidence that does not fit the model.
         InferenceError: for a model beyond the limits, with its width.
     """
-    if not is_whole(k, 1):
-        raise ArgumentError(f"k must be a whole number of at least 1, got {k!r}.")
+    if not is_whole(k, 1) or k > _MOST_BEST:
+        raise ArgumentError(f"k must be a whole number from 1 to {_MOST_BEST:,}, got {k!r}.")
     evidence, options, batch = prepare_query(model, evidence, options)
     count = len(model.states) if over is None else over
     answers = []

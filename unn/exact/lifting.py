@@ -141,7 +141,7 @@ def lift(families: Sequence[Family], states: Sequence[int], name: str) -> Lifted
     scores = [np.zeros(size) for size in states]
     wide: list[tuple[tuple[int, ...], Logs]] = []
     for family in families:
-        for scope, logs in zip(family.scopes.tolist(), family.logs[:, 0].double().numpy(), strict=True):
+        for scope, logs in zip(family.scopes.tolist(), family.logs[:, 0].double().cpu().numpy(), strict=True):
             if len(scope) == 1:
                 scores[scope[0]] = scores[scope[0]] + logs
             else:

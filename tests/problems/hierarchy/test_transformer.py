@@ -99,3 +99,28 @@ def test_the_number_of_attention_layers_is_the_depth_without_filtering_and_one_m
 def test_other_sequences_are_refused(leaves: Tensor, known: Tensor, message: str) -> None:
     with pytest.raises(unn.UnnError, match=message):
         ExactTransformer(grammar_of(3, 3, 1, 0))(leaves, known)
+
+
+def test_masked_symbols_may_be_any_number_and_others_are_of_dtype_int64() -> None:
+    model = ExactTransformer(grammar_of(3, 2, 0, 0))
+    leaves, known = torch.tensor([[0, 1, -1, 2]]), torch.tensor([[True, True, False, True]])
+    first, _ = model(leaves, known)
+    second, _ = model(leaves.clamp(min=0), known)
+    assert torch.equal(first, second)
+    with pytest.raises(unn.UnnError, match="int64"):
+        model(leaves.int(), known)
+
+
+@pytest.mark.parametrize("filtering", [0, 1])
+def test_impossible_sequences_are_refused_and_so_are_those_that_would_lose_digits(filtering: int) -> None:
+    rules = np.zeros((2, 2, 2))
+    rules[0, 0, 0] = rules[1, 1, 1] = 1
+    grammar = Grammar(rules, np.array([0.5, 0.5]), 1, filtering)
+    every = torch.ones(1, 2, dtype=torch.bool)
+    with pytest.raises(unn.InferenceError, match="impossible"):
+        ExactTransformer(grammar)(torch.tensor([[0, 1]]), every)
+    e = 1e-9
+    nearly = np.array([[[1 - 3 * e, e], [e, e]], [[e, e], [e, 1 - 3 * e]]])
+    model = ExactTransformer(Grammar(nearly, np.array([0.5, 0.5]), 1, 0))
+    with pytest.raises(unn.InferenceError, match="sequence 1 .* digits"):
+        model(torch.tensor([[0, 0], [0, 1]]), every.expand(2, 2))

@@ -89,3 +89,14 @@ def test_two_variables_of_one_name_and_files_that_cannot_be_read_are_refused(tmp
         TablesProblem().declare(TablesConfig(file=str(tmp_path / "missing.bif")))
     with pytest.raises(DataError, match="MARKOV or BAYES"):
         read("nothing", "model.uai")
+
+
+def test_empty_files_and_names_of_the_declaration_are_no_surprise(tmp_path: Path) -> None:
+    path = tmp_path / "empty.bif"
+    path.write_text("")
+    with pytest.raises(DataError, match=r"empty\.bif"):
+        TablesProblem().declare(TablesConfig(file=str(path)))
+    with pytest.raises(DataError, match=r"^bad\.bif, line 1"):
+        read("nonsense", "bad.bif")
+    g = declare(read(SPRINKLER.replace("rain", "table0"), "sprinkler.BIF"))
+    assert next(iter(g.variables)) == "v0"

@@ -1,5 +1,7 @@
 """Mini-buckets bound the log-partition from above, and are exact where nothing is split."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 import unn
 from factors import AllDifferent, Multilinear
 from unn.belief import BeliefOptions
+from unn.belief.model import BeliefModel
 from unn.errors import ArgumentError
 
 
@@ -100,3 +103,36 @@ def test_the_bound_of_a_model_of_tables_is_that_of_its_declaration():
     observed = unn.exact.TableEvidence.of(model, {0: 2})
     total = unn.exact.inference.log_partition(model, observed)
     torch.testing.assert_close(unn.belief.upper_bound(model, observed, entries=3**6), total)
+
+
+def test_the_bound_has_the_gradient_of_the_log_partition_where_nothing_is_split():
+    g = unn.FactorGraph("chain", spin=4)
+    s = g.variable("s", "spin", unn.SignedEntropy())
+    J = g.parameter("J", "", init=0.5)
+    g.factor(Multilinear(J[""], s["i"], s["i+1"]))
+    (ours,) = torch.autograd.grad(bound(g, 2**8).log_partition.sum(), g.J)
+    (exact,) = torch.autograd.grad(unn.exact.log_partition(g).sum(), g.J)
+    torch.testing.assert_close(ours, exact)
+
+
+def test_the_gradient_of_a_split_bound_is_that_of_finite_differences():
+    g = random_graph(1)
+    model = unn.exact.to_model_file(g).model
+    family = model.families[0]
+
+    def value(logs):
+        families = (replace(family, logs=logs), *model.families[1:])
+        return unn.belief.upper_bound(replace(model, families=families), entries=9).sum()
+
+    logs = family.logs.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(value(logs), logs)
+    direction = torch.randn(logs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step = 1e-5
+    change = (value(family.logs + step * direction) - value(family.logs - step * direction)) / (2 * step)
+    torch.testing.assert_close((gradient * direction).sum(), change, atol=1e-6, rtol=1e-6)
+
+
+def test_max_product_does_not_train():
+    model = BeliefModel(random_graph(0), BeliefOptions(method="max-product"))
+    with pytest.raises(ArgumentError, match="no log-partition"):
+        model.loss({"s": torch.eye(3)[torch.zeros(1, 6, dtype=torch.long)]}, {})

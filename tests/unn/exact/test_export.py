@@ -132,3 +132,39 @@ def test_a_network_of_large_width_is_refused_with_the_variable() -> None:
     )
     with pytest.raises(unn.UnnError, match="given 25 others.*UAI"):
         to_bayesian_network(file)
+
+
+def one_variable(*energies: tuple[float, float]) -> unn.FactorGraph:
+    g = unn.FactorGraph("one", k=2)
+    y = g.variable("y", "k", unn.Entropy())
+    for number, (a, b) in enumerate(energies):
+        table = g.constant(f"w{number}", "k", torch.tensor([a, b], dtype=torch.float64))
+        g.factor(Multilinear(table["k"], y["k"]))
+    return g
+
+
+@pytest.mark.parametrize("shift", [500.0, -500.0])
+def test_networks_of_large_and_small_weights_keep_their_digits(shift: float) -> None:
+    network = to_bayesian_network(to_model_file(one_variable((shift, shift + 1), (shift, shift + 1))))
+    expected = torch.softmax(torch.tensor([0.0, 2.0], dtype=torch.float64), 0)
+    torch.testing.assert_close(torch.from_numpy(network.weights[0]), expected)
+
+
+def test_weights_that_a_file_would_round_to_zero_are_refused() -> None:
+    with pytest.raises(unn.UnnError, match=r"exp\(-744\)"):
+        to_model_file(one_variable((-744.0, -746.0)))
+
+
+def test_anything_but_a_model_file_is_refused() -> None:
+    with pytest.raises(unn.UnnError, match="FactorGraph"):
+        to_bayesian_network(one_variable((0.0, 1.0)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ['x"y', "a\nb", "", ",", "[]"])
+def test_names_that_the_format_cannot_have_are_refused(name: str) -> None:
+    file = ModelFile("BAYES", (name,), (("0", "1"),), ((0,),), (np.array([0.5, 0.5]),))
+    with pytest.raises(unn.UnnError, match="no way to write"):
+        write_bif(file)
+    twice = ModelFile("BAYES", ("a", "a"), (("0",),) * 2, ((0,), (1,)), (np.ones(1),) * 2)
+    with pytest.raises(unn.UnnError, match="two variables"):
+        write_bif(twice)

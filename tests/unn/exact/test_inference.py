@@ -364,3 +364,28 @@ def test_a_seed_instead_of_a_generator_is_refused_with_what_to_write():
     model = random_model(torch.Generator(), [2, 2], [(0, 1)])
     with pytest.raises(InferenceError, match=r"manual_seed\(3\)"):
         inference.sample(model, 2, generator=3)
+
+
+def test_entries_that_underflow_within_one_table_count_where_the_others_are_smaller_still():
+    one = torch.tensor([[0.0, -800.0], [-300.0, 0.0], [-300.0, 0.0], [-300.0, 0.0]], dtype=torch.float64)
+    model = TableModel((2,), (Family(torch.tensor([[0]] * 4), one[:, None]),), ("x",), "steep")
+    assert float(inference.log_partition(model)) == pytest.approx(-800)
+    assert inference.marginals(model).probabilities[0, 0, 1] == 1
+    assert bool((inference.sample(model, 5) == 1).all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_tables_over_hundreds_of_orders_of_magnitude_agree_with_sums_of_logarithms(seed):
+    generator = torch.Generator().manual_seed(seed)
+    scopes = [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]
+    model = random_model(generator, [2, 2, 2], scopes, scale=300.0)
+    expected = log_weights(model, TableEvidence.of(model)).logsumexp(1)
+    close(inference.log_partition(model), expected)
+    close(inference.marginals(model).log_partition, expected)
+
+
+def test_more_values_than_memory_holds_are_refused():
+    model = random_model(torch.Generator(), [2, 2], [(0, 1)])
+    with pytest.raises(ArgumentError, match="1,000,000"):
+        inference.k_best(model, 10**12)
