@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
+from unn.extending import Defaults, DescentOptions
 
-from ..instances import InstanceConfig, InstanceProblem, Line, sections
+from ..instances import InstanceConfig, InstanceProblem, Line, few_steps, sections
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,12 @@ class NonogramProblem(InstanceProblem):
     name = "nonogram"
     summary = "nonograms: a picture from the lengths of the runs of black cells in rows and columns"
     config = NonogramConfig
+    defaults = {
+        **InstanceProblem.defaults,
+        "descent": Defaults(
+            DescentOptions(iterations=10, initial="random"), few_steps(steps=8, batch=16, rate=2e-2)
+        ),
+    }
     noun = "pictures"
     ranges = {"rows": (1, 100), "columns": (1, 100)}
 
