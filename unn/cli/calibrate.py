@@ -123,7 +123,9 @@ def trained_runs(name: str, engines: Sequence[str], folder: Path, progress: bool
     exact_graph_of(problem, problem.config_for(None)())
     verdicts = problem.verdicts()
     able = [
-        e for e, verdict in verdicts.items() if verdict and {"infer", "sample"} & {*load_engine(e).answers}
+        engine
+        for engine, verdict in verdicts.items()
+        if verdict and {"infer", "sample"} & {*load_engine(engine).answers}
     ]
     for engine in engines:
         if engine not in able:

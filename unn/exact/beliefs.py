@@ -20,22 +20,19 @@ _TABLE_RANGE = 300.0
 """Difference between two logarithms of one table from which it is kept in logarithms."""
 
 
-def _widest(family: Family) -> float:
-    """Largest difference between two finite logarithms of a table."""
-    flat = family.logs.detach().flatten(2)
-    least = torch.where(flat > -torch.inf, flat, torch.inf).amin(2)
-    return float((flat.amax(2) - least).clamp(min=0).max()) if flat.numel() else 0.0
-
-
-def _range(families: Sequence[Family]) -> float:
-    """Sum over the tables of the difference between the largest and the smallest finite logarithm."""
-    total = 0.0
+def _ranges(families: Sequence[Family]) -> tuple[float, float]:
+    """Sum over the tables of the difference between the largest and the smallest finite logarithm, and the
+    largest of these differences."""
+    total = widest = 0.0
     for family in families:
         flat = family.logs.detach().flatten(2)
+        if not flat.numel():
+            continue
         least = torch.where(flat > -torch.inf, flat, torch.inf).amin(2)
-        spread = (flat.amax(2) - least).clamp(min=0)
-        total += float(spread.amax(1).sum())
-    return total
+        spread = (flat.amax(2) - least).clamp(min=0).amax(1)
+        total += float(spread.sum())
+        widest = max(widest, float(spread.max()))
+    return total, widest
 
 
 def contract_tables(reduced: Reduced) -> tuple[Upward, bool]:
@@ -59,11 +56,12 @@ def is_trusted(reduced: Reduced, up: Upward, down: Downward | None) -> bool:
     """
     if not bool((up.log_partition > -torch.inf).all()):
         return False
-    if max(map(_widest, reduced.families), default=0.0) > _TABLE_RANGE:
+    total, widest = _ranges(reduced.families)
+    if widest > _TABLE_RANGE:
         # the sweeps cannot see what a single table lost
         return False
     if down is None:
-        if _range(reduced.families) <= _RANGE:
+        if total <= _RANGE:
             return True
         assert reduced.plan is not None
         with torch.no_grad():
