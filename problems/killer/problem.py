@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unn.extending import Defaults, DenoiserOptions, DescentOptions, RegressorOptions
+from unn.extending import Defaults, DenoiserOptions, DescentOptions, RegressorOptions, SolverOptions
 
 from ..instances import InstanceConfig, InstanceProblem, cells_given, few_steps, numbers
 from ..regions import Cage, draw_cages, read_cages
@@ -63,6 +63,7 @@ class KillerProblem(InstanceProblem):
     # the sums of the cages make its networks large
     defaults = {
         **InstanceProblem.defaults,
+        "solver": Defaults(SolverOptions(), few_steps(steps=100)),
         "denoiser": Defaults(DenoiserOptions(sampling_steps=20), few_steps(steps=200, batch=16)),
         "descent": Defaults(
             DescentOptions(iterations=10, initial="random"), few_steps(steps=8, batch=16, rate=2e-2)

@@ -19,6 +19,7 @@ from unn.extending import (
     RecurrentOptions,
     RegressorOptions,
     SearchOptions,
+    SolverOptions,
     TakesData,
     TrainingConfig,
     check_ranges,
@@ -72,6 +73,7 @@ class PathsProblem(DeclaredProblem, TakesData):
     noun = "paths"
     defaults = {
         "search": Defaults(SearchOptions(mode="depth-first")),
+        "solver": Defaults(SolverOptions(), few_steps(steps=50)),
         # distances have hundreds of nodes, which are too many for dense attention
         "denoiser": Defaults(DenoiserOptions(), few_steps(steps=300), problem={"declared": "degrees"}),
         "encoder": Defaults(
