@@ -65,7 +65,10 @@ class VisualProblem(DeclaredProblem):
             TrainingConfig(steps=1200, evaluate_every=1200, batch=16, rate=2e-3, warmup=0.05, ema=0.99),
             {"labelled": "empty"},
         ),
-        "denoiser": Defaults(DenoiserOptions(self_conditioning="none", sampling_steps=20)),
+        "denoiser": Defaults(
+            DenoiserOptions(self_conditioning="none", sampling_steps=20),
+            TrainingConfig(steps=300, evaluate_every=300, batch=16, rate=1e-3, clip=1.0, ema=0.99),
+        ),
     }
 
     def check(self, config: Any) -> None:
