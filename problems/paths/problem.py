@@ -83,7 +83,9 @@ class PathsProblem(DeclaredProblem, TakesData):
         ),
         "regressor": Defaults(RegressorOptions(), few_steps(steps=300), problem={"declared": "degrees"}),
         "descent": Defaults(
-            DescentOptions(iterations=10, initial="random"), few_steps(steps=8, batch=16, rate=2e-2)
+            DescentOptions(iterations=10, initial="random"),
+            few_steps(steps=50, batch=16, rate=2e-2),
+            problem={"declared": "degrees"},
         ),
         "recurrent": Defaults(
             RecurrentOptions(recurrences=16, solving_steps=32, dropout=0.0),
