@@ -8,7 +8,6 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import unn
@@ -16,8 +15,7 @@ from factors import Multilinear
 from unn.errors import DataError
 from unn.exact import ModelFile, read_bif, read_uai
 
-NEVER = -1e30
-"""Stands for the logarithm of 0, since constants are finite."""
+from ..hierarchy.graph import logarithms
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -97,8 +95,7 @@ def declare(model: ModelFile) -> unn.FactorGraph:
         if not scope:
             # a constant changes no probability
             continue
-        with np.errstate(divide="ignore"):
-            logs = torch.from_numpy(np.maximum(np.log(weights), NEVER))
+        logs = logarithms(weights)
         # the axes of an array differ in their names
         axes = [f"axis{place}of{size}" for place, size in enumerate(weights.shape)]
         letters = _LETTERS[: len(scope)]

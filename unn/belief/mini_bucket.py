@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..exact.elimination import greedy_order
+from ..exact.elimination import quick_order
+from ..exact.sweeps import joint_logs, log_sum
 from ..exact.tables import Family
 
 Table = tuple[tuple[int, ...], Tensor]
@@ -60,13 +60,16 @@ def mini_bucket_bound(
 def _eliminate(tables: list[Table], states: Sequence[int], entries: int, moves: bool) -> Tensor:
     """The bound; ``moves`` differentiates what is moved between the parts as well."""
     total = torch.zeros(1, dtype=torch.float64)
-    for variable in _order(tables, states):
+    for variable in quick_order([scope for scope, _ in tables], states):
         own = [table for table in tables if variable in table[0]]
         tables = [table for table in tables if variable not in table[0]]
-        parts = [_product(part, states) for part in _split(own, states, entries)]
+        parts: list[Table] = []
+        for part in _split(own, states, entries):
+            joint = tuple(sorted({v for scope, _ in part for v in scope}))
+            parts.append((joint, joint_logs(part, joint, states)))
         for scope, logs in _agreeing(parts, variable, moves):
             axis = 1 + scope.index(variable)
-            summed = _log_sum(logs * len(parts), axis) / len(parts)
+            summed = log_sum((logs * len(parts)).movedim(axis, -1)) / len(parts)
             rest = tuple(v for v in scope if v != variable)
             if rest:
                 tables.append((rest, summed))
@@ -76,19 +79,6 @@ def _eliminate(tables: list[Table], states: Sequence[int], entries: int, moves: 
         assert not scope
         total = total + logs
     return total
-
-
-def _order(tables: Sequence[Table], states: Sequence[int]) -> list[int]:
-    """An order of elimination of small width."""
-    adjacent = [0] * len(states)
-    for scope, _ in tables:
-        bits = sum(1 << v for v in scope)
-        for v in scope:
-            adjacent[v] |= bits & ~(1 << v)
-    sizes = [math.log2(size) for size in states]
-    order, _ = greedy_order(adjacent, sizes, 1.0, 1.0, 0.0, 0.0, random.Random(0))
-    assert order is not None
-    return [*order.variables, *sorted(set(range(len(states))) - set(order.variables))]
 
 
 def _split(tables: Sequence[Table], states: Sequence[int], entries: int) -> list[list[Table]]:
@@ -106,19 +96,6 @@ def _split(tables: Sequence[Table], states: Sequence[int], entries: int) -> list
     return [part for _, part in parts]
 
 
-def _product(tables: Sequence[Table], states: Sequence[int]) -> Table:
-    """Sum of logarithms over the union of the scopes."""
-    scope = tuple(sorted({v for own, _ in tables for v in own}))
-    total: Tensor | None = None
-    for own, logs in tables:
-        present = [v for v in scope if v in own]
-        aligned = logs.permute(0, *(1 + own.index(v) for v in present))
-        aligned = aligned.reshape(len(logs), *(states[v] if v in own else 1 for v in scope))
-        total = aligned if total is None else total + aligned
-    assert total is not None
-    return scope, total.expand(len(total), *(states[v] for v in scope))
-
-
 def _agreeing(parts: Sequence[Table], variable: int, moves: bool) -> list[Table]:
     """Move weight between the parts until their marginals of a variable agree; the product is unchanged."""
     if len(parts) == 1:
@@ -128,7 +105,7 @@ def _agreeing(parts: Sequence[Table], variable: int, moves: bool) -> list[Table]
         axis = 1 + scope.index(variable)
         own = logs if moves else logs.detach()
         flat = own.movedim(axis, 1).flatten(2) if own.ndim > 2 else own.unsqueeze(2)
-        marginals.append(_log_sum(flat * len(parts), 2))
+        marginals.append(log_sum(flat * len(parts)))
     mean = torch.stack(torch.broadcast_tensors(*marginals)).mean(0)
     moved = []
     for (scope, logs), own in zip(parts, marginals, strict=True):
@@ -138,12 +115,3 @@ def _agreeing(parts: Sequence[Table], variable: int, moves: bool) -> list[Table]
         shape = [-1 if v == variable else 1 for v in scope]
         moved.append((scope, logs + shift.reshape(len(shift), *shape)))
     return moved
-
-
-def _log_sum(logs: Tensor, axis: int) -> Tensor:
-    """Logarithm of a sum of exponentials, -inf without NaN where all are -inf, gradients included."""
-    top = logs.detach().amax(axis, keepdim=True)
-    top = torch.where(top > -torch.inf, top, 0.0)
-    total = (logs - top).exp().sum(axis)
-    safe = torch.where(total > 0, total, 1.0)
-    return torch.where(total > 0, safe.log() + top.squeeze(axis), -torch.inf)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..errors import ArgumentError, InferenceError
 from ..graph.declaration import Declaration
-from .elimination import greedy_order
+from .elimination import quick_order
 from .files import ModelFile
 from .nodes import Given
 from .queries import tables_of
-from .sweeps import log_sum
+from .sweeps import joint_logs, log_sum
 from .tables import TableModel
 
 _MOST_LOG = 700.0
@@ -28,7 +26,7 @@ _MOST_ENTRIES = 2**24
 
 Weights = NDArray[np.float64]
 Table = tuple[tuple[int, ...], Weights]
-"""Variables of a table, and its weights or their logarithms, one axis for each of them."""
+"""Variables of a table, and its weights, one axis for each of them."""
 
 
 def to_model_file(
@@ -84,32 +82,33 @@ def to_bayesian_network(model: ModelFile) -> ModelFile:
     """
     if not isinstance(model, ModelFile):
         raise ArgumentError(f"to_bayesian_network takes a ModelFile, got {type(model).__name__}.")
-    with np.errstate(divide="ignore"):
-        tables: list[Table] = [
-            (scope, np.log(weights)) for scope, weights in zip(model.scopes, model.weights, strict=True)
-        ]
-    is_possible = all((logs > -np.inf).any() for _, logs in tables)
+    states = [len(own) for own in model.states]
+    tables = [
+        (scope, torch.as_tensor(weights, dtype=torch.float64).log()[None])
+        for scope, weights in zip(model.scopes, model.weights, strict=True)
+    ]
+    is_possible = all(bool((logs > -torch.inf).any()) for _, logs in tables)
     distributions: dict[int, Table] = {}
-    for variable in _order(model):
+    for variable in quick_order(model.scopes, states):
         own = [table for table in tables if variable in table[0]]
         tables = [table for table in tables if variable not in table[0]]
         parents = sorted({v for scope, _ in own for v in scope} - {variable})
         scope = (*parents, variable)
-        entries = math.prod(len(model.states[v]) for v in scope)
+        entries = math.prod(states[v] for v in scope)
         if entries > _MOST_ENTRIES:
             raise InferenceError(
                 f"model {model.name!r}: the distribution of {model.names[variable]!r} given {len(parents)} "
                 f"others has {entries:,} entries, more than {_MOST_ENTRIES:,}; write it as tables (UAI)."
             )
-        product = _product(own, scope, model)
+        product = joint_logs(own, scope, states)
         total = log_sum(product)
         possible = (total > -torch.inf)[..., None]
         # impossible parents have any distribution
         conditional = torch.where(possible, product - torch.where(possible, total[..., None], 0), 0)
-        distributions[variable] = scope, torch.softmax(conditional, -1).numpy()
+        distributions[variable] = scope, torch.softmax(conditional, -1)[0].numpy()
         if not is_possible or not bool(possible.any()):
             raise InferenceError(f"model {model.name!r}: the weights of all values are zero.")
-        tables.append((tuple(parents), total.numpy()))
+        tables.append((tuple(parents), total))
     ordered = sorted(distributions)
     return ModelFile(
         "BAYES",
@@ -136,28 +135,3 @@ def _tables(model: TableModel) -> list[Table]:
         for scope, weights in zip(family.scopes.tolist(), logs.exp().cpu().numpy(), strict=True):
             tables.append((tuple(scope), weights))
     return tables
-
-
-def _order(model: ModelFile) -> list[int]:
-    """An order of elimination of small width."""
-    adjacent = [0] * len(model.names)
-    for scope in model.scopes:
-        bits = sum(1 << v for v in scope)
-        for v in scope:
-            adjacent[v] |= bits & ~(1 << v)
-    sizes = [math.log2(max(len(states), 1)) for states in model.states]
-    order, _ = greedy_order(adjacent, sizes, 1.0, 1.0, 0.0, 0.0, random.Random(0))
-    assert order is not None
-    eliminated = order.variables
-    rest = sorted(set(range(len(model.names))) - set(eliminated))
-    return [*eliminated, *rest]
-
-
-def _product(tables: Sequence[Table], scope: tuple[int, ...], model: ModelFile) -> Tensor:
-    """Sum of logarithms over a scope that contains those of all tables."""
-    product = torch.zeros([len(model.states[v]) for v in scope], dtype=torch.float64)
-    for own, logs in tables:
-        present = [v for v in scope if v in own]
-        aligned = torch.from_numpy(np.ascontiguousarray(np.transpose(logs, [own.index(v) for v in present])))
-        product = product + aligned.reshape([len(model.states[v]) if v in own else 1 for v in scope])
-    return product

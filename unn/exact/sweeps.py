@@ -168,6 +168,22 @@ def aligned(table: Tensor, own: Sequence[int], axes: Sequence[int]) -> Tensor:
     return table.reshape(shape)
 
 
+def joint_logs(
+    tables: Sequence[tuple[tuple[int, ...], Tensor]], scope: Sequence[int], states: Sequence[int]
+) -> Tensor:
+    """Sum of the logarithms of tables over a scope that contains theirs, shape ``(batch or 1, *states)``.
+
+    Args:
+        tables: variables of each table, and its logarithms, shape ``(batch or 1, *states)``.
+        scope: variables of the result.
+        states: number of states of each variable.
+    """
+    total = torch.zeros(1, *(states[v] for v in scope), dtype=torch.float64)
+    for own, logs in tables:
+        total = total + aligned(logs[None], own, scope)[0]
+    return total
+
+
 @dataclass(frozen=True, eq=False)
 class Downward:
     """The result of the downward sweep.
