@@ -85,7 +85,7 @@ class Encoder(nn.Module, CanLearn, CanInfer):
         """
         check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows = self.layout.frame.flatten(values)
-        nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
+        nodes = node_mask(self.layout.frame, observed, len(rows)).to(rows.device)
         logits = self.logits(rows, nodes)
         return labels_cross_entropy(self.layout.frame, logits[None], rows, nodes | ~self._buffer("_trained"))
 

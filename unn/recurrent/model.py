@@ -88,7 +88,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         """
         check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         rows = self.layout.frame.flatten(values)
-        nodes = node_mask(self.layout, observed, len(rows)).to(rows.device)
+        nodes = node_mask(self.layout.frame, observed, len(rows)).to(rows.device)
         labelled = chosen_by_content(
             value_tokens(self.layout.frame, rows, nodes), self.options.labelled_share
         )

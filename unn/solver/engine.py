@@ -23,8 +23,8 @@ class SolverEngine(Engine):
     answers = ("solve", "infer")
 
     def refusal(self, graph: Declaration) -> str:
-        """A continuous variable, or no constraint that counts."""
-        from .layout import refusal
+        """A continuous variable in no factor with an energy, or no constraint that counts."""
+        from .energies import refusal
 
         return refusal(graph)
 

@@ -80,6 +80,7 @@ class Layout:
 
     Attributes:
         frame: layout of the discrete values; the numbers of its rows are the candidates.
+        continuous: layout of the values of continuous variables; None if there are none.
         families: groups by node, then by constraint.
         kinds: distinct bounds of the groups, sorted.
         candidate, group: the members of all groups as pairs, sorted by candidate, shape ``(pairs,)``; groups
@@ -98,6 +99,8 @@ class Layout:
     def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
         self.graph = graph
         self.frame = Rows(graph, sizes, discrete(graph))
+        names = continuous(graph)
+        self.continuous = Rows(graph, sizes, names) if names else None
         self.never = torch.zeros(self.frame.numbers, dtype=torch.bool)
         self.families = [*(_node_family(slot) for slot in self.frame.slots.values()), *self._constraints()]
         self.kinds = kinds_of(self.families)
@@ -192,6 +195,11 @@ class Layout:
         """Sums over the groups of each candidate, sparse, shape ``(candidates, groups)``."""
         return sums(self.candidate, self.group, (self.candidates, self.groups))
 
+    def continuous_part(self, given: Mapping[str, Evidence]) -> dict[str, Evidence]:
+        """Evidence on continuous variables."""
+        names = () if self.continuous is None else self.continuous.slots
+        return {name: x for name, x in given.items() if name in names}
+
     def discrete_part(self, given: Mapping[str, Evidence]) -> dict[str, Evidence]:
         """Evidence without that on continuous variables.
 
@@ -283,11 +291,20 @@ def discrete(graph: Declaration) -> list[str]:
     return [name for name, kind in kinds_of_values(graph).items() if kind != "real"]
 
 
+def continuous(graph: Declaration) -> list[str]:
+    """Names of the variables that are neither categorical nor binary."""
+    return [name for name, kind in kinds_of_values(graph).items() if kind == "real"]
+
+
 def without_candidates(graph: Declaration) -> str:
     """Why a graph has no candidates, in one sentence that names the variable; empty if it has."""
-    for name, kind in kinds_of_values(graph).items():
-        if kind == "real":
-            return f"variable {name!r} is neither categorical nor binary, so it has no candidate values"
+    for name in continuous(graph):
+        return f"variable {name!r} is neither categorical nor binary, so it has no candidate values"
+    return without_tokens(graph)
+
+
+def without_tokens(graph: Declaration) -> str:
+    """Why the nodes of a graph have no layout, in one sentence; empty if they have."""
     try:
         Frames(graph)
     except DeclarationError as error:

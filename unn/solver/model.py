@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +13,14 @@ from ..cache import BoundedCache
 from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
-from ..networks.tokens import Given
-from .layout import Layout, refusal
+from ..networks.tokens import Given, Rows
+from .energies import EnergyNetwork, Surroundings, refusal
+from .layout import Layout
 from .losses import constraint_surprise, label_loss
 from .network import GroupNetwork
 from .options import SolverOptions
-from .packing import Packed, group_sums, pack
-from .pool import Pool
+from .packing import Packed, group_sums, log_probabilities, pack
+from .pool import Entering, Pool
 from .propagation import Known, evidence, exclude, propagate, suppose
 
 CHECKED_EVERY = 4
@@ -32,9 +34,6 @@ _LEAST = 16
 
 _SHARPNESS = 4.0
 """Factor of the log-probabilities by which values are drawn in decimation."""
-
-_LARGEST = 30.0
-"""Bound on scores in exponentials."""
 
 _Sizes = tuple[tuple[str, int], ...]
 """Sizes of the axes without a static size, sorted by axis."""
@@ -53,22 +52,26 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
     """A network of constraint groups, which is equivariant under every symmetry of these.
 
     Each candidate (node, value) has a state; one shared gated update maps it to the next, from sums over
-    the groups of the candidate: its node and the counting constraints. States begin at random, so that tries
+    the groups of the candidate: its node and the counting constraints. Where the graph has factors with an
+    energy, their messages at the present estimates are inputs of the update, and continuous nodes that are
+    not given have states and estimates of their own. States of candidates begin at random, so that tries
     differ. Weights fit every size of the graph, and every graph with the same kinds of groups; training may
     mix sizes, each of which has a pool of examples. Of several training processes each has its own pools, and
     checkpoints contain those of the first.
 
     Args:
-        graph: declaration with categorical or binary variables and counting constraints.
+        graph: declaration with categorical or binary variables and counting constraints; it may have
+            continuous variables in factors with an energy.
         options: width, steps and training.
         sizes: sizes of the axes without a static size.
 
     Raises:
-        DeclarationError: for a continuous variable, or no constraint that counts.
+        DeclarationError: for a continuous variable in no factor with an energy, or no constraint that counts.
 
     Attributes:
         graph: the declaration.
         network: the shared update.
+        energies: inputs from the factors with an energy; None if the graph has none.
     """
 
     def __init__(self, graph: Declaration, options: SolverOptions, sizes: Mapping[str, int]) -> None:
@@ -78,6 +81,7 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         self.options = options
         self._layouts: BoundedCache[_Sizes, Layout] = BoundedCache(_LAYOUTS)
         self.network = GroupNetwork(self.layout(sizes).kinds, options.width)
+        self.energies = EnergyNetwork(graph, options.width) if graph.energy_factors else None
         self._pools: dict[_Sizes, Pool] = {}
 
     def layout(self, sizes: Mapping[str, int]) -> Layout:
@@ -88,8 +92,16 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         """
         return self._layouts.get_or_make(_key(sizes), lambda: Layout(self.graph, sizes))
 
+    def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
+        """Set the units of continuous variables and of messages, by their mean and standard deviation."""
+        if self.energies is not None:
+            self.energies.standardise(self.layout(sizes), values)
+
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean loss over ``truncation`` steps of the examples in the pool, whose states persist.
+
+        It is the loss of the candidates, from labels or from the constraints alone, plus the squared error of
+        continuous nodes that are not given, in units of their variances.
 
         In training, examples enter the pool when others leave: those that are solved, and those that are not
         after ``oldest`` steps. Examples without an open candidate do not enter. In evaluation
@@ -105,18 +117,19 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         """
         layout = self.layout(sizes)
         # examples wait on the CPU, where their candidates are packed
-        rows = layout.frame.flatten(values).cpu()
-        source = _Source(layout, rows == 1, node_mask(layout, observed, len(rows)))
+        rows = layout.frame.flatten(layout.discrete_part(values)).cpu()
+        nodes = node_mask(layout.frame, layout.discrete_part(observed), len(rows))
+        source = _Source(layout, rows == 1, nodes, *_numbers(layout, values, observed, rows))
         if not self.training:
-            pool = Pool.of(*source.take(len(rows)), self.options.width)
+            pool = source.take(len(rows)).pool(self.options.width)
             return self._steps(layout, pool)[0]
         key = _key(sizes)
         if key not in self._pools:
-            truth, known = source.take(self.options.pool)
-            if not len(truth):
-                return torch.stack([p.sum() * 0 for p in self.network.parameters()]).sum()
-            places = torch.arange(self.options.pool) % len(truth)
-            self._pools[key] = Pool.of(truth[places], known.select(places), self.options.width)
+            entering = source.take(self.options.pool)
+            if not len(entering.truth):
+                return torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
+            places = torch.arange(self.options.pool) % len(entering.truth)
+            self._pools[key] = entering.select(places).pool(self.options.width)
             if len(self._pools) > _LAYOUTS:
                 del self._pools[next(iter(self._pools))]
         pool = self._pools[key]
@@ -129,7 +142,7 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             leaves = (pool.age >= self.options.oldest) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
             places = leaves.nonzero()[:, 0]
-            pool.replace(places, *source.take(len(places)))
+            pool.replace(places, source.take(len(places)))
         return loss
 
     def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
@@ -139,16 +152,36 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         packed = waiting.to(weight.device)
         state = pool.state[waiting.row, waiting.candidate].to(weight)
         truth = pool.truth[waiting.row, waiting.candidate].to(weight)
+        beside, numbers = pool.surroundings.to(weight), pool.numbers.to(weight)
         losses = []
         for _ in range(self.options.truncation):
-            state = self.network(_disturbed(state, self.options.noise), packed)
+            state, beside = self.step(layout, packed, _disturbed(state, self.options.noise), beside)
             scores = self.network.scores(state)
             losses.append(
                 label_loss(scores, truth, packed)
                 if self.options.labels
                 else constraint_surprise(scores, packed)
             )
+            if self.energies is not None:
+                losses[-1] = losses[-1] + self.energies.loss(layout, beside, numbers)
+        pool.reals = beside.state.detach().cpu().clone()
         return torch.stack(losses).mean(), state.detach().cpu(), waiting, scores.detach().cpu()
+
+    def step(
+        self, layout: Layout, packed: Packed, state: Tensor, beside: Surroundings
+    ) -> tuple[Tensor, Surroundings]:
+        """One update of the states of open candidates, shape ``(candidates, width)``, and continuous nodes.
+
+        Args:
+            layout: candidates and groups.
+            packed: open candidates of a batch.
+            state: their states.
+            beside: the rest of the batch.
+        """
+        if self.energies is None:
+            return self.network(state, packed), beside
+        inputs, beside = self.energies(layout, packed, self.network.scores(state), beside)
+        return self.network(state, packed, inputs), beside
 
     def _solved(self, layout: Layout, pool: Pool, packed: Packed, scores: Tensor) -> Tensor:
         """Mask of the examples whose present answers meet all counts, shape ``(pool,)``."""
@@ -173,14 +206,24 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             ObservationError: for evidence that does not fit the graph.
         """
         layout = self.layout(sizes)
-        known = evidence(layout, *layout.frame.observation(given, count))
-        if self.options.propagation == "full":
-            known, _ = propagate(layout, known)
-        else:
-            known = exclude(layout, known)
+        known, beside = self._begin(layout, given, count)
         steps = steps or self.options.solving_steps
         every = self.options.decimate_every if number and self.options.propagation == "full" else 0
-        return _Attempt(self.network, layout, known, steps, self.options.noise, every, generator)
+        return _Attempt(self, layout, known, beside, steps, every, generator)
+
+    def _begin(self, layout: Layout, given: Given, count: int) -> tuple[Known, Surroundings]:
+        """What evidence implies for the candidates, and the continuous nodes, of a batch of queries."""
+        known = evidence(layout, *layout.frame.observation(layout.discrete_part(given), count))
+        known = propagate(layout, known)[0] if self.options.propagation == "full" else exclude(layout, known)
+        rows, numbers, mask = (
+            layout.continuous,
+            torch.zeros(count, 0),
+            torch.zeros(count, 0, dtype=torch.bool),
+        )
+        if rows is not None:
+            numbers, nodes = rows.observation(layout.continuous_part(given), count)
+            mask = nodes[:, rows.node_of_number]
+        return known, Surroundings.of(known.true, numbers, mask, self.options.width)
 
     @torch.no_grad()
     def infer_values(
@@ -205,29 +248,33 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             ObservationError: for evidence that does not fit the graph.
         """
         layout = self.layout(sizes)
-        known = evidence(layout, *layout.frame.observation(given, count))
-        known = propagate(layout, known)[0] if self.options.propagation == "full" else exclude(layout, known)
+        known, beside = self._begin(layout, given, count)
         steps = iterations or self.options.solving_steps
         parts = [
-            self._probabilities(layout, known.select(places), steps)
+            self._estimates(layout, known.select(places), beside.select(places), steps)
             for places in torch.arange(count).split(_AT_ONCE)
         ]
-        return layout.frame.expected(torch.cat(parts))
+        candidates, numbers = (torch.cat(x) for x in zip(*parts, strict=True))
+        values = layout.frame.expected(candidates)
+        return values if layout.continuous is None else values | layout.continuous.unflatten(numbers)
 
-    def _probabilities(self, layout: Layout, known: Known, steps: int) -> Tensor:
-        """Probabilities of all candidates, shape ``(batch, candidates)``."""
+    def _estimates(
+        self, layout: Layout, known: Known, beginning: Surroundings, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        """Probabilities of all candidates, shape ``(batch, candidates)``, and means of the numbers of
+        continuous nodes, shape ``(batch, numbers)``."""
         weight = self.network.score.weight
         waiting = pack(layout, known, weight.dtype)
         packed = waiting.to(weight.device)
-        best = known.true.to(weight.dtype).cpu()
+        best, best_numbers = known.true.to(weight.dtype).cpu(), beginning.value.to(weight.dtype).cpu()
         least = torch.full((len(best),), torch.inf)
         for restart in range(_BREADTH):
             generator = torch.Generator().manual_seed(restart)
             state = self._draw(layout, waiting, generator)
-            change = torch.zeros_like(state)
+            change, beside = torch.zeros_like(state), beginning.to(weight)
             for _ in range(steps):
                 before = state + self.options.noise * self._draw(layout, waiting, generator)
-                state = self.network(before, packed)
+                state, beside = self.step(layout, packed, before, beside)
                 change = state - before
             residual = torch.zeros(len(best)).index_add(0, waiting.row, change.square().mean(1).float().cpu())
             scores = self.network.scores(state).cpu()
@@ -235,7 +282,10 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             rows[waiting.row, waiting.candidate] = log_probabilities(waiting, scores).exp()
             better = residual < least
             best, least = torch.where(better[:, None], rows, best), torch.where(better, residual, least)
-        return best
+            if self.energies is not None:
+                numbers = self.energies.means(layout, beside).cpu()
+                best_numbers = torch.where(better[:, None], numbers, best_numbers)
+        return best, best_numbers
 
     def _draw(self, layout: Layout, packed: Packed, generator: torch.Generator) -> Tensor:
         """Standard normal states of packed candidates, equal for the same candidate of all rows."""
@@ -267,32 +317,35 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
 class _Attempt(Attempt):
     def __init__(
         self,
-        network: GroupNetwork,
+        solver: Solver,
         layout: Layout,
         known: Known,
+        beside: Surroundings,
         steps: int,
-        noise: float,
         every: int,
         generator: torch.Generator,
     ) -> None:
-        self.network, self.layout, self.steps = network, layout, steps
-        self.noise, self.generator = noise, generator
+        network = solver.network
+        self.solver, self.layout, self.steps = solver, layout, steps
+        self.noise, self.generator = solver.options.noise, generator
         self.every, self.taken = every, 0
         self.known = self.root = known
         self.weight = network.score.weight
         self.packed = pack(layout, known, self.weight.dtype)
         self.on_device = self.packed.to(self.weight.device)
         self.state = network.initial(self.packed, generator).to(self.weight.device)
+        self.beside = beside.to(self.weight)
 
     @torch.no_grad()
     def advance(self) -> dict[str, Tensor] | None:
         if not self.steps:
             return None
         for _ in range(min(CHECKED_EVERY, self.steps)):
-            self.state = self.network(_disturbed(self.state, self.noise, self.generator), self.on_device)
+            state = _disturbed(self.state, self.noise, self.generator)
+            self.state, self.beside = self.solver.step(self.layout, self.on_device, state, self.beside)
         self.steps -= min(CHECKED_EVERY, self.steps)
         rows = self.known.true.to(self.weight.dtype)
-        scores = self.network.scores(self.state).cpu()
+        scores = self.solver.network.scores(self.state).cpu()
         here = chosen(self.packed, scores)
         rows[self.packed.row, self.packed.candidate] = here.to(rows)
         self.taken += CHECKED_EVERY
@@ -323,6 +376,7 @@ class _Attempt(Attempt):
     def _place(self, known: Known, state: Tensor) -> None:
         """Continue with other knowledge, and states of shape ``(rows, candidates, width)``."""
         self.known = known
+        self.beside = replace(self.beside, true=known.true.to(self.weight.device))
         self.packed = pack(self.layout, known, self.weight.dtype)
         self.on_device = self.packed.to(self.weight.device)
         self.state = state[self.packed.row, self.packed.candidate].to(self.weight.device)
@@ -332,15 +386,9 @@ class _Attempt(Attempt):
         unsolved[rows] = True
         self.state = self.state[unsolved[self.packed.row].to(self.state.device)]
         self.known, self.root = self.known.select(unsolved), self.root.select(unsolved)
+        self.beside = self.beside.select(unsolved.to(self.state.device))
         self.packed = pack(self.layout, self.known, self.state.dtype)
         self.on_device = self.packed.to(self.state.device)
-
-
-def log_probabilities(packed: Packed, scores: Tensor) -> Tensor:
-    """Logarithm of the probability of each candidate among those of its node, shape ``(candidates,)``."""
-    finite = scores.nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
-    totals = torch.zeros(len(packed.group), dtype=finite.dtype).index_add(0, packed.node, finite.exp())
-    return finite - totals[packed.node].log()
 
 
 def chosen(packed: Packed, scores: Tensor) -> Tensor:
@@ -363,22 +411,22 @@ def _disturbed(state: Tensor, noise: float, generator: torch.Generator | None = 
     return state + noise * torch.randn(state.shape, generator=generator, dtype=state.dtype).to(state.device)
 
 
-def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Tensor:
+def node_mask(frame: Rows, observed: Mapping[str, Tensor], batch: int) -> Tensor:
     """Mask of observed nodes, shape ``(batch, nodes)``.
 
     Args:
-        layout: candidates of a graph.
+        frame: layout of the nodes.
         observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
         batch: batch size.
 
     Raises:
         ObservationError: for an unknown variable, or a mask that does not fit it.
     """
-    nodes = torch.zeros(batch, layout.frame.nodes, dtype=torch.bool)
+    nodes = torch.zeros(batch, frame.nodes, dtype=torch.bool)
     for name, mask in observed.items():
-        if name not in layout.frame.slots:
-            raise ObservationError(f"graph {layout.graph.name!r} has no variable {name!r}.")
-        slot = layout.frame.slots[name]
+        if name not in frame.slots:
+            raise ObservationError(f"graph {frame.graph.name!r} has no variable {name!r}.")
+        slot = frame.slots[name]
         expected = (batch, *slot.node_shape)
         if mask.dtype != torch.bool or mask.ndim != len(expected):
             raise ObservationError(
@@ -390,16 +438,18 @@ def node_mask(layout: Layout, observed: Mapping[str, Tensor], batch: int) -> Ten
 
 
 class _Source:
-    """Examples that can enter the pool, in order; those without an open candidate are left out."""
+    """Examples that can enter the pool, in order; those without an unknown node are left out."""
 
-    def __init__(self, layout: Layout, truth: Tensor, nodes: Tensor) -> None:
+    def __init__(self, layout: Layout, truth: Tensor, nodes: Tensor, numbers: Tensor, given: Tensor) -> None:
         self.layout, self.truth, self.nodes = layout, truth, nodes
+        self.numbers, self.given = numbers, given
         self.taken = 0
 
-    def take(self, count: int) -> tuple[Tensor, Known]:
-        """True candidates of the next examples, and what is known of them; at most ``count``."""
-        truths: list[Tensor] = []
-        knowns: list[Known] = []
+    def take(self, count: int) -> Entering:
+        """The next examples, at most ``count``."""
+        entering = [
+            Entering(self.truth[:0], self.truth[:0], self.truth[:0], self.numbers[:0], self.given[:0])
+        ]
         missing = count
         while missing and self.taken < len(self.truth):
             # what evidence implies is computed for about as many examples as are needed
@@ -407,14 +457,33 @@ class _Source:
             self.taken = min(part.stop, len(self.truth))
             truth = self.truth[part]
             known = exclude(self.layout, evidence(self.layout, truth, self.nodes[part]))
-            entering = known.open.any(1).nonzero()[:missing, 0]
-            truths.append(truth[entering])
-            knowns.append(known.select(entering))
-            missing -= len(entering)
-        if not truths:
-            truths, knowns = [self.truth[:0]], [Known(self.truth[:0], self.truth[:0])]
-        true, false = torch.cat([k.true for k in knowns]), torch.cat([k.false for k in knowns])
-        return torch.cat(truths), Known(true, false)
+            unknown = known.open.any(1) | ~self.given[part].all(1)
+            places = unknown.nonzero()[:missing, 0]
+            examples = Entering(truth, known.true, known.false, self.numbers[part], self.given[part])
+            entering.append(examples.select(places))
+            missing -= len(places)
+        return Entering.join(entering)
+
+
+def _numbers(
+    layout: Layout, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Numbers of continuous nodes of examples, and the mask of those that are given, each of shape
+    ``(batch, numbers)``.
+
+    Raises:
+        ObservationError: for values or masks that do not fit the graph.
+    """
+    frame, count = layout.continuous, len(rows)
+    if frame is None:
+        return torch.zeros(count, 0), torch.zeros(count, 0, dtype=torch.bool)
+    numbers = frame.flatten(layout.continuous_part(values)).cpu()
+    if len(numbers) != count:
+        raise ObservationError(
+            f"values of graph {layout.graph.name!r} differ in their batch sizes: {len(numbers)} of "
+            f"continuous variables, {count} of others."
+        )
+    return numbers, node_mask(frame, layout.continuous_part(observed), count)[:, frame.node_of_number]
 
 
 def _key(sizes: Mapping[str, int]) -> _Sizes:

@@ -45,12 +45,13 @@ class GroupNetwork(nn.Module):
         like = self.score.weight
         return torch.randn(packed.count, self.width, generator=generator, dtype=like.dtype)
 
-    def forward(self, state: Tensor, packed: Packed) -> Tensor:
+    def forward(self, state: Tensor, packed: Packed, inputs: Tensor | None = None) -> Tensor:
         """One update.
 
         Args:
             state: shape ``(candidates, width)``.
             packed: candidates and their groups.
+            inputs: added to the sums over the groups of each candidate, shape ``(candidates, width)``.
         """
         half = self.width // 2
         summands = self.summand(state)
@@ -58,6 +59,8 @@ class GroupNetwork(nn.Module):
         sums = group_sums(torch.cat(parts, 1), packed)
         summary = torch.cat([sums[:, :half], (sums[:, half:] + 1e-6).log()], 1)
         sent = rectified_pair_sums(self.query(state), self._messages(summary, packed), packed)
+        if inputs is not None:
+            sent = sent + inputs
         gate, value = self.update(sent).split(self.width, 1)
         updated: Tensor = state + gate.sigmoid() * (value.tanh() - state)
         return updated

@@ -13,6 +13,9 @@ from ..ops.sparse import from_pointer
 from .layout import Layout
 from .propagation import Known
 
+_LARGEST = 30.0
+"""Bound on scores in exponentials."""
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -164,6 +167,13 @@ class _RectifiedPairSums(torch.autograd.Function):
         pairs = gradient.index_select(0, packed.pair_candidate)
         pairs *= positive
         return packed.pairs_to_candidates @ pairs, packed.pairs_to_groups @ pairs, None
+
+
+def log_probabilities(packed: Packed, scores: Tensor) -> Tensor:
+    """Logarithm of the probability of each candidate among those of its node, shape ``(candidates,)``."""
+    finite = scores.nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
+    totals = finite.new_zeros(len(packed.group)).index_add(0, packed.node, finite.exp())
+    return finite - totals[packed.node].log()
 
 
 def group_sums(x: Tensor, packed: Packed) -> Tensor:

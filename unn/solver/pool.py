@@ -2,59 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from .energies import Surroundings
 from .propagation import Known
+
+
+@dataclass(frozen=True, eq=False)
+class Entering:
+    """Examples without states.
+
+    Attributes:
+        truth: true candidates of each example, boolean, shape ``(examples, candidates)``.
+        true, false: what is known of the candidates, boolean, shape ``(examples, candidates)``.
+        numbers: numbers of continuous nodes, shape ``(examples, numbers)``.
+        given: mask of those that are given, shape ``(examples, numbers)``.
+    """
+
+    truth: Tensor
+    true: Tensor
+    false: Tensor
+    numbers: Tensor
+    given: Tensor
+
+    def select(self, places: Tensor) -> Entering:
+        """Some examples, by indices."""
+        return Entering(*(x[places] for x in self.tensors()))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @classmethod
+    def join(cls, parts: Sequence[Entering]) -> Entering:
+        """The examples of all parts."""
+        return cls(*(torch.cat(x) for x in zip(*(part.tensors() for part in parts), strict=True)))
+
+    def pool(self, width: int) -> Pool:
+        """A pool of these examples, with random states of candidates.
+
+        Args:
+            width: numbers in a state.
+        """
+        count = len(self.truth)
+        return Pool(
+            self.truth,
+            self.true,
+            self.false,
+            self.numbers,
+            self.given,
+            torch.randn(*self.truth.shape, width),
+            torch.zeros(*self.numbers.shape, width),
+            torch.zeros(count, dtype=torch.long),
+        )
 
 
 @dataclass(eq=False)
 class Pool:
-    """Examples in training, with the states of their candidates.
+    """Examples in training, with the states of their candidates and continuous nodes.
 
     Attributes:
         truth: true candidates of each example, boolean, shape ``(pool, candidates)``.
         true, false: what is known of the candidates, boolean, shape ``(pool, candidates)``.
+        numbers: numbers of continuous nodes, shape ``(pool, numbers)``.
+        given: mask of those that are given, shape ``(pool, numbers)``.
         state: state of each candidate, shape ``(pool, candidates, width)``.
+        reals: state of each continuous node, shape ``(pool, numbers, width)``.
         age: number of steps of each example, shape ``(pool,)``.
     """
 
     truth: Tensor
     true: Tensor
     false: Tensor
+    numbers: Tensor
+    given: Tensor
     state: Tensor
+    reals: Tensor
     age: Tensor
-
-    @classmethod
-    def of(cls, truth: Tensor, known: Known, width: int) -> Pool:
-        """A pool of examples with random states."""
-        state = torch.randn(*truth.shape, width)
-        return cls(truth, known.true, known.false, state, torch.zeros(len(truth), dtype=torch.long))
 
     @property
     def known(self) -> Known:
         """What is known of the candidates."""
         return Known(self.true, self.false)
 
-    def replace(self, places: Tensor, truth: Tensor, known: Known) -> None:
-        """Replace some examples by others, and give all of these places random states.
+    @property
+    def surroundings(self) -> Surroundings:
+        """The examples beside their open candidates; copies, since the pool changes before gradients are."""
+        value = torch.where(self.given, self.numbers, 0)
+        return Surroundings(self.true.clone(), value, self.given.clone(), self.reals.clone())
+
+    def replace(self, places: Tensor, entering: Entering) -> None:
+        """Replace some examples by others, and give all of these places new states.
 
         Where there are fewer new examples than places, the last places keep their examples.
 
         Args:
             places: indices of the examples, shape ``(places,)``.
-            truth: true candidates of new examples.
-            known: what is known of their candidates.
+            entering: new examples.
         """
-        count = min(len(places), len(truth))
-        changed = places[:count]
-        self.truth[changed] = truth[:count]
-        self.true[changed] = known.true[:count]
-        self.false[changed] = known.false[:count]
+        count = min(len(places), len(entering.truth))
+        for field, x in zip(fields(entering), entering.tensors(), strict=True):
+            getattr(self, field.name)[places[:count]] = x[:count]
         self.state[places] = torch.randn(len(places), *self.state.shape[1:])
+        self.reals[places] = 0
         self.age[places] = 0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -63,5 +117,11 @@ class Pool:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Pool:
-        """The inverse of ``tensors``."""
-        return cls(**{field.name: tensors[field.name].clone() for field in fields(cls)})
+        """The inverse of ``tensors``; checkpoints of versions without continuous nodes have none."""
+        count, width = len(tensors["age"]), tensors["state"].shape[-1]
+        none = {
+            "numbers": torch.zeros(count, 0),
+            "given": torch.zeros(count, 0, dtype=torch.bool),
+            "reals": torch.zeros(count, 0, width),
+        }
+        return cls(**{field.name: {**none, **tensors}[field.name].clone() for field in fields(cls)})

@@ -6,9 +6,9 @@ from support.sudoku_graph import declare_sudoku
 
 import unn
 from unn.solver.layout import Layout
-from unn.solver.model import Solver, log_probabilities
+from unn.solver.model import Solver
 from unn.solver.options import SolverOptions
-from unn.solver.packing import pack
+from unn.solver.packing import log_probabilities, pack
 from unn.solver.propagation import Known, evidence, propagate
 
 HARD = [
