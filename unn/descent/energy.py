@@ -12,6 +12,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from .collect import collect_evidence
+from .evidence import Evidence
 from .plan import require_energies
 from .shares import factor_share, regularizer_share, wide
 from .state import State
@@ -43,11 +44,21 @@ def energy_terms(
     known = {n: x for n, x in values.items() if n not in graph._parameters}
     graph.require_parameters()
     evidence = collect_evidence(graph, known, lengths=lengths, check_values=False)
+    require_energies(graph)
+    return _shares(graph, evidence)
+
+
+def unconstrained_terms(graph: Declaration, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``energy_terms`` without constraints and other factors that have no energy."""
+    graph.require_parameters()
+    return _shares(graph, collect_evidence(graph, values, check_values=False))
+
+
+def _shares(graph: Declaration, evidence: Evidence) -> dict[str, Tensor]:
     terms = {
         name: regularizer_share(evidence.regularizers[name], evidence.values[name], evidence.masks.get(name))
         for name in graph.variables
     }
-    require_energies(graph)
     for factor in graph.energy_factors:
         terms[factor.name] = factor_share(factor, evidence.values)
     return terms

@@ -12,6 +12,8 @@ from .export import to_model_file as to_model_file
 from .files import ModelFile as ModelFile
 from .gaussian import GaussianMarginals as GaussianMarginals
 from .gaussian import gaussian_marginals as gaussian_marginals
+from .mixed import MixedMarginals as MixedMarginals
+from .mixed import mixed_marginals as mixed_marginals
 from .options import ExactOptions as ExactOptions
 from .queries import BestValues as BestValues
 from .queries import ExactMarginals as ExactMarginals

@@ -15,25 +15,32 @@ if TYPE_CHECKING:
 
 
 class ExactEngine(Engine):
-    """Exact inference on graphs of tables; parameters are learned by maximum conditional likelihood."""
+    """Exact inference on graphs of tables, and on quadratic energies given a few discrete nodes.
+
+    Parameters are learned by maximum conditional likelihood.
+    """
 
     name = "exact"
-    summary = (
-        "exact inference on graphs of tables: means, most probable values and samples by contraction trees"
-    )
+    summary = "exact inference on graphs of tables, and on quadratic energies: means and samples"
     options = ExactOptions
     answers = ("infer", "sample")
     needs_all_values = False
 
     def refusal(self, graph: Declaration) -> str:
-        """A variable without finitely many states, a factor that is no table, or a graph that is too wide."""
+        """A factor that is neither a table nor quadratic, a variable that is neither discrete nor normal, or
+        a graph that is too wide."""
         from .ground import refusal_of_tables
+        from .mixed import is_quadratic, mixed_refusal
         from .model import refusal_of_width
 
+        if is_quadratic(graph):
+            return mixed_refusal(graph)
         return refusal_of_tables(graph) or refusal_of_width(graph)
 
     def build(self, graph: Declaration, options: ExactOptions, sizes: Mapping[str, int]) -> nn.Module:
-        """An ``ExactModel``."""
+        """An ``ExactModel``, or a ``MixedModel`` where there are continuous variables."""
+        from .mixed import is_quadratic
+        from .mixed_model import MixedModel
         from .model import ExactModel
 
-        return ExactModel(graph, options)
+        return MixedModel(graph, options) if is_quadratic(graph) else ExactModel(graph, options)

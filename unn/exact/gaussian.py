@@ -2,8 +2,7 @@
 and every factor couples at most two of them.
 
 The energy is then 1/2 x'Px - h'x + c with a precision matrix P, and exp(-E) is a normal distribution
-if P is positive definite. Gradients of the energy at the unit vectors are the rows of P, so that one
-batch gives the whole matrix.
+if P is positive definite. P is sparse as the graph is, and is factorised by elimination.
 """
 
 from __future__ import annotations
@@ -11,21 +10,55 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..descent.energy import energy_terms
-from ..errors import ArgumentError, DeclarationError, InferenceError, ObservationError, is_whole, suggest
+from ..cache import BoundedCache
+from ..errors import (
+    ArgumentError,
+    DeclarationError,
+    InferenceError,
+    ObservationError,
+    is_whole,
+    suggest,
+)
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
+from .factorisation import Factorisation, NotPositiveError, factorise, variances
 from .nodes import Given
+from .options import ExactOptions
+from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
+from .rounds import Elimination, plan_elimination
 
-_MOST = 4096
-"""Largest number of entries of all variables: the precision matrix is dense."""
+_MOST = 8192
+"""Largest number of entries of which all covariances are given: they are a dense matrix."""
+
+_PATTERNS = 16
+"""Number of patterns of evidence of a graph whose orders are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normals:
+    """Normal distributions of the entries that are not given, for several energies and rows of evidence.
+
+    Attributes:
+        means: of all entries, shape ``(energies, batch, entries)``.
+        variances: of all entries, 0 for given ones, shape ``(energies, entries)``.
+        log_partition: logarithm of the integral of ``exp(-E)``, shape ``(energies, batch)``.
+        factorisation: of the precision matrices of the entries that are not given.
+        free: numbers of these entries, shape ``(free,)``.
+    """
+
+    means: Tensor
+    variances: Tensor
+    log_partition: Tensor
+    factorisation: Factorisation
+    free: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +70,40 @@ class GaussianMarginals:
         variances: variances by variable, shape ``(batch, *axes)``; 0 for given entries.
         log_partition: logarithm of the integral of ``exp(-E)`` over the entries that are not given, shape
             ``(batch,)``.
-        covariances: covariance matrix of all entries in the order of the variables, shape ``(batch, entries,
-            entries)``; 0 for given entries.
+        factorisation: of the precision matrix of the entries that are not given.
+        free: numbers of these entries in the order of the variables, shape ``(free,)``.
+        entries: number of all entries.
     """
 
     means: Mapping[str, Tensor]
     variances: Mapping[str, Tensor]
     log_partition: Tensor
-    covariances: Tensor
+    factorisation: Factorisation
+    free: Tensor
+    entries: int
 
     def __getitem__(self, name: str) -> Tensor:
         return self.means[name]
+
+    @cached_property
+    def covariances(self) -> Tensor:
+        """Covariance matrix of all entries in the order of the variables, 0 for given entries, shape
+        ``(batch, entries, entries)``.
+
+        Raises:
+            InferenceError: for more entries than a dense matrix takes.
+        """
+        if self.entries > _MOST:
+            raise InferenceError(
+                f"the covariances of {self.entries} entries are a dense matrix, which is given for at most "
+                f"{_MOST}; use variances, or sample."
+            )
+        free = self.free
+        identity = torch.eye(len(free), dtype=torch.float64)
+        inverse = self.factorisation.solve(identity[None])[0] if len(free) else identity
+        covariance = inverse.new_zeros(self.entries, self.entries)
+        covariance = covariance.index_put((free[:, None], free[None]), (inverse + inverse.T) / 2)
+        return covariance.expand(len(self.log_partition), -1, -1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Independent samples by variable, shape ``(batch, count, *axes)``.
@@ -61,18 +117,15 @@ class GaussianMarginals:
         """
         if not is_whole(count, 1):
             raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
-        values, vectors = torch.linalg.eigh(self.covariances.detach())
-        root = vectors * values.clamp(min=0).sqrt()[:, None]
-        batch, size = len(root), root.shape[1]
-        noise = torch.randn(batch, count, size, generator=generator, dtype=root.dtype)
-        flat = noise @ root.mT
-        samples, first = {}, 0
-        for name, mean in self.means.items():
-            shape = mean.shape[1:]
-            part = flat[..., first : first + shape.numel()].reshape(batch, count, *shape)
-            samples[name] = mean.detach()[:, None] + part
-            first += shape.numel()
-        return samples
+        batch = len(self.log_partition)
+        noise = torch.zeros(batch * count, self.entries, dtype=torch.float64)
+        if len(self.free):
+            noise[:, self.free] = self.factorisation.noise(batch * count, generator)[0].T
+        shapes = {name: tuple(mean.shape[1:]) for name, mean in self.means.items()}
+        return {
+            name: self.means[name].detach()[:, None] + part.unflatten(0, (batch, count))
+            for name, part in split(noise, shapes).items()
+        }
 
 
 def gaussian_refusal(graph: Declaration) -> str:
@@ -92,22 +145,28 @@ def gaussian_refusal(graph: Declaration) -> str:
 
 
 def gaussian_marginals(
-    graph: Declaration, given: Given | None = None, *, sizes: Mapping[str, int] | None = None
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    options: ExactOptions | None = None,
 ) -> GaussianMarginals:
-    """Means, covariances and log-partition of a graph with a quadratic energy.
+    """Means, variances, covariances and log-partition of a graph with a quadratic energy.
 
-    Differentiable by the parameters of the graph; computed in float64.
+    By sparse elimination, whose order is searched once for a pattern of evidence: the cost of a chain is
+    proportional to its length. Differentiable by the parameters of the graph; computed in float64.
 
     Args:
         graph: declaration whose variables have the regularizer ``SquaredNorm`` and whose factors are
             products of at most two of them.
         given: evidence by variable, complete or partial; the same entries are given in each row.
         sizes: sizes of the axes without a static size.
+        options: limit of the number of multiplications (``operations``).
 
     Raises:
         DeclarationError: for another graph; names the variable or factor.
         ObservationError: for evidence that does not fit the graph, or masks that differ between rows.
-        InferenceError: for an energy that is not bounded below.
+        InferenceError: for an energy that is not bounded below, or a graph beyond the limit.
 
     Example:
         >>> import torch, unn
@@ -124,85 +183,81 @@ def gaussian_marginals(
     reason = gaussian_refusal(graph)
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
-    shapes = _shapes(graph, sizes or {})
-    precision, linear, constant = _quadratic(graph, shapes)
-    values, known = _evidence(graph, given or {}, shapes)
-    free = ~known
-    inner = precision[free][:, free]
-    factor, failed = torch.linalg.cholesky_ex(inner)
-    if bool(failed):
-        least = float(torch.linalg.eigvalsh(inner.detach())[0]) if len(inner) else 0.0
-        raise InferenceError(
-            f"graph {graph.name!r}: the energy is not bounded below, since the precision matrix of what is "
-            f"not given has the eigenvalue {least:.3g}; give more, or weaken the couplings."
-        )
-    observed = values[:, known]
-    # the energy of the free entries given the others, as a quadratic form
-    shift = linear[free] - observed @ precision[known][:, free]
-    mean = torch.cholesky_solve(shift.T, factor).T if len(inner) else shift
-    rest = constant - observed @ linear[known]
-    rest = rest + (observed @ precision[known][:, known] * observed).sum(1) / 2
-    log_partition = 0.5 * len(inner) * math.log(2 * math.pi) - factor.diagonal().log().sum()
-    log_partition = log_partition + (shift * mean).sum(1) / 2 - rest
-    full = values.index_copy(1, free.nonzero()[:, 0], mean)
-    inverse = torch.cholesky_inverse(factor) if len(inner) else inner
-    places = free.nonzero()[:, 0]
-    covariance = torch.zeros_like(precision)
-    covariance = covariance.index_put((places[:, None], places[None]), inverse)
-    variances = covariance.diagonal().expand(len(values), -1)
+    options = ExactOptions() if options is None else options
+    options.check("gaussian_marginals")
+    pattern = pattern_of(graph, sizes or {}, graph.variables)
+    values, known = entries_given(graph, given or {}, pattern.shapes)
+    normal = normal_given(graph, pattern, quadratic_form(graph, pattern), values, known, options)
     return GaussianMarginals(
-        _split(full, shapes),
-        _split(variances, shapes),
-        log_partition.expand(len(values)),
-        covariance.expand(len(values), -1, -1),
+        split(normal.means[0], pattern.shapes),
+        split(normal.variances.expand(len(values), -1), pattern.shapes),
+        normal.log_partition[0],
+        normal.factorisation,
+        normal.free,
+        len(known),
     )
 
 
-def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the variables.
+def normal_given(
+    graph: Declaration,
+    pattern: Pattern,
+    form: Quadratic,
+    values: Tensor,
+    known: Tensor,
+    options: ExactOptions,
+) -> Normals:
+    """The normal distributions of some entries of quadratic energies, given the others.
+
+    Args:
+        graph: the declaration, for messages.
+        pattern: coupled entries.
+        form: the energies.
+        values: given values, 0 elsewhere, shape ``(batch, entries)``.
+        known: mask of the given entries, shape ``(entries,)``.
+        options: limits.
 
     Raises:
-        DeclarationError: for an unknown size, or more entries than a dense matrix takes.
+        InferenceError: for an energy that is not bounded below, or a graph beyond the limit.
     """
-    table = graph.size_table
-    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
-    shapes = {}
-    for name, variable in graph.variables.items():
-        shape = table.shape(variable, solved)
-        if None in shape:
-            axis = variable.axes[shape.index(None)]
-            raise DeclarationError(
-                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
-                f"sizes={{{axis!r}: ...}}."
-            )
-        shapes[name] = tuple(int(size or 0) for size in shape)
-    entries = sum(math.prod(shape) for shape in shapes.values())
-    if entries > _MOST:
-        raise DeclarationError(
-            f"graph {graph.name!r} has {entries} entries; exact inference of Gaussians takes at most {_MOST}."
-        )
-    return shapes
+    where = f"graph {graph.name!r}"
+    cache: BoundedCache[object, Elimination]
+    cache = graph.memo((__name__, "orders"), lambda: BoundedCache(_PATTERNS))
+    free = (~known).nonzero()[:, 0]
+    place = torch.cumsum(~known, 0) - 1
+    row, column = pattern.rows, pattern.columns
+    inner = ~known[row] & ~known[column]
+    pairs = torch.stack([place[row[inner]], place[column[inner]]])
+    # the diagonal comes first, as in the order
+    count = len(free)
+    key = (pattern.key, known.numpy().tobytes(), options.operations)
+    plan = cache.get_or_make(
+        key,
+        lambda: plan_elimination(pairs.T[count:].tolist(), count, 2.0**options.operations, where),
+    )
+    precision = form.precision[:, inner]
+    try:
+        factor = factorise(plan, precision)
+        own = variances(plan, precision)
+    except NotPositiveError as error:
+        raise InferenceError(
+            f"{where}: the energy is not bounded below: the precision matrix of what is not given is not "
+            f"positive definite at {pattern.entry_name(int(free[error.entry]))}; give more, or weaken the "
+            "couplings."
+        ) from None
+    x = values.T
+    # the energy of the free entries given the others, as a quadratic form
+    product = form.times(pattern, x)
+    shift = (form.linear[..., None] - product)[:, free]
+    rest = form.constant[:, None] - form.linear @ x + (x * product).sum(1) / 2
+    mean = factor.solve(shift)
+    log_partition = 0.5 * count * math.log(2 * math.pi) - factor.log_determinant[:, None] / 2
+    log_partition = log_partition + (shift * mean).sum(1) / 2 - rest
+    means = x.expand(len(mean), -1, -1).index_copy(1, free, mean)
+    spread = own.new_zeros(len(own), len(known)).index_copy(1, free, own)
+    return Normals(means.mT, spread, log_partition, factor, free)
 
 
-def _quadratic(graph: Declaration, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Precision matrix, linear term and constant of the energy, float64."""
-    entries = sum(math.prod(shape) for shape in shapes.values())
-    points = torch.cat([torch.zeros(1, entries), torch.eye(entries)])
-    like = next((p for p in graph.parameters()), next((b for b in graph.buffers()), points))
-    differentiable = torch.is_grad_enabled() and any(p.requires_grad for p in graph.parameters())
-    with torch.enable_grad():
-        leaves = {n: x.to(like.dtype).requires_grad_() for n, x in _split(points, shapes).items()}
-        terms = energy_terms(graph, leaves)
-        energy = torch.stack(torch.broadcast_tensors(*(t.double() for t in terms.values()))).sum(0)
-        gradients = torch.autograd.grad(energy.sum(), list(leaves.values()), create_graph=differentiable)
-    flat = torch.cat([x.double().flatten(1) for x in gradients], 1)
-    precision, constant = flat[1:] - flat[:1], energy[0]
-    if not differentiable:
-        precision, flat, constant = precision.detach(), flat.detach(), constant.detach()
-    return (precision + precision.T) / 2, -flat[0], constant
-
-
-def _evidence(
+def entries_given(
     graph: Declaration, given: Given, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Tensor, Tensor]:
     """Given values, 0 where there are none, shape ``(batch, entries)``, and the mask of the given
@@ -226,24 +281,19 @@ def _evidence(
                 f"{tuple(value.shape)}."
             )
         mask = x.mask if isinstance(x, Partial) else torch.ones(1, dtype=torch.bool)
-        mask = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim)).expand(value.shape).flatten(1)
+        mask = (
+            mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
+            .expand(value.shape)
+            .reshape(len(value), -1)
+        )
         if not bool((mask == mask[:1]).all()):
             raise ObservationError(
                 f"variable {name!r}: the rows of the evidence give different entries; ask one pattern at a "
                 "time."
             )
-        flat = torch.where(mask, value.double().flatten(1), 0)
+        flat = torch.where(mask, value.double().reshape(len(value), -1), 0)
         if not bool(flat.isfinite().all()):
             raise ObservationError(f"variable {name!r}: given values have NaN or infinite entries.")
         values.append(flat.expand(batch, -1))
         masks.append(mask[0])
     return torch.cat(values, 1), torch.cat(masks)
-
-
-def _split(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Rows of entries as values by variable."""
-    parts = flat.split([math.prod(shape) for shape in shapes.values()], 1)
-    return {
-        name: part.reshape(len(flat), *shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }

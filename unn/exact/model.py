@@ -94,12 +94,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for evidence that does not fit the graph.
             InferenceError: for evidence of probability zero, or a graph beyond the limits.
         """
-        options.check()
-        for name in ("steps", "sampler", "spacing"):
-            if getattr(options, name) is not None:
-                raise ArgumentError(f"exact samples have no {name}; leave out --{name}.")
-        if trace is not None:
-            raise UnnError("exact samples are drawn in one step, so there is no trace.")
+        check_sampling(options, trace)
         seed = options.seed
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         nodes, model, evidence = tables_of(self.graph, given, sizes, None)
@@ -112,6 +107,21 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             violations = torch.stack([c.violations_of(values) for c in self.graph.constraints])
             valid = violations.sum(0) == 0
         return Samples(values, valid, torch.ones(count, dtype=torch.long))
+
+
+def check_sampling(options: SamplingOptions, trace: object) -> None:
+    """Check that there are no options of denoising.
+
+    Raises:
+        ArgumentError: names the option.
+        UnnError: for a trace.
+    """
+    options.check()
+    for name in ("steps", "sampler", "spacing"):
+        if getattr(options, name) is not None:
+            raise ArgumentError(f"exact samples have no {name}; leave out --{name}.")
+    if trace is not None:
+        raise UnnError("exact samples are drawn in one step, so there is no trace.")
 
 
 def conditional_evidence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from ..regularizers import BinaryEntropy, SignedEntropy
+from ..regularizers import BinaryEntropy, SignedEntropy, is_categorical
 from .tables import TableEvidence
 
 Given = Mapping[str, Tensor | Partial]
@@ -67,6 +67,7 @@ class Nodes:
     Args:
         graph: declaration whose variables are categorical, binary or spins.
         sizes: sizes of the axes without a static size.
+        variables: names of the variables; all by default.
 
     Attributes:
         graph: the declaration.
@@ -77,8 +78,10 @@ class Nodes:
         DeclarationError: for a variable without finitely many states, or sizes that are missing.
     """
 
-    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
-        reason = refusal_of_variables(graph)
+    def __init__(
+        self, graph: Declaration, sizes: Mapping[str, int], variables: Collection[str] | None = None
+    ) -> None:
+        reason = refusal_of_variables(graph) if variables is None else ""
         if reason:
             raise DeclarationError(f"graph {graph.name!r}: {reason}.")
         self.graph = graph
@@ -97,6 +100,8 @@ class Nodes:
         self.ranges: dict[str, NodeRange] = {}
         first = 0
         for name, variable in graph.variables.items():
+            if variables is not None and name not in variables:
+                continue
             shape = self.shapes[name]
             features = 0 if _is_two_valued(variable) else len(variable.axes) - len(variable.node_axes)
             split = len(shape) - features
@@ -230,13 +235,19 @@ class Nodes:
 def refusal_of_variables(graph: Declaration) -> str:
     """Why a variable has not finitely many states, in one sentence that names it; empty if all have."""
     for name, variable in graph.variables.items():
-        over = variable.regularizer.over_axes(variable.axes)
-        if not _is_two_valued(variable) and not (over and over == variable.feature_axes):
+        if not has_states(variable):
             return (
                 f"variable {name!r} is neither categorical, binary nor a spin, so it has no finite number of "
                 "states"
             )
     return "" if graph.variables else "the graph has no variables"
+
+
+def has_states(variable: Variable) -> bool:
+    """Whether the nodes of a variable are categories, binary or spins."""
+    return _is_two_valued(variable) or is_categorical(
+        variable.regularizer, variable.axes, variable.feature_axes
+    )
 
 
 def _is_two_valued(variable: Variable) -> bool:

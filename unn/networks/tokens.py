@@ -19,7 +19,7 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
-from ..regularizers import BinaryEntropy
+from ..regularizers import BinaryEntropy, is_categorical
 
 Kind = Literal["real", "binary", "category"]
 Structure = Literal["graph", "dense", "directed", "random"]
@@ -374,8 +374,7 @@ def kinds(graph: Declaration) -> dict[str, Kind]:
     """Kind of values of each variable, determined by its regularizer."""
     kinds: dict[str, Kind] = {}
     for name, variable in graph.variables.items():
-        over = variable.regularizer.over_axes(variable.axes)
-        if over and over == variable.feature_axes:
+        if is_categorical(variable.regularizer, variable.axes, variable.feature_axes):
             kinds[name] = "category"
         elif isinstance(variable.regularizer, BinaryEntropy) and not variable.feature_axes:
             kinds[name] = "binary"

@@ -48,6 +48,17 @@ class AlongAxis(Regularizer):
         return f"{type(self).__name__}({', '.join(self._options())})"
 
 
+def is_categorical(regularizer: Regularizer, axes: tuple[str, ...], feature_axes: tuple[str, ...]) -> bool:
+    """Whether a node of a variable is a category: a point on the simplex over its features.
+
+    Args:
+        regularizer: regularizer of the variable.
+        axes: its axes.
+        feature_axes: those that do not index nodes.
+    """
+    return isinstance(regularizer, Simplex) and regularizer.over_axes(axes) == feature_axes
+
+
 class Simplex(AlongAxis):
     """A regularizer over the simplex. Padded entries have probability 0; rows without entries are all 0."""
 

@@ -131,7 +131,7 @@ def test_graphs_that_are_too_wide_are_refused_with_their_number_of_nodes():
     for engine in (ExactEngine(), BeliefEngine()):
         assert "Different" in engine.refusal(spins) and "no groups" in engine.refusal(spins)
     h = unn.FactorGraph("real", n=2)
-    h.variable("x", "n", unn.SquaredNorm())
+    h.variable("x", "n", unn.Ball())
     assert "variable 'x'" in ExactEngine().refusal(h)
     with pytest.raises(DeclarationError, match="variable 'x'"):
         ExactModel(h, ExactOptions())

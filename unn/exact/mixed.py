@@ -1,0 +1,244 @@
+"""Exact inference where the energy is quadratic given the discrete nodes, and these are few.
+
+For each joint state of the discrete nodes, ``exp(-E)`` is a normal distribution of the continuous ones (a
+conditional Gaussian model; Lauritzen, 1992). The joint states are enumerated together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..descent.checks import check_generator
+from ..errors import ArgumentError, DeclarationError, InferenceError, ObservationError, is_whole, suggest
+from ..graph.arrays import Variable
+from ..graph.declaration import Declaration
+from ..graph.factor import Constraint, EnergyFactor
+from ..graph.partial import Partial
+from ..regularizers import SquaredNorm
+from .gaussian import Normals, entries_given, normal_given
+from .nodes import Given, Nodes, has_states
+from .options import ExactOptions
+from .quadratic import Shapes, pattern_of, quadratic_form, split
+
+_MOST = 2**14
+"""Largest number of joint states of the discrete nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class MixedMarginals:
+    """Exact marginals of discrete and continuous variables.
+
+    Attributes:
+        means: by variable, shape ``(batch, *axes)``: probabilities of the options of categories and of the
+            value 1 of binary nodes, means of spins and of continuous variables. Given values are unchanged.
+        variances: variances of continuous variables, shape ``(batch, *axes)``; 0 for given entries.
+        log_partition: logarithm of ``exp(-E)``, summed over the discrete nodes and integrated over the
+            continuous ones, shape ``(batch,)``; -inf where no values agree with the evidence, and then
+            probabilities and variances are 0.
+        states: joint states of the discrete nodes, by variable, shape ``(joint states, *axes)``.
+        probabilities: their probabilities, shape ``(batch, joint states)``.
+        normals: normal distributions of the continuous variables given each joint state.
+        shapes: shapes of the continuous variables.
+    """
+
+    means: Mapping[str, Tensor]
+    variances: Mapping[str, Tensor]
+    log_partition: Tensor
+    states: Mapping[str, Tensor]
+    probabilities: Tensor
+    normals: Normals
+    shapes: Shapes
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.means[name]
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Independent samples by variable, shape ``(batch, count, *axes)``.
+
+        Args:
+            count: number of samples for each row of evidence.
+            generator: random number generator; torch's global one by default.
+
+        Raises:
+            ArgumentError: for a count below 1.
+            InferenceError: for evidence of probability zero, or a seed instead of a generator.
+        """
+        if not is_whole(count, 1):
+            raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
+        check_generator(generator)
+        impossible = (self.log_partition == -math.inf).nonzero()[:, 0]
+        if len(impossible):
+            raise InferenceError(
+                f"row {int(impossible[0])} of the evidence has probability zero, so there is nothing to "
+                "sample."
+            )
+        weights = self.probabilities.detach()
+        which = weights.multinomial(count, replacement=True, generator=generator)
+        flat = self.normals.means.detach()[which, torch.arange(len(which))[:, None]]
+        free = self.normals.free
+        if len(free):
+            for state in which.unique().tolist():
+                row, place = (which == state).nonzero(as_tuple=True)
+                noise = self.normals.factorisation.select(state).noise(len(row), generator)[0]
+                flat[row[:, None], place[:, None], free] += noise.T
+        samples = {name: x[which] for name, x in self.states.items()}
+        batch = len(which)
+        for name, x in split(flat.flatten(0, 1), self.shapes).items():
+            samples[name] = x.unflatten(0, (batch, count))
+        return samples
+
+
+def is_quadratic(graph: Declaration) -> bool:
+    """Whether some variable has a quadratic regularizer, so that answers are normal distributions."""
+    return any(type(variable.regularizer) is SquaredNorm for variable in graph.variables.values())
+
+
+def mixed_refusal(graph: Declaration) -> str:
+    """Why the energy of a graph is not quadratic given its discrete nodes, in one sentence that names the
+    variable or factor; empty if it is."""
+    continuous = set()
+    for name, variable in graph.variables.items():
+        if type(variable.regularizer) is SquaredNorm:
+            continuous.add(name)
+        elif not has_states(variable):
+            return (
+                f"variable {name!r} is neither categorical, binary nor a spin, and has the regularizer "
+                f"{variable.regularizer!r}, not SquaredNorm"
+            )
+    for name, factor in graph.factors.items():
+        names = [r.array.name for r in factor.references if isinstance(r.array, Variable)]
+        degree = sum(name in continuous for name in names)
+        if isinstance(factor, Constraint):
+            if degree:
+                return f"constraint {name!r} is on continuous variables"
+        elif not isinstance(factor, EnergyFactor) or factor.product() is None:
+            return f"factor {name!r} ({type(factor).__name__}) is no product of arrays"
+        elif degree > 2:
+            return (
+                f"factor {name!r} couples {degree} continuous variables, so that the energy is not quadratic"
+            )
+    return "" if continuous else "the graph has no continuous variables"
+
+
+def mixed_marginals(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    options: ExactOptions | None = None,
+) -> MixedMarginals:
+    """Marginals of a graph whose energy is quadratic given its discrete nodes.
+
+    All joint states of the discrete nodes that agree with some row of the evidence are enumerated, at most
+    16,384. Differentiable by the parameters of the graph; computed in float64.
+
+    Args:
+        graph: declaration whose variables are discrete or have the regularizer ``SquaredNorm``, and whose
+            factors are products of at most two continuous variables and any discrete ones, or constraints on
+            discrete variables.
+        given: evidence by variable, complete or partial; of continuous variables the same entries are given
+            in each row.
+        sizes: sizes of the axes without a static size.
+        options: limit of the number of multiplications (``operations``).
+
+    Raises:
+        DeclarationError: for another graph; names the variable or factor.
+        ObservationError: for evidence that does not fit the graph.
+        InferenceError: for an energy that is not bounded below, or a graph beyond the limits.
+
+    Example:
+        >>> import torch, unn
+        >>> from factors import Multilinear
+        >>> g = unn.FactorGraph("mixture", k=2)
+        >>> z = g.variable("z", "| k", unn.Entropy())
+        >>> x = g.variable("x", "", unn.SquaredNorm())
+        >>> m = g.constant("m", "k", torch.tensor([-2.0, 2.0]))
+        >>> g.factor(Multilinear(m["k"], z["k"], x[""]))
+        -sum m[k] z[k] x[]
+        >>> unn.exact.mixed_marginals(g, {"x": torch.tensor([0.5])})["z"]
+        tensor([[0.1192, 0.8808]], dtype=torch.float64)
+    """
+    reason = mixed_refusal(graph)
+    if reason:
+        raise DeclarationError(f"graph {graph.name!r}: {reason}.")
+    options = ExactOptions() if options is None else options
+    options.check("mixed_marginals")
+    given = given or {}
+    for name in given:
+        if name not in graph.variables:
+            raise ObservationError(
+                f"graph {graph.name!r} has no variable {name!r}.{suggest(name, graph.variables)}"
+            )
+    discrete = [name for name, variable in graph.variables.items() if has_states(variable)]
+    continuous = [name for name in graph.variables if name not in discrete]
+    batch = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
+    nodes = Nodes(graph, sizes or {}, discrete)
+    evidence = nodes.evidence({name: x for name, x in given.items() if name in discrete}, batch=batch)
+    states = _joint_states(graph, nodes, evidence.values)
+    agrees = ((evidence.values[:, None] == states) | (evidence.values[:, None] < 0)).all(2)
+    values_of_states = nodes.values(states)
+    if graph.constraints:
+        violations = torch.stack([c.violations_of(values_of_states) for c in graph.constraints]).sum(0)
+        agrees &= violations == 0
+    pattern = pattern_of(graph, sizes or {}, continuous)
+    rows = {name: x for name, x in given.items() if name in continuous}
+    values, known = entries_given(graph, rows, pattern.shapes)
+    form = quadratic_form(graph, pattern, values_of_states)
+    normals = normal_given(graph, pattern, form, values.expand(batch, -1), known, options)
+    logs = torch.where(agrees, normals.log_partition.T, -math.inf)
+    total = logs.logsumexp(1)
+    possible = total > -math.inf
+    shares = torch.where(agrees, (logs - torch.where(possible, total, 0)[:, None]).exp(), 0)
+    by_row = normals.means.transpose(0, 1)
+    mean = torch.where(known, values, (shares[..., None] * by_row).sum(1))
+    spread = (shares[..., None] * (normals.variances + (by_row - mean[:, None]).square())).sum(1)
+    spread = torch.where(known, 0, spread)
+    marginal = {name: torch.einsum("bc,c...->b...", shares, x) for name, x in values_of_states.items()}
+    # probabilities of given states are 1 up to rounding
+    for name, x in nodes.values(evidence.values.clamp(min=0)).items():
+        own = nodes.ranges[name]
+        observed = (evidence.values[:, own.first : own.first + own.nodes] >= 0) & possible[:, None]
+        observed = observed.reshape(batch, *own.node_shape, *(1,) * len(own.feature_shape))
+        marginal[name] = torch.where(observed, x, marginal[name])
+    return MixedMarginals(
+        {**marginal, **split(mean, pattern.shapes)},
+        split(spread, pattern.shapes),
+        total,
+        values_of_states,
+        shares,
+        normals,
+        pattern.shapes,
+    )
+
+
+def _joint_states(graph: Declaration, nodes: Nodes, observed: Tensor) -> Tensor:
+    """Joint states that agree with some row of the evidence, shape ``(joint states, nodes)``.
+
+    Args:
+        graph: the declaration, for messages.
+        nodes: the discrete nodes.
+        observed: observed states, -1 where there are none, shape ``(batch, nodes)``.
+
+    Raises:
+        InferenceError: for too many.
+    """
+    always = (observed >= 0).all(0)
+    given = observed[:, always].unique(dim=0) if bool(always.any()) else observed.new_zeros(1, 0)
+    free = [k for k, own in enumerate(always.tolist()) if not own]
+    count = len(given) * math.prod(nodes.states[k] for k in free)
+    if count > _MOST:
+        raise InferenceError(
+            f"graph {graph.name!r}: {len(free)} discrete nodes are not given in all rows, and have too many "
+            f"joint states: {count:,} are to be enumerated, and {_MOST:,} are allowed; give more of them."
+        )
+    axes = [torch.arange(nodes.states[k]) for k in free]
+    grid = torch.cartesian_prod(*axes).reshape(-1, len(free)) if free else torch.zeros(1, 0).long()
+    states = torch.zeros(len(given), len(grid), nodes.count, dtype=torch.long)
+    states[:, :, always] = given[:, None]
+    states[:, :, ~always] = grid
+    return states.flatten(0, 1)

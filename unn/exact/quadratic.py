@@ -1,0 +1,265 @@
+"""Quadratic energies of declarations as sparse matrices.
+
+Products of the precision matrix with vectors are differences of gradients of the energy. Columns that meet in
+no row are read from one product (Curtis, Powell and Reid, 1974), so that a chain of any length takes three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..cache import BoundedCache
+from ..descent.energy import unconstrained_terms
+from ..errors import DeclarationError
+from ..graph.adjacency import Adjacency, adjacency
+from ..graph.declaration import Declaration
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_AT_ONCE = 2**23
+"""Number of entries of all energies whose gradients are computed at a time."""
+
+_SIZES = 16
+"""Number of sizes of a graph whose patterns are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Coupled entries of the variables of a graph.
+
+    Attributes:
+        key: the sizes.
+        shapes: shape of each variable.
+        rows, columns: pairs of coupled entries, each pair once: the diagonal first, then those with
+            ``rows < columns``, shape ``(pairs,)``.
+        probe: for each entry, the product from which its column is read, shape ``(entries,)``.
+        probes: number of products.
+    """
+
+    key: tuple[tuple[str, int], ...]
+    shapes: Shapes
+    rows: Tensor
+    columns: Tensor
+    probe: Tensor
+    probes: int
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return len(self.probe)
+
+    def entry_name(self, entry: int) -> str:
+        """An entry as text, such as ``x[0, 3]``."""
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            if entry < size:
+                index = ", ".join(str(int(k)) for k in np.unravel_index(entry, shape)) if shape else ""
+                return f"{name}[{index}]"
+            entry -= size
+        raise IndexError(entry)
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """Energies 1/2 x'Px - h'x + c, in float64.
+
+    Attributes:
+        precision: P at the pairs of the pattern, shape ``(energies, pairs)``.
+        linear: h, shape ``(energies, entries)``.
+        constant: c, shape ``(energies,)``.
+    """
+
+    precision: Tensor
+    linear: Tensor
+    constant: Tensor
+
+    def times(self, pattern: Pattern, x: Tensor) -> Tensor:
+        """P x, shape ``(energies, entries, batch)``.
+
+        Args:
+            pattern: coupled entries.
+            x: shape ``(entries, batch)``.
+        """
+        rows, columns = pattern.rows, pattern.columns
+        zero = x.new_zeros(len(self.constant), *x.shape)
+        product = zero.index_add(1, rows, self.precision[..., None] * x[columns])
+        off = slice(pattern.entries, None)
+        return product.index_add(1, columns[off], self.precision[:, off, None] * x[rows[off]])
+
+
+def pattern_of(graph: Declaration, sizes: Mapping[str, int], variables: Collection[str]) -> Pattern:
+    """Coupled entries of some variables of a graph at given sizes; made once.
+
+    Raises:
+        DeclarationError: for sizes that are missing or contradict the declaration.
+    """
+    cached: BoundedCache[object, Pattern]
+    cached = graph.memo((__name__, "patterns"), lambda: BoundedCache(_SIZES))
+    key = tuple(sorted(sizes.items()))
+    return cached.get_or_make(key, lambda: _pattern(graph, sizes, key, variables))
+
+
+def quadratic_form(
+    graph: Declaration, pattern: Pattern, fixed: Mapping[str, Tensor] | None = None
+) -> Quadratic:
+    """The energies of a graph as quadratic forms of the variables of a pattern.
+
+    Args:
+        graph: declaration with an energy that is quadratic in these.
+        pattern: coupled entries.
+        fixed: values of the other variables, shape ``(energies, *axes)``; one energy by default.
+    """
+    fixed = fixed or {}
+    energies = max((len(x) for x in fixed.values()), default=1)
+    at_once = max(1, _AT_ONCE // ((1 + pattern.probes) * max(pattern.entries, 1)))
+    parts = [
+        _quadratic_forms(graph, pattern, {name: x[rows] for name, x in fixed.items()}, len(rows))
+        for rows in torch.arange(energies).split(at_once)
+    ]
+    return Quadratic(
+        torch.cat([part.precision for part in parts]),
+        torch.cat([part.linear for part in parts]),
+        torch.cat([part.constant for part in parts]),
+    )
+
+
+def _quadratic_forms(
+    graph: Declaration, pattern: Pattern, fixed: Mapping[str, Tensor], energies: int
+) -> Quadratic:
+    size, count = pattern.entries, 1 + pattern.probes
+    points = torch.zeros(count, size)
+    points[1 + pattern.probe, torch.arange(size)] = 1
+    points = points.repeat(energies, 1)
+    like = next((p for p in graph.parameters()), next((b for b in graph.buffers()), points))
+    differentiable = torch.is_grad_enabled() and any(p.requires_grad for p in graph.parameters())
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = {n: x.to(like.dtype).requires_grad_() for n, x in split(points, pattern.shapes).items()}
+        others = {name: x.to(like.dtype).repeat_interleave(count, 0) for name, x in fixed.items()}
+        terms = unconstrained_terms(graph, {**leaves, **others})
+        shares = [term.double().expand(len(points)) for term in terms.values()]
+        energy = torch.stack(shares).sum(0)
+        gradients = torch.autograd.grad(
+            energy.sum(), list(leaves.values()), create_graph=differentiable, materialize_grads=True
+        )
+    flat = torch.cat([x.double().reshape(len(x), -1) for x in gradients], 1).unflatten(0, (energies, count))
+    constant = energy[::count]
+    if not differentiable:
+        flat, constant = flat.detach(), constant.detach()
+    products = flat[:, 1:] - flat[:, :1]
+    precision = products[:, pattern.probe[pattern.columns], pattern.rows]
+    transposed = products[:, pattern.probe[pattern.rows], pattern.columns]
+    return Quadratic((precision + transposed) / 2, -flat[:, 0], constant)
+
+
+def split(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """Rows of entries as values by variable."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()], 1)
+    return {
+        name: part.reshape(len(flat), *shape)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _pattern(
+    graph: Declaration, sizes: Mapping[str, int], key: tuple[tuple[str, int], ...], variables: Collection[str]
+) -> Pattern:
+    shapes = {name: shape for name, shape in _shapes(graph, sizes).items() if name in variables}
+    node_rows, node_columns = _couplings(adjacency(graph, sizes), shapes)
+    channels = np.concatenate(
+        [
+            np.full(math.prod(shape[: len(graph.variables[name].node_axes)]), _features(graph, name, shape))
+            for name, shape in shapes.items()
+        ]
+    )
+    first = np.cumsum(channels) - channels
+    upper = node_rows <= node_columns
+    rows, columns = _entries(node_rows[upper], node_columns[upper], first, channels)
+    kept = rows < columns
+    diagonal = np.arange(int(channels.sum()))
+    # columns of one node differ in their channel, those of nodes apart in nothing
+    colours = _apart(node_rows, node_columns, len(channels))
+    most = int(channels.max(initial=1))
+    node = np.repeat(np.arange(len(channels)), channels)
+    probe = colours[node] * most + diagonal - first[node]
+    used, number = np.unique(probe, return_inverse=True)
+    return Pattern(
+        key,
+        shapes,
+        torch.from_numpy(np.concatenate([diagonal, rows[kept]])),
+        torch.from_numpy(np.concatenate([diagonal, columns[kept]])),
+        torch.from_numpy(number.astype(np.int64)),
+        len(used),
+    )
+
+
+def _couplings(nodes: Adjacency, names: Collection[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of adjacent nodes of some variables, numbered among these, sorted by row."""
+    number = np.full(nodes.count, -1)
+    kept = 0
+    for name, size in nodes.blocks:
+        if name in names:
+            number[nodes.starts[name] : nodes.starts[name] + size] = np.arange(kept, kept + size)
+            kept += size
+    rows, columns = number[nodes.rows], number[nodes.columns]
+    both = (rows >= 0) & (columns >= 0)
+    return rows[both], columns[both]
+
+
+def _entries(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], first: NDArray[np.int64], channels: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs of entries of pairs of nodes."""
+    left, right = [], []
+    for a in np.unique(channels):
+        for b in np.unique(channels):
+            chosen = (channels[rows] == a) & (channels[columns] == b)
+            i, j = np.divmod(np.arange(a * b), b)
+            left.append((first[rows[chosen]][:, None] + i).ravel())
+            right.append((first[columns[chosen]][:, None] + j).ravel())
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _apart(rows: NDArray[np.int64], columns: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Colours of nodes; nodes of one colour have no common neighbour and are no neighbours."""
+    pointer = np.searchsorted(rows, np.arange(count + 1))
+    neighbours = [columns[pointer[k] : pointer[k + 1]].tolist() for k in range(count)]
+    colours = [-1] * count
+    for k in range(count):
+        taken = {colours[j] for i in neighbours[k] for j in neighbours[i]}
+        colour = 0
+        while colour in taken:
+            colour += 1
+        colours[k] = colour
+    return np.array(colours, dtype=np.int64)
+
+
+def _features(graph: Declaration, name: str, shape: tuple[int, ...]) -> int:
+    return math.prod(shape[len(graph.variables[name].node_axes) :])
+
+
+def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the variables.
+
+    Raises:
+        DeclarationError: for an unknown size.
+    """
+    table = graph.size_table
+    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
+    shapes = {}
+    for name, variable in graph.variables.items():
+        shape = table.shape(variable, solved)
+        if None in shape:
+            axis = variable.axes[shape.index(None)]
+            raise DeclarationError(
+                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
+                f"sizes={{{axis!r}: ...}}."
+            )
+        shapes[name] = tuple(int(size or 0) for size in shape)
+    return shapes
