@@ -15,7 +15,8 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from ..regularizers import BinaryEntropy, SignedEntropy, is_categorical
+from ..regularizers import BinaryEntropy, SignedEntropy
+from ..regularizers.simplex import is_categorical
 from .tables import TableEvidence
 
 Given = Mapping[str, Tensor | Partial]

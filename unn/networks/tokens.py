@@ -19,7 +19,8 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
-from ..regularizers import BinaryEntropy, is_categorical
+from ..regularizers import BinaryEntropy
+from ..regularizers.simplex import is_categorical
 
 Kind = Literal["real", "binary", "category"]
 Structure = Literal["graph", "dense", "directed", "random"]

@@ -16,4 +16,3 @@ from .simplex import Entropy as Entropy
 from .simplex import Simplex as Simplex
 from .simplex import SimplexNorm as SimplexNorm
 from .simplex import TsallisEntropy as TsallisEntropy
-from .simplex import is_categorical as is_categorical
