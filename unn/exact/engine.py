@@ -30,17 +30,17 @@ class ExactEngine(Engine):
         """A factor that is neither a table nor quadratic, a variable that is neither discrete nor normal, or
         a graph that is too wide."""
         from .ground import refusal_of_tables
-        from .mixed import is_quadratic, mixed_refusal
+        from .mixed import continuous_variables, mixed_refusal
         from .model import refusal_of_width
 
-        if is_quadratic(graph):
+        if continuous_variables(graph):
             return mixed_refusal(graph)
         return refusal_of_tables(graph) or refusal_of_width(graph)
 
     def build(self, graph: Declaration, options: ExactOptions, sizes: Mapping[str, int]) -> nn.Module:
         """An ``ExactModel``, or a ``MixedModel`` where there are continuous variables."""
-        from .mixed import is_quadratic
+        from .mixed import continuous_variables
         from .mixed_model import MixedModel
         from .model import ExactModel
 
-        return MixedModel(graph, options) if is_quadratic(graph) else ExactModel(graph, options)
+        return MixedModel(graph, options) if continuous_variables(graph) else ExactModel(graph, options)

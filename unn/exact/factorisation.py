@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +50,15 @@ class Factorisation:
 
     def select(self, number: int) -> Factorisation:
         """One of the matrices."""
-        one = slice(number, number + 1)
-        rounds = tuple(_Eliminated(done.round, done.pivots[one], done.couplings[one]) for done in self.rounds)
-        return Factorisation(self.plan, rounds, self.rest[one], self.log_determinant[one])
+        return self._map(lambda x: x[number : number + 1])
+
+    def detach(self) -> Factorisation:
+        """The same without gradients."""
+        return self._map(Tensor.detach)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Factorisation:
+        rounds = tuple(_Eliminated(d.round, change(d.pivots), change(d.couplings)) for d in self.rounds)
+        return Factorisation(self.plan, rounds, change(self.rest), change(self.log_determinant))
 
     def solve(self, linear: Tensor) -> Tensor:
         """P^-1 linear, shape ``(matrices, entries, batch)``.
@@ -82,19 +89,17 @@ class Factorisation:
             count: number of samples of each.
             generator: random number generator; torch's global one by default.
         """
-        like = self.log_determinant
-        shape = (len(like), len(self.plan.diagonal), count)
-        normal = torch.randn(shape, generator=generator, dtype=like.dtype)
+        own = self.detach()
+        shape = (len(own.log_determinant), self.plan.entries, count)
+        normal = torch.randn(shape, generator=generator, dtype=own.log_determinant.dtype)
         samples = torch.zeros_like(normal)
         rest = self.plan.rest
         if len(rest):
-            samples[:, rest] = torch.linalg.solve_triangular(
-                self.rest.detach().mT, normal[:, rest], upper=True
-            )
-        for done in reversed(self.rounds):
+            samples[:, rest] = torch.linalg.solve_triangular(own.rest.mT, normal[:, rest], upper=True)
+        for done in reversed(own.rounds):
             around = samples[:, done.round.neighbours]
-            own = normal[:, done.round.pivots] / done.pivots.detach().sqrt()[..., None]
-            samples[:, done.round.pivots] = own - (done.couplings.detach()[..., None] * around).sum(2)
+            free = normal[:, done.round.pivots] / done.pivots.sqrt()[..., None]
+            samples[:, done.round.pivots] = free - (done.couplings[..., None] * around).sum(2)
         return samples
 
 
@@ -102,18 +107,20 @@ def factorise(plan: Elimination, values: Tensor) -> Factorisation:
     """Factorise matrices; differentiable any number of times.
 
     Args:
-        plan: order of elimination of its pattern.
+        plan: order of elimination of their pattern.
         values: the matrices at the stored pairs that are not fill, shape ``(matrices, given)``.
 
     Raises:
         NotPositiveError: for a matrix that is not positive definite.
     """
-    work = torch.cat([values, values.new_zeros(len(values), len(plan.rows) - plan.given + 1)], 1)
+    work = torch.cat([values, values.new_zeros(len(values), plan.stored - plan.given + 1)], 1)
     rounds = []
     log_determinant = values.new_zeros(len(values))
     for step in plan.rounds:
-        pivots, column = work[:, step.diagonal], work[:, step.column]
-        _check_positive(pivots, step.pivots)
+        pivots, column = work[:, step.pivots], work[:, step.column]
+        wrong = ~(pivots.detach() > 0)
+        if bool(wrong.any()):
+            raise NotPositiveError(int(step.pivots[wrong.any(0)][0]))
         couplings = column / pivots[..., None]
         update = couplings[..., step.first] * column[..., step.second]
         # in place: what is read from it are copies, so that gradients need no earlier state
@@ -127,20 +134,15 @@ def factorise(plan: Elimination, values: Tensor) -> Factorisation:
     return Factorisation(plan, tuple(rounds), factor, log_determinant)
 
 
-def variances(plan: Elimination, values: Tensor) -> Tensor:
-    """Diagonals of the inverses: gradients of the log-determinants by the diagonals.
+def factorise_with_variances(plan: Elimination, values: Tensor) -> tuple[Factorisation, Tensor]:
+    """Factorise matrices, and give the diagonals of their inverses, shape ``(matrices, entries)``.
 
-    Arguments and errors as for ``factorise``; the shape is ``(matrices, entries)``.
+    These are the gradients of the log-determinants by the diagonals. Arguments and errors are those of
+    ``factorise``.
     """
     differentiable = torch.is_grad_enabled() and values.requires_grad
     with torch.inference_mode(False), torch.enable_grad():
-        leaf = values.view_as(values) if differentiable else values.detach().clone().requires_grad_()
-        total = factorise(plan, leaf).log_determinant.sum()
-        (gradient,) = torch.autograd.grad(total, leaf, create_graph=differentiable)
-    return gradient[:, plan.diagonal]
-
-
-def _check_positive(pivots: Tensor, entries: Tensor) -> None:
-    wrong = ~(pivots.detach() > 0)
-    if bool(wrong.any()):
-        raise NotPositiveError(int(entries[wrong.any(0)][0]))
+        leaf = values if differentiable else values.detach().clone().requires_grad_()
+        factor = factorise(plan, leaf)
+        (gradient,) = torch.autograd.grad(factor.log_determinant.sum(), leaf, create_graph=differentiable)
+    return (factor if differentiable else factor.detach()), gradient[:, : plan.entries]

@@ -8,7 +8,7 @@ if P is positive definite. P is sparse as the graph is, and is factorised by eli
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,22 +16,15 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import (
-    ArgumentError,
-    DeclarationError,
-    InferenceError,
-    ObservationError,
-    is_whole,
-    suggest,
-)
-from ..graph.arrays import Variable
+from ..descent.checks import check_generator
+from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
-from ..graph.factor import EnergyFactor
+from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
-from .factorisation import Factorisation, NotPositiveError, factorise, variances
+from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
 from .nodes import Given
-from .options import ExactOptions
+from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination
 
@@ -60,6 +53,21 @@ class Normals:
     factorisation: Factorisation
     free: Tensor
 
+    def sample(self, which: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Samples of all entries, shape ``(batch, count, entries)``.
+
+        Args:
+            which: number of the energy of each sample, shape ``(batch, count)``.
+            generator: random number generator; torch's global one by default.
+        """
+        samples = self.means.detach()[which, torch.arange(len(which))[:, None]]
+        if len(self.free):
+            for energy in which.unique().tolist():
+                row, place = (which == energy).nonzero(as_tuple=True)
+                noise = self.factorisation.select(energy).noise(len(row), generator)[0]
+                samples[row[:, None], place[:, None], self.free] += noise.T
+        return samples
+
 
 @dataclass(frozen=True, eq=False)
 class GaussianMarginals:
@@ -70,17 +78,13 @@ class GaussianMarginals:
         variances: variances by variable, shape ``(batch, *axes)``; 0 for given entries.
         log_partition: logarithm of the integral of ``exp(-E)`` over the entries that are not given, shape
             ``(batch,)``.
-        factorisation: of the precision matrix of the entries that are not given.
-        free: numbers of these entries in the order of the variables, shape ``(free,)``.
-        entries: number of all entries.
+        normals: the same by entry, in the order of the variables.
     """
 
     means: Mapping[str, Tensor]
     variances: Mapping[str, Tensor]
     log_partition: Tensor
-    factorisation: Factorisation
-    free: Tensor
-    entries: int
+    normals: Normals
 
     def __getitem__(self, name: str) -> Tensor:
         return self.means[name]
@@ -93,15 +97,15 @@ class GaussianMarginals:
         Raises:
             InferenceError: for more entries than a dense matrix takes.
         """
-        if self.entries > _MOST:
+        free, entries = self.normals.free, self.normals.variances.shape[1]
+        if entries > _MOST:
             raise InferenceError(
-                f"the covariances of {self.entries} entries are a dense matrix, which is given for at most "
+                f"the covariances of {entries} entries are a dense matrix, which is given for at most "
                 f"{_MOST}; use variances, or sample."
             )
-        free = self.free
         identity = torch.eye(len(free), dtype=torch.float64)
-        inverse = self.factorisation.solve(identity[None])[0] if len(free) else identity
-        covariance = inverse.new_zeros(self.entries, self.entries)
+        inverse = self.normals.factorisation.solve(identity[None])[0] if len(free) else identity
+        covariance = inverse.new_zeros(entries, entries)
         covariance = covariance.index_put((free[:, None], free[None]), (inverse + inverse.T) / 2)
         return covariance.expand(len(self.log_partition), -1, -1)
 
@@ -114,34 +118,42 @@ class GaussianMarginals:
 
         Raises:
             ArgumentError: for a count below 1.
+            InferenceError: for a seed instead of a generator.
         """
-        if not is_whole(count, 1):
-            raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
-        batch = len(self.log_partition)
-        noise = torch.zeros(batch * count, self.entries, dtype=torch.float64)
-        if len(self.free):
-            noise[:, self.free] = self.factorisation.noise(batch * count, generator)[0].T
-        shapes = {name: tuple(mean.shape[1:]) for name, mean in self.means.items()}
-        return {
-            name: self.means[name].detach()[:, None] + part.unflatten(0, (batch, count))
-            for name, part in split(noise, shapes).items()
-        }
+        check_count(count)
+        check_generator(generator)
+        which = torch.zeros(len(self.log_partition), count, dtype=torch.long)
+        flat = self.normals.sample(which, generator)
+        return split(flat, {name: tuple(mean.shape[1:]) for name, mean in self.means.items()})
 
 
 def gaussian_refusal(graph: Declaration) -> str:
-    """Why the energy of a graph is not quadratic, in one sentence that names the variable or factor;
-    empty if it
-    is."""
+    """Why the energy of a graph is not quadratic, in one sentence that names the variable or factor; empty if
+    it is."""
     for name, variable in graph.variables.items():
         if type(variable.regularizer) is not SquaredNorm:
             return f"variable {name!r} has the regularizer {variable.regularizer!r}, not SquaredNorm"
+    if not graph.variables:
+        return "the graph has no variables"
+    return refusal_of_factors(graph, graph.variables)
+
+
+def refusal_of_factors(graph: Declaration, continuous: Collection[str]) -> str:
+    """Why the factors are not quadratic in continuous variables, in one sentence that names one; empty if
+    they are. Constraints may be on other variables."""
     for name, factor in graph.factors.items():
-        if not isinstance(factor, EnergyFactor) or factor.product() is None:
+        names = [reference.array.name for reference in factor.references]
+        degree = sum(name in continuous for name in names)
+        if isinstance(factor, Constraint):
+            if degree:
+                return f"constraint {name!r} is on continuous variables"
+        elif not isinstance(factor, EnergyFactor) or factor.product() is None:
             return f"factor {name!r} ({type(factor).__name__}) is no product of arrays"
-        degree = sum(isinstance(reference.array, Variable) for reference in factor.references)
-        if degree > 2:
-            return f"factor {name!r} couples {degree} variables, so that the energy is not quadratic"
-    return "" if graph.variables else "the graph has no variables"
+        elif degree > 2:
+            return (
+                f"factor {name!r} couples {degree} continuous variables, so that the energy is not quadratic"
+            )
+    return ""
 
 
 def gaussian_marginals(
@@ -192,9 +204,7 @@ def gaussian_marginals(
         split(normal.means[0], pattern.shapes),
         split(normal.variances.expand(len(values), -1), pattern.shapes),
         normal.log_partition[0],
-        normal.factorisation,
-        normal.free,
-        len(known),
+        normal,
     )
 
 
@@ -234,10 +244,8 @@ def normal_given(
         key,
         lambda: plan_elimination(pairs.T[count:].tolist(), count, 2.0**options.operations, where),
     )
-    precision = form.precision[:, inner]
     try:
-        factor = factorise(plan, precision)
-        own = variances(plan, precision)
+        factor, own = factorise_with_variances(plan, form.precision[:, inner])
     except NotPositiveError as error:
         raise InferenceError(
             f"{where}: the energy is not bounded below: the precision matrix of what is not given is not "
@@ -260,9 +268,12 @@ def normal_given(
 def entries_given(
     graph: Declaration, given: Given, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Tensor, Tensor]:
-    """Given values, 0 where there are none, shape ``(batch, entries)``, and the mask of the given
-    entries, shape
-    ``(entries,)``."""
+    """Given values, 0 where there are none, shape ``(batch, entries)``, and the mask of the given entries,
+    shape ``(entries,)``.
+
+    Raises:
+        ObservationError: for evidence that does not fit, or masks that differ between rows.
+    """
     for name in given:
         if name not in shapes:
             raise ObservationError(f"graph {graph.name!r} has no variable {name!r}.{suggest(name, shapes)}")

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from ..descent.checks import check_generator
-from ..errors import ArgumentError, DeclarationError, InferenceError, ObservationError, is_whole, suggest
-from ..graph.arrays import Variable
+from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
-from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
-from .gaussian import Normals, entries_given, normal_given
+from .gaussian import Normals, entries_given, normal_given, refusal_of_factors
 from .nodes import Given, Nodes, has_states
-from .options import ExactOptions
+from .options import ExactOptions, check_count
 from .quadratic import Shapes, pattern_of, quadratic_form, split
 
 _MOST = 2**14
@@ -68,8 +66,7 @@ class MixedMarginals:
             ArgumentError: for a count below 1.
             InferenceError: for evidence of probability zero, or a seed instead of a generator.
         """
-        if not is_whole(count, 1):
-            raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
+        check_count(count)
         check_generator(generator)
         impossible = (self.log_partition == -math.inf).nonzero()[:, 0]
         if len(impossible):
@@ -79,50 +76,28 @@ class MixedMarginals:
             )
         weights = self.probabilities.detach()
         which = weights.multinomial(count, replacement=True, generator=generator)
-        flat = self.normals.means.detach()[which, torch.arange(len(which))[:, None]]
-        free = self.normals.free
-        if len(free):
-            for state in which.unique().tolist():
-                row, place = (which == state).nonzero(as_tuple=True)
-                noise = self.normals.factorisation.select(state).noise(len(row), generator)[0]
-                flat[row[:, None], place[:, None], free] += noise.T
-        samples = {name: x[which] for name, x in self.states.items()}
-        batch = len(which)
-        for name, x in split(flat.flatten(0, 1), self.shapes).items():
-            samples[name] = x.unflatten(0, (batch, count))
-        return samples
+        discrete = {name: x[which] for name, x in self.states.items()}
+        return discrete | split(self.normals.sample(which, generator), self.shapes)
 
 
-def is_quadratic(graph: Declaration) -> bool:
-    """Whether some variable has a quadratic regularizer, so that answers are normal distributions."""
-    return any(type(variable.regularizer) is SquaredNorm for variable in graph.variables.values())
+def continuous_variables(graph: Declaration) -> list[str]:
+    """Names of the variables with a quadratic regularizer."""
+    return [name for name, variable in graph.variables.items() if type(variable.regularizer) is SquaredNorm]
 
 
 def mixed_refusal(graph: Declaration) -> str:
     """Why the energy of a graph is not quadratic given its discrete nodes, in one sentence that names the
     variable or factor; empty if it is."""
-    continuous = set()
+    continuous = continuous_variables(graph)
     for name, variable in graph.variables.items():
-        if type(variable.regularizer) is SquaredNorm:
-            continuous.add(name)
-        elif not has_states(variable):
+        if name not in continuous and not has_states(variable):
             return (
                 f"variable {name!r} is neither categorical, binary nor a spin, and has the regularizer "
                 f"{variable.regularizer!r}, not SquaredNorm"
             )
-    for name, factor in graph.factors.items():
-        names = [r.array.name for r in factor.references if isinstance(r.array, Variable)]
-        degree = sum(name in continuous for name in names)
-        if isinstance(factor, Constraint):
-            if degree:
-                return f"constraint {name!r} is on continuous variables"
-        elif not isinstance(factor, EnergyFactor) or factor.product() is None:
-            return f"factor {name!r} ({type(factor).__name__}) is no product of arrays"
-        elif degree > 2:
-            return (
-                f"factor {name!r} couples {degree} continuous variables, so that the energy is not quadratic"
-            )
-    return "" if continuous else "the graph has no continuous variables"
+    if not continuous:
+        return "the graph has no continuous variables"
+    return refusal_of_factors(graph, continuous)
 
 
 def mixed_marginals(
@@ -144,7 +119,7 @@ def mixed_marginals(
         given: evidence by variable, complete or partial; of continuous variables the same entries are given
             in each row.
         sizes: sizes of the axes without a static size.
-        options: limit of the number of multiplications (``operations``).
+        options: limits of the number of multiplications (``operations``) and of memory.
 
     Raises:
         DeclarationError: for another graph; names the variable or factor.
@@ -174,20 +149,23 @@ def mixed_marginals(
             raise ObservationError(
                 f"graph {graph.name!r} has no variable {name!r}.{suggest(name, graph.variables)}"
             )
-    discrete = [name for name, variable in graph.variables.items() if has_states(variable)]
-    continuous = [name for name in graph.variables if name not in discrete]
-    batch = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
+    continuous = continuous_variables(graph)
+    discrete = [name for name in graph.variables if name not in continuous]
+    batch = max((_rows(x) for x in given.values()), default=1)
+    for name, x in given.items():
+        if _rows(x) not in (1, batch):
+            raise ObservationError(
+                f"variable {name!r}: {_rows(x)} batch elements are given, but {batch} by other variables."
+            )
     nodes = Nodes(graph, sizes or {}, discrete)
     evidence = nodes.evidence({name: x for name, x in given.items() if name in discrete}, batch=batch)
-    states = _joint_states(graph, nodes, evidence.values)
-    agrees = ((evidence.values[:, None] == states) | (evidence.values[:, None] < 0)).all(2)
+    states, allowed = _joint_states(graph, nodes, evidence.values)
     values_of_states = nodes.values(states)
-    if graph.constraints:
-        violations = torch.stack([c.violations_of(values_of_states) for c in graph.constraints]).sum(0)
-        agrees &= violations == 0
+    agrees = ((evidence.values[:, None] == states) | (evidence.values[:, None] < 0)).all(2) & allowed
     pattern = pattern_of(graph, sizes or {}, continuous)
     rows = {name: x for name, x in given.items() if name in continuous}
     values, known = entries_given(graph, rows, pattern.shapes)
+    _check_memory(graph, len(states) * batch * pattern.entries, options)
     form = quadratic_form(graph, pattern, values_of_states)
     normals = normal_given(graph, pattern, form, values.expand(batch, -1), known, options)
     logs = torch.where(agrees, normals.log_partition.T, -math.inf)
@@ -216,8 +194,9 @@ def mixed_marginals(
     )
 
 
-def _joint_states(graph: Declaration, nodes: Nodes, observed: Tensor) -> Tensor:
-    """Joint states that agree with some row of the evidence, shape ``(joint states, nodes)``.
+def _joint_states(graph: Declaration, nodes: Nodes, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Joint states that agree with some row of the evidence, shape ``(joint states, nodes)``, and the mask of
+    those that meet all constraints, which are all of them if there is any.
 
     Args:
         graph: the declaration, for messages.
@@ -241,4 +220,30 @@ def _joint_states(graph: Declaration, nodes: Nodes, observed: Tensor) -> Tensor:
     states = torch.zeros(len(given), len(grid), nodes.count, dtype=torch.long)
     states[:, :, always] = given[:, None]
     states[:, :, ~always] = grid
-    return states.flatten(0, 1)
+    states = states.flatten(0, 1)
+    if not graph.constraints:
+        return states, torch.ones(len(states), dtype=torch.bool)
+    values = nodes.values(states)
+    allowed = torch.stack([c.violations_of(values) for c in graph.constraints]).sum(0) == 0
+    # what constraints exclude needs no normal distribution; one state remains where they exclude all
+    taken = allowed if bool(allowed.any()) else torch.arange(len(states)) == 0
+    return states[taken], allowed[taken]
+
+
+def _check_memory(graph: Declaration, means: int, options: ExactOptions) -> None:
+    """Refuse means of all joint states, rows and entries that do not fit into memory.
+
+    Raises:
+        InferenceError: names the size.
+    """
+    # means, their squares and products with probabilities
+    needed = 4 * 8 * means / 2**30
+    if needed > options.memory:
+        raise InferenceError(
+            f"graph {graph.name!r}: the means given each joint state need {needed:.1f} GiB, and "
+            f"{options.memory:g} are allowed (option memory); give fewer rows at a time, or more nodes."
+        )
+
+
+def _rows(x: Tensor | Partial) -> int:
+    return len(x.value if isinstance(x, Partial) else x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,8 @@ from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, ch
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from .gaussian import gaussian_marginals, gaussian_refusal
-from .mixed import mixed_marginals, mixed_refusal
-from .model import check_sampling
+from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
+from .model import generator_of, verified
 from .nodes import Given
 from .options import ExactOptions
 
@@ -54,7 +53,6 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         super().__init__()
         check_model("MixedModel", options, ExactOptions, mixed_refusal(graph))
         self.graph, self.options = graph, options
-        self._marginals = mixed_marginals if gaussian_refusal(graph) else gaussian_marginals
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the conditional log-density, a scalar.
@@ -85,12 +83,11 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
         """Exact means of all variables. There are no iterations."""
-        parts = []
-        for rows in rows_by_pattern(given, count):
-            answer = self._marginals(self.graph, rows.given, sizes=sizes, options=self.options)
-            size = len(rows.places)
-            parts.append({name: x.expand(size, *x.shape[1:]).float() for name, x in answer.means.items()})
-        return _in_order(parts, rows_by_pattern(given, count))
+        groups = self._rows(given, count)
+        parts = [self._answer(rows, sizes).means for rows in groups]
+        return {
+            name: _in_order([part[name] for part in parts], groups).float() for name in self.graph.variables
+        }
 
     @torch.no_grad()
     def sample_with(
@@ -103,44 +100,39 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         verify: bool = False,
         trace: Callable[[int, dict[str, Tensor]], None] | None = None,
     ) -> Samples:
-        """Independent exact samples, one for each row of evidence.
-
-        Raises:
-            ArgumentError: for options of denoising, which there is none of.
-            ObservationError: for evidence that does not fit the graph.
-            InferenceError: for evidence of probability zero, or a graph beyond the limits.
-        """
-        check_sampling(options, trace)
-        generator = None if options.seed is None else torch.Generator().manual_seed(options.seed)
-        parts, groups = [], rows_by_pattern(given, count)
+        """Independent exact samples, one for each row of evidence; errors as those of ``ExactModel``."""
+        generator = generator_of(options, trace)
+        groups = self._rows(given, count)
+        parts = []
         for rows in groups:
-            answer = self._marginals(self.graph, rows.given, sizes=sizes, options=self.options)
-            one = len(answer.log_partition) == 1
-            samples = answer.sample(len(rows.places) if one else 1, generator)
-            parts.append({name: (x[0] if one else x[:, 0]).float() for name, x in samples.items()})
-        values = _in_order(parts, groups)
-        valid = None
-        if verify and self.graph.constraints:
-            valid = torch.stack([c.violations_of(values) for c in self.graph.constraints]).sum(0) == 0
-        return Samples(values, valid, torch.ones(count, dtype=torch.long))
+            answer = self._answer(rows, sizes)
+            # equal rows are answered once
+            draws = len(rows.places) if len(answer.log_partition) == 1 else 1
+            samples = answer.sample(draws, generator)
+            parts.append({name: x.flatten(0, 1) for name, x in samples.items()})
+        values = {
+            name: _in_order([part[name] for part in parts], groups).float() for name in self.graph.variables
+        }
+        return verified(self.graph, values, count, verify)
 
     def _log_partition(self, given: Given, count: int, sizes: Mapping[str, int]) -> Tensor:
-        groups = rows_by_pattern(given, count)
-        parts = [
-            self._marginals(self.graph, rows.given, sizes=sizes, options=self.options).log_partition.expand(
-                len(rows.places)
-            )
-            for rows in groups
-        ]
-        return _by_place(torch.cat(parts), groups)
+        groups = self._rows(given, count)
+        return _in_order([self._answer(rows, sizes).log_partition for rows in groups], groups)
+
+    def _rows(self, given: Given, count: int) -> list[_Rows]:
+        return rows_by_pattern(given, count, continuous_variables(self.graph))
+
+    def _answer(self, rows: _Rows, sizes: Mapping[str, int]) -> MixedMarginals:
+        return mixed_marginals(self.graph, rows.given, sizes=sizes, options=self.options)
 
 
-def rows_by_pattern(given: Given, count: int) -> list[_Rows]:
-    """Rows of evidence by the entries that they give.
+def rows_by_pattern(given: Given, count: int, continuous: Collection[str]) -> list[_Rows]:
+    """Rows of evidence by the continuous entries that they give.
 
     Args:
         given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
         count: number of rows.
+        continuous: names of the continuous variables.
 
     Raises:
         ObservationError: for evidence of another number of rows.
@@ -152,7 +144,9 @@ def rows_by_pattern(given: Given, count: int) -> list[_Rows]:
                 f"variable {name!r}: {len(value)} rows are given, but {count} answers are wanted."
             )
     masks = [
-        x.mask.reshape(len(x.mask), -1).expand(count, -1) for x in given.values() if isinstance(x, Partial)
+        x.mask.reshape(len(x.mask), -1).expand(count, -1)
+        for name, x in given.items()
+        if isinstance(x, Partial) and name in continuous
     ]
     if not masks or not count:
         return [_Rows(torch.arange(count), dict(given))]
@@ -171,11 +165,8 @@ def _select(x: Tensor | Partial, places: Tensor, count: int) -> Tensor | Partial
     return x.expand(count, *x.shape[1:])[places]
 
 
-def _by_place(parts: Tensor, groups: list[_Rows]) -> Tensor:
-    """Rows of all groups in the order of the evidence."""
+def _in_order(parts: list[Tensor], groups: list[_Rows]) -> Tensor:
+    """Rows of all groups in the order of the evidence; a single row is repeated."""
+    expanded = [x.expand(len(rows.places), *x.shape[1:]) for x, rows in zip(parts, groups, strict=True)]
     places = torch.cat([rows.places for rows in groups])
-    return parts[places.argsort()]
-
-
-def _in_order(parts: list[dict[str, Tensor]], groups: list[_Rows]) -> dict[str, Tensor]:
-    return {name: _by_place(torch.cat([part[name] for part in parts]), groups) for name in parts[0]}
+    return torch.cat(expanded)[places.argsort()]

@@ -94,23 +94,17 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for evidence that does not fit the graph.
             InferenceError: for evidence of probability zero, or a graph beyond the limits.
         """
-        check_sampling(options, trace)
-        seed = options.seed
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        generator = generator_of(options, trace)
         nodes, model, evidence = tables_of(self.graph, given, sizes, None)
         rows = evidence.values.expand(count, -1) if len(evidence.values) == 1 else evidence.values
         evidence = type(evidence)(rows, evidence.scores)
         states = inference.sample(model, 1, evidence, self.options, generator)[:, 0]
         values = {name: x.float() for name, x in nodes.values(states).items()}
-        valid = None
-        if verify and self.graph.constraints:
-            violations = torch.stack([c.violations_of(values) for c in self.graph.constraints])
-            valid = violations.sum(0) == 0
-        return Samples(values, valid, torch.ones(count, dtype=torch.long))
+        return verified(self.graph, values, count, verify)
 
 
-def check_sampling(options: SamplingOptions, trace: object) -> None:
-    """Check that there are no options of denoising.
+def generator_of(options: SamplingOptions, trace: object) -> torch.Generator | None:
+    """The source of randomness of exact samples, which have no options of denoising.
 
     Raises:
         ArgumentError: names the option.
@@ -122,6 +116,15 @@ def check_sampling(options: SamplingOptions, trace: object) -> None:
             raise ArgumentError(f"exact samples have no {name}; leave out --{name}.")
     if trace is not None:
         raise UnnError("exact samples are drawn in one step, so there is no trace.")
+    return None if options.seed is None else torch.Generator().manual_seed(options.seed)
+
+
+def verified(graph: Declaration, values: dict[str, Tensor], count: int, verify: bool) -> Samples:
+    """Exact samples, drawn in one try each, and whether they meet all constraints, if that is asked for."""
+    valid = None
+    if verify and graph.constraints:
+        valid = torch.stack([c.violations_of(values) for c in graph.constraints]).sum(0) == 0
+    return Samples(values, valid, torch.ones(count, dtype=torch.long))
 
 
 def conditional_evidence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,18 +86,7 @@ class Nodes:
         if reason:
             raise DeclarationError(f"graph {graph.name!r}: {reason}.")
         self.graph = graph
-        table = graph.size_table
-        solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for name, array in graph.arrays.items():
-            shape = table.shape(array, solved)
-            if None in shape:
-                axis = array.axes[shape.index(None)]
-                raise DeclarationError(
-                    f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
-                    f"sizes={{{axis!r}: ...}}."
-                )
-            self.shapes[name] = tuple(int(size or 0) for size in shape)
+        self.shapes = shapes_of(graph, sizes, graph.arrays)
         self.ranges: dict[str, NodeRange] = {}
         first = 0
         for name, variable in graph.variables.items():
@@ -231,6 +220,30 @@ class Nodes:
             x = own.values_of_states()[states[..., own.first : own.first + own.nodes]]
             result[name] = x.reshape(*states.shape[:-1], *own.node_shape, *own.feature_shape)
         return result
+
+
+def shapes_of(
+    graph: Declaration, sizes: Mapping[str, int], names: Iterable[str]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of some arrays of a graph, without batch axes.
+
+    Raises:
+        DeclarationError: for an unknown size, or sizes that contradict the declaration.
+    """
+    table = graph.size_table
+    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
+    shapes = {}
+    for name in names:
+        array = graph.arrays[name]
+        shape = table.shape(array, solved)
+        if None in shape:
+            axis = array.axes[shape.index(None)]
+            raise DeclarationError(
+                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
+                f"sizes={{{axis!r}: ...}}."
+            )
+        shapes[name] = tuple(int(size or 0) for size in shape)
+    return shapes
 
 
 def refusal_of_variables(graph: Declaration) -> str:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ArgumentError, whole_number
+from ..errors import ArgumentError, is_whole, whole_number
 from ..ranges import check_ranges
+
+
+def check_count(count: object) -> None:
+    """Check a number of samples.
+
+    Raises:
+        ArgumentError: for a count below 1, or no whole number.
+    """
+    if not is_whole(count, 1):
+        raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
 from torch import Tensor
 
 from ..cache import BoundedCache
 from ..descent.energy import unconstrained_terms
-from ..errors import DeclarationError
 from ..graph.adjacency import Adjacency, adjacency
+from ..graph.colouring import greedy_colours
 from ..graph.declaration import Declaration
+from .nodes import shapes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -35,7 +37,7 @@ class Pattern:
     """Coupled entries of the variables of a graph.
 
     Attributes:
-        key: the sizes.
+        key: the sizes and the variables.
         shapes: shape of each variable.
         rows, columns: pairs of coupled entries, each pair once: the diagonal first, then those with
             ``rows < columns``, shape ``(pairs,)``.
@@ -43,7 +45,7 @@ class Pattern:
         probes: number of products.
     """
 
-    key: tuple[tuple[str, int], ...]
+    key: object
     shapes: Shapes
     rows: Tensor
     columns: Tensor
@@ -102,7 +104,7 @@ def pattern_of(graph: Declaration, sizes: Mapping[str, int], variables: Collecti
     """
     cached: BoundedCache[object, Pattern]
     cached = graph.memo((__name__, "patterns"), lambda: BoundedCache(_SIZES))
-    key = tuple(sorted(sizes.items()))
+    key = (tuple(sorted(sizes.items())), frozenset(variables))
     return cached.get_or_make(key, lambda: _pattern(graph, sizes, key, variables))
 
 
@@ -159,18 +161,18 @@ def _quadratic_forms(
 
 
 def split(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """Rows of entries as values by variable."""
-    parts = flat.split([math.prod(shape) for shape in shapes.values()], 1)
+    """Values by variable, shape ``(*batch, *axes)``, of rows of entries, shape ``(*batch, entries)``."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()], -1)
     return {
-        name: part.reshape(len(flat), *shape)
+        name: part.reshape(*flat.shape[:-1], *shape)
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
 
 
 def _pattern(
-    graph: Declaration, sizes: Mapping[str, int], key: tuple[tuple[str, int], ...], variables: Collection[str]
+    graph: Declaration, sizes: Mapping[str, int], key: object, variables: Collection[str]
 ) -> Pattern:
-    shapes = {name: shape for name, shape in _shapes(graph, sizes).items() if name in variables}
+    shapes = shapes_of(graph, sizes, [name for name in graph.variables if name in variables])
     node_rows, node_columns = _couplings(adjacency(graph, sizes), shapes)
     channels = np.concatenate(
         [
@@ -181,10 +183,11 @@ def _pattern(
     first = np.cumsum(channels) - channels
     upper = node_rows <= node_columns
     rows, columns = _entries(node_rows[upper], node_columns[upper], first, channels)
-    kept = rows < columns
+    apart = rows < columns
     diagonal = np.arange(int(channels.sum()))
-    # columns of one node differ in their channel, those of nodes apart in nothing
-    colours = _apart(node_rows, node_columns, len(channels))
+    # nodes of one colour are no neighbours and have none in common; columns of one node have channels
+    couplings = coo_array((np.ones(len(node_rows)), (node_rows, node_columns)), shape=(len(channels),) * 2)
+    colours = greedy_colours(couplings @ couplings)
     most = int(channels.max(initial=1))
     node = np.repeat(np.arange(len(channels)), channels)
     probe = colours[node] * most + diagonal - first[node]
@@ -192,8 +195,8 @@ def _pattern(
     return Pattern(
         key,
         shapes,
-        torch.from_numpy(np.concatenate([diagonal, rows[kept]])),
-        torch.from_numpy(np.concatenate([diagonal, columns[kept]])),
+        torch.from_numpy(np.concatenate([diagonal, rows[apart]])),
+        torch.from_numpy(np.concatenate([diagonal, columns[apart]])),
         torch.from_numpy(number.astype(np.int64)),
         len(used),
     )
@@ -202,11 +205,11 @@ def _pattern(
 def _couplings(nodes: Adjacency, names: Collection[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pairs of adjacent nodes of some variables, numbered among these, sorted by row."""
     number = np.full(nodes.count, -1)
-    kept = 0
+    first = 0
     for name, size in nodes.blocks:
         if name in names:
-            number[nodes.starts[name] : nodes.starts[name] + size] = np.arange(kept, kept + size)
-            kept += size
+            number[nodes.starts[name] : nodes.starts[name] + size] = np.arange(first, first + size)
+            first += size
     rows, columns = number[nodes.rows], number[nodes.columns]
     both = (rows >= 0) & (columns >= 0)
     return rows[both], columns[both]
@@ -226,40 +229,5 @@ def _entries(
     return np.concatenate(left), np.concatenate(right)
 
 
-def _apart(rows: NDArray[np.int64], columns: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Colours of nodes; nodes of one colour have no common neighbour and are no neighbours."""
-    pointer = np.searchsorted(rows, np.arange(count + 1))
-    neighbours = [columns[pointer[k] : pointer[k + 1]].tolist() for k in range(count)]
-    colours = [-1] * count
-    for k in range(count):
-        taken = {colours[j] for i in neighbours[k] for j in neighbours[i]}
-        colour = 0
-        while colour in taken:
-            colour += 1
-        colours[k] = colour
-    return np.array(colours, dtype=np.int64)
-
-
 def _features(graph: Declaration, name: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape[len(graph.variables[name].node_axes) :])
-
-
-def _shapes(graph: Declaration, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the variables.
-
-    Raises:
-        DeclarationError: for an unknown size.
-    """
-    table = graph.size_table
-    solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
-    shapes = {}
-    for name, variable in graph.variables.items():
-        shape = table.shape(variable, solved)
-        if None in shape:
-            axis = variable.axes[shape.index(None)]
-            raise DeclarationError(
-                f"graph {graph.name!r}: the size of axis {axis!r} of {name!r} is unknown; pass "
-                f"sizes={{{axis!r}: ...}}."
-            )
-        shapes[name] = tuple(int(size or 0) for size in shape)
-    return shapes

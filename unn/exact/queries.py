@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import ArgumentError, ObservationError, is_whole, whole_number
+from ..errors import ArgumentError, ObservationError, whole_number
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
@@ -18,7 +18,7 @@ from .conditioning import Cost
 from .ground import ground
 from .inference import Semiring
 from .nodes import Given, Nodes
-from .options import ExactOptions
+from .options import ExactOptions, check_count
 from .plan import Plan
 from .tables import TableEvidence, TableModel
 
@@ -219,8 +219,7 @@ def sample(
         InferenceError: for evidence of probability zero.
         ArgumentError: for a count below 1.
     """
-    if not is_whole(count, 1):
-        raise ArgumentError(f"sample: count must be a whole number of at least 1, got {count!r}.")
+    check_count(count)
     nodes, model, evidence = tables_of(graph, given, sizes, scores)
     return nodes.values(inference.sample(model, count, evidence, options, generator))
 

@@ -30,8 +30,7 @@ class Round:
     """Entries that are eliminated together; positions are those of the stored values of the matrix.
 
     Attributes:
-        pivots: the entries, shape ``(m,)``.
-        diagonal: positions of their diagonal values, shape ``(m,)``.
+        pivots: the entries, which are the positions of their diagonal values, shape ``(m,)``.
         neighbours: entries that each is coupled with, shape ``(m, d)``.
         column: positions of these couplings, shape ``(m, d)``.
         targets: positions of the couplings between the neighbours, shape ``(m, pairs)``.
@@ -39,7 +38,6 @@ class Round:
     """
 
     pivots: Tensor
-    diagonal: Tensor
     neighbours: Tensor
     column: Tensor
     targets: Tensor
@@ -52,10 +50,9 @@ class Elimination:
     """An order for one pattern of a symmetric matrix; each pair of entries is stored once.
 
     Attributes:
-        rows, columns: stored pairs of entries, the first ones as given, ``rows <= columns``, shape
-            ``(stored,)``.
-        given: number of stored pairs that are not fill.
-        diagonal: positions of the diagonal values, shape ``(entries,)``.
+        entries: number of entries.
+        given: number of stored pairs that are not fill: the diagonal first, then the others as given.
+        stored: number of all stored pairs.
         rounds: what is eliminated, in order.
         rest: entries that remain, shape ``(r,)``.
         rest_positions: positions of the pairs of remaining entries; ``stored`` where there is none, shape
@@ -63,10 +60,9 @@ class Elimination:
         operations: number of multiplications.
     """
 
-    rows: Tensor
-    columns: Tensor
+    entries: int
     given: int
-    diagonal: Tensor
+    stored: int
     rounds: tuple[Round, ...]
     rest: Tensor
     rest_positions: Tensor
@@ -116,12 +112,10 @@ def plan_elimination(pairs: Sequence[tuple[int, int]], entries: int, most: float
     stored = len(position)
     rest = sorted(remaining)
     table = [[position.get((min(a, b), max(a, b)), stored) for b in rest] for a in rest]
-    rows, columns = torch.tensor(list(position), dtype=torch.long).reshape(-1, 2).T.contiguous()
     return Elimination(
-        rows,
-        columns,
+        entries,
         given,
-        torch.arange(entries),
+        stored,
         tuple(rounds),
         torch.tensor(rest, dtype=torch.long),
         torch.tensor(table, dtype=torch.long).reshape(len(rest), len(rest)),
@@ -171,10 +165,8 @@ def _eliminate(
         neighbours[k].clear()
     first, second = torch.triu_indices(size, size)
     shape = (len(group), size)
-    pivots = torch.tensor(group)
     return Round(
-        pivots,
-        pivots,
+        torch.tensor(group),
         torch.tensor(around, dtype=torch.long).reshape(shape),
         torch.tensor(columns, dtype=torch.long).reshape(shape),
         torch.tensor(targets, dtype=torch.long).reshape(len(group), len(first)),

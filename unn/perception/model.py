@@ -60,7 +60,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
         check_model("Perception", options, PerceptionOptions, refusal(graph))
         self.graph, self.options = graph, options
         self.sensors = sensors(graph)
-        self._layouts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Rows]] = BoundedCache(_LAYOUTS)
+        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(_LAYOUTS)
         table = graph.size_table
         readers = {}
         for sensor in self.sensors:
@@ -99,8 +99,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
         """
         layout, features = self.layouts(sizes)
         possible = possible_values(layout, values)
-        names = {sensor.features for sensor in self.sensors}
-        nodes = features.flatten({name: x for name, x in values.items() if name in names})
+        nodes = features.flatten(layout.continuous_part(values))
         if len(nodes) != len(possible):
             raise ObservationError(
                 f"values of graph {self.graph.name!r} differ in their batch sizes: {len(nodes)} of "
@@ -145,11 +144,10 @@ class Perception(nn.Module, CanLearn, CanSolve):
         Raises:
             DeclarationError: for sizes that are missing or contradict the declaration.
         """
-        names = [sensor.features for sensor in self.sensors]
-        return self._layouts.get_or_make(
-            tuple(sorted(sizes.items())),
-            lambda: (Layout(self.graph, sizes), Rows(self.graph, sizes, names)),
-        )
+        layout = self._layouts.get_or_make(tuple(sorted(sizes.items())), lambda: Layout(self.graph, sizes))
+        # every continuous variable is one of the sensors', and there is at least one
+        assert layout.continuous is not None
+        return layout, layout.continuous
 
     def attempt(
         self,
@@ -168,8 +166,7 @@ class Perception(nn.Module, CanLearn, CanSolve):
         layout, features = self.layouts(sizes)
         rows, nodes = layout.frame.observation(layout.discrete_part(given), count)
         base, _ = propagate(layout, evidence(layout, rows, nodes))
-        continuous = {name: x for name, x in given.items() if name in features.slots}
-        seen, observed = features.observation(continuous, count)
+        seen, observed = features.observation(layout.continuous_part(given), count)
         scores = torch.zeros(count, layout.candidates)
         read = torch.zeros(count, layout.frame.nodes, dtype=torch.bool)
         for sensor in self.sensors:

@@ -215,14 +215,11 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         """What evidence implies for the candidates, and the continuous nodes, of a batch of queries."""
         known = evidence(layout, *layout.frame.observation(layout.discrete_part(given), count))
         known = propagate(layout, known)[0] if self.options.propagation == "full" else exclude(layout, known)
-        rows, numbers, mask = (
-            layout.continuous,
-            torch.zeros(count, 0),
-            torch.zeros(count, 0, dtype=torch.bool),
-        )
-        if rows is not None:
-            numbers, nodes = rows.observation(layout.continuous_part(given), count)
-            mask = nodes[:, rows.node_of_number]
+        if layout.continuous is None:
+            none = torch.zeros(count, 0)
+            return known, Surroundings.of(known.true, none, none.bool(), self.options.width)
+        numbers, nodes = layout.continuous.observation(layout.continuous_part(given), count)
+        mask = nodes[:, layout.continuous.node_of_number]
         return known, Surroundings.of(known.true, numbers, mask, self.options.width)
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from .energies import Surroundings
 from .propagation import Known
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Entering:
     """Examples without states.
 
@@ -29,18 +29,19 @@ class Entering:
     numbers: Tensor
     given: Tensor
 
+    def examples(self) -> dict[str, Tensor]:
+        """What describes the examples, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Entering)}
+
     def select(self, places: Tensor) -> Entering:
         """Some examples, by indices."""
-        return Entering(*(x[places] for x in self.tensors()))
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors."""
-        return [getattr(self, field.name) for field in fields(self)]
+        return Entering(**{name: x[places] for name, x in self.examples().items()})
 
     @classmethod
     def join(cls, parts: Sequence[Entering]) -> Entering:
         """The examples of all parts."""
-        return cls(*(torch.cat(x) for x in zip(*(part.tensors() for part in parts), strict=True)))
+        every = [part.examples() for part in parts]
+        return Entering(**{name: torch.cat([own[name] for own in every]) for name in every[0]})
 
     def pool(self, width: int) -> Pool:
         """A pool of these examples, with random states of candidates.
@@ -48,38 +49,24 @@ class Entering:
         Args:
             width: numbers in a state.
         """
-        count = len(self.truth)
         return Pool(
-            self.truth,
-            self.true,
-            self.false,
-            self.numbers,
-            self.given,
-            torch.randn(*self.truth.shape, width),
-            torch.zeros(*self.numbers.shape, width),
-            torch.zeros(count, dtype=torch.long),
+            **self.examples(),
+            state=torch.randn(*self.truth.shape, width),
+            reals=torch.zeros(*self.numbers.shape, width),
+            age=torch.zeros(len(self.truth), dtype=torch.long),
         )
 
 
 @dataclass(eq=False)
-class Pool:
+class Pool(Entering):
     """Examples in training, with the states of their candidates and continuous nodes.
 
     Attributes:
-        truth: true candidates of each example, boolean, shape ``(pool, candidates)``.
-        true, false: what is known of the candidates, boolean, shape ``(pool, candidates)``.
-        numbers: numbers of continuous nodes, shape ``(pool, numbers)``.
-        given: mask of those that are given, shape ``(pool, numbers)``.
         state: state of each candidate, shape ``(pool, candidates, width)``.
         reals: state of each continuous node, shape ``(pool, numbers, width)``.
         age: number of steps of each example, shape ``(pool,)``.
     """
 
-    truth: Tensor
-    true: Tensor
-    false: Tensor
-    numbers: Tensor
-    given: Tensor
     state: Tensor
     reals: Tensor
     age: Tensor
@@ -91,7 +78,7 @@ class Pool:
 
     @property
     def surroundings(self) -> Surroundings:
-        """The examples beside their open candidates; copies, since the pool changes before gradients are."""
+        """A copy of what is beside the open candidates, which gradients need after the pool has changed."""
         value = torch.where(self.given, self.numbers, 0)
         return Surroundings(self.true.clone(), value, self.given.clone(), self.reals.clone())
 
@@ -105,8 +92,8 @@ class Pool:
             entering: new examples.
         """
         count = min(len(places), len(entering.truth))
-        for field, x in zip(fields(entering), entering.tensors(), strict=True):
-            getattr(self, field.name)[places[:count]] = x[:count]
+        for name, x in entering.examples().items():
+            getattr(self, name)[places[:count]] = x[:count]
         self.state[places] = torch.randn(len(places), *self.state.shape[1:])
         self.reals[places] = 0
         self.age[places] = 0

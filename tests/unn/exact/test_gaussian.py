@@ -122,7 +122,7 @@ def test_what_is_no_normal_distribution_is_refused():
     g = unn.FactorGraph("cubic", n=2)
     x = g.variable("x", "n", unn.SquaredNorm())
     g.factor(Multilinear(x["i"], x["i"], x["i"]))
-    with pytest.raises(DeclarationError, match="couples 3 variables"):
+    with pytest.raises(DeclarationError, match="couples 3 continuous variables"):
         unn.exact.gaussian_marginals(g)
     h = unn.FactorGraph("bits", n=2)
     h.variable("x", "n", unn.BinaryEntropy())

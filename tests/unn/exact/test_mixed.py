@@ -154,6 +154,29 @@ def test_constraints_exclude_joint_states_and_impossible_evidence_is_said_so():
         impossible.sample(1)
 
 
+def test_joint_states_that_constraints_exclude_may_be_unbounded():
+    g = unn.FactorGraph("choice", n=2)
+    on = g.variable("on", "n", unn.BinaryEntropy())
+    x = g.variable("x", "", unn.SquaredNorm())
+    w = g.constant("w", "", torch.tensor(0.3))
+    g.factor(Multilinear(w[""], on["i"], x[""], x[""]))
+    with pytest.raises(InferenceError, match="not bounded below"):
+        unn.exact.mixed_marginals(g)
+    g.factor(Cardinality(on["i"], each="", at_most=1))
+    answer = unn.exact.mixed_marginals(g)
+    weights = torch.tensor([1.0, 0.4**-0.5, 0.4**-0.5], dtype=torch.float64)
+    torch.testing.assert_close(answer["on"][0, 0], weights[1] / weights.sum(), atol=1e-6, rtol=0)
+
+
+def test_rows_of_different_numbers_and_too_little_memory_are_refused():
+    g = switching()
+    given = {"x": torch.zeros(2, 2).double(), "on": torch.ones(3)}
+    with pytest.raises(ObservationError, match="'x': 2 batch elements are given, but 3"):
+        unn.exact.mixed_marginals(g, given)
+    with pytest.raises(InferenceError, match="GiB.*option memory"):
+        unn.exact.mixed_marginals(g, options=ExactOptions(memory=1e-8))
+
+
 def test_what_is_not_conditionally_quadratic_is_refused_by_name():
     g = switching()
     x = g["x"]
@@ -238,7 +261,9 @@ def test_rows_that_give_different_entries_are_answered_in_their_order():
     many = model.sample_with({}, 500, SamplingOptions(seed=0), {})
     assert many.values["x"].shape == (500, 2) and len(many.values["x"].unique(dim=0)) == 500
     with pytest.raises(ObservationError, match="3 rows are given, but 2"):
-        rows_by_pattern({"x": x}, 2)
+        rows_by_pattern({"x": x}, 2, ["x"])
+    z = unn.Partial(torch.eye(3)[torch.zeros(3, 2, dtype=torch.long)], mask)
+    assert len(rows_by_pattern({"z": z, "x": x}, 3, ["x"])) == 1, "discrete patterns may differ"
     with pytest.raises(UnnError, match="no steps"):
         model.sample_with({}, 1, SamplingOptions(steps=5), {})
 

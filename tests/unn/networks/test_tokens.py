@@ -32,6 +32,13 @@ def test_kinds_are_those_of_the_regularizers():
     assert repr(frame) == "Frame of graph 'mixed': 17 nodes, 50 numbers, {'m': 2}"
 
 
+@pytest.mark.parametrize("regularizer", [unn.Ball(), unn.NonNegative(), unn.SquaredNorm()])
+def test_features_that_are_not_on_a_simplex_are_real(regularizer):
+    g = unn.FactorGraph("points", d=3)
+    g.variable("y", "n | d", regularizer)
+    assert kinds(g) == {"y": "real"}
+
+
 @given(
     batch=st.integers(1, 4),
     n=st.integers(1, 4),
