@@ -29,13 +29,13 @@ class ExactEngine(Engine):
     def refusal(self, graph: Declaration) -> str:
         """A factor that is neither a table nor quadratic, a variable that is neither discrete nor normal, or
         a graph that is too wide."""
-        from .ground import refusal_of_tables
+        from .ground import refusal_of_structures
         from .mixed import continuous_variables, mixed_refusal
         from .model import refusal_of_width
 
         if continuous_variables(graph):
             return mixed_refusal(graph)
-        return refusal_of_tables(graph) or refusal_of_width(graph)
+        return refusal_of_structures(graph) or refusal_of_width(graph)
 
     def build(self, graph: Declaration, options: ExactOptions, sizes: Mapping[str, int]) -> nn.Module:
         """An ``ExactModel``, or a ``MixedModel`` where there are continuous variables."""

@@ -27,7 +27,7 @@ from ..graph.patterns import Pattern
 from ..graph.sizes import LetterSizes
 from ..graph.views import starts_of, view
 from .counting import counted_tables, refusal_of_groups
-from .nodes import Nodes, refusal_of_variables
+from .nodes import Nodes, refusal_of_nodes, refusal_of_variables
 from .plan import Plan
 from .tables import Family, TableModel
 
@@ -54,9 +54,13 @@ def refusal_of_factors(graph: Declaration) -> str:
 
 def refusal_of_tables(graph: Declaration) -> str:
     """Why a graph has no tables, in one sentence that names the variable or factor; empty if it has,
-    as far as
-    its static sizes tell."""
-    reason = refusal_of_variables(graph) or refusal_of_factors(graph)
+    as far as its static sizes tell."""
+    return refusal_of_variables(graph) or refusal_of_structures(graph)
+
+
+def refusal_of_structures(graph: Declaration) -> str:
+    """As ``refusal_of_tables``, for graphs that may have structured variables."""
+    reason = refusal_of_nodes(graph) or refusal_of_factors(graph)
     if reason:
         return reason
     try:

@@ -75,7 +75,7 @@ def log_partition(
         raise ArgumentError(f"semiring={semiring!r} is unknown.{suggest(str(semiring), SEMIRINGS)}")
     evidence, options, batch = prepare_query(model, evidence, options)
     if semiring == "count":
-        model, evidence = _possible(model, evidence)
+        model, evidence = possible_weights(model, evidence)
     if semiring != "max" and is_worth_lifting(model):
         lifted = _lifted_marginals(model, evidence, options)
         if lifted is not None:
@@ -275,10 +275,7 @@ def sample(
     logs = torch.stack([_log_partition(part.reduced).expand(batch) for part in parts])
     impossible = (logs.amax(0) == -torch.inf).nonzero()[:, 0]
     if len(impossible):
-        raise InferenceError(
-            f"model {model.name!r}: row {int(impossible[0])} of the evidence has probability zero, so there "
-            "is nothing to sample."
-        )
+        raise impossible_row(model.name, int(impossible[0]))
     share = (logs - logs.amax(0)).exp().T[None, :, None].expand(-1, -1, count, -1)
     most = max((choices(part.reduced.plan) for part in parts if part.reduced.plan is not None), default=0)
     uniforms = torch.rand(batch, count, 1 + most, dtype=torch.float64, generator=generator)
@@ -290,6 +287,13 @@ def sample(
         states = _sample(model, part, batch, count, uniforms[..., 1:])
         result = torch.where((which == number)[..., None], states, result)
     return result
+
+
+def impossible_row(name: str, row: int) -> InferenceError:
+    """The error for samples given evidence of probability zero."""
+    return InferenceError(
+        f"model {name!r}: row {row} of the evidence has probability zero, so there is nothing to sample."
+    )
 
 
 def cost(
@@ -327,7 +331,7 @@ def _log_partition(reduced: Reduced, semiring: Semiring = "sum") -> Tensor:
     return contract_logs(reduced, maximum if semiring == "max" else log_sum).log_partition
 
 
-def _possible(model: TableModel, evidence: TableEvidence) -> tuple[TableModel, TableEvidence]:
+def possible_weights(model: TableModel, evidence: TableEvidence) -> tuple[TableModel, TableEvidence]:
     """Tables and soft evidence with the weight 1 instead of any that is not 0."""
 
     def ones(logs: Tensor) -> Tensor:

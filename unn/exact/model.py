@@ -12,11 +12,11 @@ from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, ch
 from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from . import inference
-from .ground import refusal_of_tables
+from . import structures
+from .ground import refusal_of_structures
 from .nodes import Given, Nodes
 from .options import ExactOptions
-from .queries import tables_of, with_counters
+from .queries import query_of, with_counters
 from .reduction import width
 from .tables import TableEvidence, TableModel
 
@@ -28,7 +28,8 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
     values that are not observed given those that are; variables without values are summed out.
 
     Args:
-        graph: declaration with discrete variables, products of arrays, and constraints that count.
+        graph: declaration with discrete or structured variables, products of arrays, and constraints that
+            count.
         options: limits of time and memory.
 
     Raises:
@@ -41,7 +42,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
 
     def __init__(self, graph: Declaration, options: ExactOptions) -> None:
         super().__init__()
-        check_model("ExactModel", options, ExactOptions, refusal_of_tables(graph))
+        check_model("ExactModel", options, ExactOptions, refusal_of_structures(graph))
         self.graph, self.options = graph, options
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
@@ -56,10 +57,10 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for values or masks that do not fit the graph.
             InferenceError: for a graph beyond the limits.
         """
-        nodes, model, everything = tables_of(self.graph, values, sizes, None)
+        nodes, model, everything = query_of(self.graph, values, sizes, None)
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
-        joint = inference.log_partition(model, everything, self.options)
-        loss: Tensor = (inference.log_partition(model, evidence, self.options) - joint).mean()
+        joint = structures.log_partition((nodes, model, everything), self.options)
+        loss: Tensor = (structures.log_partition((nodes, model, evidence), self.options) - joint).mean()
         return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
 
     @torch.no_grad()
@@ -71,8 +72,8 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         iterations: int | None = None,
     ) -> dict[str, Tensor]:
         """Exact means of all variables; see ``unn.exact.marginals``. There are no iterations."""
-        nodes, model, evidence = tables_of(self.graph, given, sizes, None)
-        answer = inference.marginals(model, evidence, self.options)
+        nodes, model, evidence = query_of(self.graph, given, sizes, None)
+        answer = structures.marginals((nodes, model, evidence), self.options)
         probabilities = answer.probabilities.expand(count, -1, -1)
         return {name: x.float() for name, x in nodes.means(probabilities).items()}
 
@@ -95,10 +96,11 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             InferenceError: for evidence of probability zero, or a graph beyond the limits.
         """
         generator = generator_of(options, trace)
-        nodes, model, evidence = tables_of(self.graph, given, sizes, None)
+        nodes, model, evidence = query_of(self.graph, given, sizes, None)
         rows = evidence.values.expand(count, -1) if len(evidence.values) == 1 else evidence.values
         evidence = type(evidence)(rows, evidence.scores)
-        states = inference.sample(model, 1, evidence, self.options, generator)[:, 0]
+        query = nodes, model, evidence
+        states = structures.sample(query, 1, self.options, generator)[:, 0]
         values = {name: x.float() for name, x in nodes.values(states).items()}
         return verified(self.graph, values, count, verify)
 
@@ -159,7 +161,7 @@ def refusal_of_width(graph: Declaration) -> str:
     """Why the tables of a graph of static size are too large, in one sentence; empty if they are not, or if
     its size is not known."""
     try:
-        nodes, model, _ = tables_of(graph, None, None, None)
+        nodes, model, _ = query_of(graph, None, None, None)
     except UnnError:
         # sizes and constants may come with the queries
         return ""

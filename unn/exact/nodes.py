@@ -15,7 +15,7 @@ from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from ..regularizers import BinaryEntropy, SignedEntropy
+from ..regularizers import BinaryEntropy, LogPartition, SignedEntropy
 from ..regularizers.simplex import is_categorical
 from .tables import TableEvidence
 
@@ -32,6 +32,7 @@ class NodeRange:
         node_shape: sizes of its node axes.
         feature_shape: sizes of its feature axes; empty for binary nodes and spins.
         low, high: the two values of nodes without features.
+        structured: whether the nodes are entries of structures, which are their joint values.
     """
 
     name: str
@@ -40,6 +41,7 @@ class NodeRange:
     feature_shape: tuple[int, ...]
     low: float = 0.0
     high: float = 1.0
+    structured: bool = False
 
     @property
     def nodes(self) -> int:
@@ -66,7 +68,8 @@ class Nodes:
     """The discrete nodes of a graph at given sizes.
 
     Args:
-        graph: declaration whose variables are categorical, binary or spins.
+        graph: declaration whose variables are categorical, binary, spins or structured; each entry of a
+            structured variable is a binary node.
         sizes: sizes of the axes without a static size.
         variables: names of the variables; all by default.
 
@@ -82,7 +85,7 @@ class Nodes:
     def __init__(
         self, graph: Declaration, sizes: Mapping[str, int], variables: Collection[str] | None = None
     ) -> None:
-        reason = refusal_of_variables(graph) if variables is None else ""
+        reason = refusal_of_nodes(graph) if variables is None else ""
         if reason:
             raise DeclarationError(f"graph {graph.name!r}: {reason}.")
         self.graph = graph
@@ -93,13 +96,20 @@ class Nodes:
             if variables is not None and name not in variables:
                 continue
             shape = self.shapes[name]
-            features = 0 if _is_two_valued(variable) else len(variable.axes) - len(variable.node_axes)
+            structured = is_structured(variable)
+            whole = structured or _is_two_valued(variable)
+            features = 0 if whole else len(variable.axes) - len(variable.node_axes)
             split = len(shape) - features
             low = -1.0 if isinstance(variable.regularizer, SignedEntropy) else 0.0
-            own = NodeRange(name, first, shape[:split], shape[split:], low)
+            own = NodeRange(name, first, shape[:split], shape[split:], low, structured=structured)
             self.ranges[name] = own
             first += own.nodes
         self.count = first
+
+    @cached_property
+    def structured(self) -> tuple[str, ...]:
+        """Names of the structured variables."""
+        return tuple(name for name, own in self.ranges.items() if own.structured)
 
     @cached_property
     def states(self) -> tuple[int, ...]:
@@ -249,12 +259,26 @@ def shapes_of(
 def refusal_of_variables(graph: Declaration) -> str:
     """Why a variable has not finitely many states, in one sentence that names it; empty if all have."""
     for name, variable in graph.variables.items():
-        if not has_states(variable):
+        if is_structured(variable):
+            return f"variable {name!r} is structured, and its structures are not enumerated"
+    return refusal_of_nodes(graph)
+
+
+def refusal_of_nodes(graph: Declaration) -> str:
+    """Why a variable is neither structured nor has finitely many states, in one sentence that names it;
+    empty if each is one of these."""
+    for name, variable in graph.variables.items():
+        if not has_states(variable) and not is_structured(variable):
             return (
                 f"variable {name!r} is neither categorical, binary nor a spin, so it has no finite number of "
                 "states"
             )
     return "" if graph.variables else "the graph has no variables"
+
+
+def is_structured(variable: Variable) -> bool:
+    """Whether the values of a variable are structures, such as trees, of binary entries."""
+    return isinstance(variable.regularizer, LogPartition)
 
 
 def has_states(variable: Variable) -> bool:

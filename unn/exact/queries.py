@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import ArgumentError, ObservationError, whole_number
+from ..errors import ArgumentError, DeclarationError, ObservationError, whole_number
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
-from . import inference
+from . import inference, structures
 from .conditioning import Cost
 from .ground import ground
 from .inference import Semiring
-from .nodes import Given, Nodes
+from .nodes import Given, Nodes, refusal_of_variables
 from .options import ExactOptions, check_count
 from .plan import Plan
+from .structures import Query
 from .tables import TableEvidence, TableModel
 
 _SIZES = 16
@@ -79,8 +80,9 @@ def log_partition(
     Differentiable by the parameters of the graph.
 
     Args:
-        graph: declaration whose variables are categorical, binary or spins, and whose factors are products of
-            arrays (``Multilinear``) or constraints that count.
+        graph: declaration whose variables are categorical, binary, spins or structured
+            (``TreeEntropy``, ``Structured``, ``Budget``), and whose factors are products of arrays
+            (``Multilinear``) or constraints that count.
         given: evidence by variable, complete or partial, and values of constants.
         sizes: sizes of the axes without a static size.
         scores: soft evidence: logarithms of weights of the states, by variable, shape ``(batch or 1,
@@ -92,11 +94,11 @@ def log_partition(
     Raises:
         DeclarationError: for a graph without tables; names the variable or factor.
         ObservationError: for evidence that does not fit the graph.
-        InferenceError: for a graph beyond the limits, with its width.
+        InferenceError: for a graph beyond the limits, with its width; or for two entries of structures
+            that other factors couple, with their names.
         ArgumentError: for an unknown semiring.
     """
-    _, model, evidence = tables_of(graph, given, sizes, scores)
-    return inference.log_partition(model, evidence, options, semiring=semiring)
+    return structures.log_partition(query_of(graph, given, sizes, scores), options, semiring)
 
 
 def marginals(
@@ -121,8 +123,9 @@ def marginals(
         >>> unn.exact.marginals(g, given)["s"]
         tensor([[1.0000, 0.4621]], dtype=torch.float64)
     """
-    nodes, model, evidence = tables_of(graph, given, sizes, scores)
-    answer = inference.marginals(model, evidence, options)
+    query = query_of(graph, given, sizes, scores)
+    nodes, *_ = query
+    answer = structures.marginals(query, options)
     return ExactMarginals(nodes.means(answer.probabilities), answer.log_partition)
 
 
@@ -136,8 +139,7 @@ def entropy(
 ) -> Tensor:
     """Entropy of the distribution given the evidence in nats, shape ``(batch,)``; arguments and errors as for
     ``log_partition``."""
-    _, model, evidence = tables_of(graph, given, sizes, scores)
-    return inference.entropy(model, evidence, options)
+    return structures.entropy(query_of(graph, given, sizes, scores), options)
 
 
 def best_values(
@@ -150,8 +152,9 @@ def best_values(
 ) -> BestValues:
     """The most probable values of all variables given the evidence; arguments and errors as for
     ``log_partition``."""
-    nodes, model, evidence = tables_of(graph, given, sizes, scores)
-    states, weight = inference.best_values(model, evidence, options)
+    query = query_of(graph, given, sizes, scores)
+    nodes, *_ = query
+    states, weight = structures.best_values(query, options)
     return BestValues(nodes.values(states), -weight)
 
 
@@ -220,8 +223,9 @@ def sample(
         ArgumentError: for a count below 1.
     """
     check_count(count)
-    nodes, model, evidence = tables_of(graph, given, sizes, scores)
-    return nodes.values(inference.sample(model, count, evidence, options, generator))
+    query = query_of(graph, given, sizes, scores)
+    nodes, *_ = query
+    return nodes.values(structures.sample(query, count, options, generator))
 
 
 def cost(
@@ -256,8 +260,23 @@ def nodes_of(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Nodes, Bound
 
 def tables_of(
     graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
-) -> tuple[Nodes, TableModel, TableEvidence]:
-    """Nodes, tables and evidence of a query."""
+) -> Query:
+    """Nodes, tables and evidence of a query about a graph without structured variables.
+
+    Raises:
+        DeclarationError: for a graph with structured variables, or without tables.
+        ObservationError: for evidence that does not fit the graph.
+    """
+    reason = refusal_of_variables(graph)
+    if reason:
+        raise DeclarationError(f"graph {graph.name!r}: {reason}.")
+    return query_of(graph, given, sizes, scores)
+
+
+def query_of(
+    graph: Declaration, given: Given | None, sizes: Mapping[str, int] | None, scores: Scores | None
+) -> Query:
+    """Nodes, tables and evidence of a query, for ``structures``; errors as for ``tables_of``."""
     for what, mapping in (("evidence", given), ("scores", scores), ("sizes", sizes)):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ObservationError(
