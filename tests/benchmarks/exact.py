@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch_struct
 from torch import Tensor
 
 import unn
-from factors import Multilinear
+from factors import Multilinear, Structured
 from problems.hierarchy.grammar import Grammar, draw_rules, draw_trees
 from problems.hierarchy.graph import declare
 from tests.benchmarks import measure as bench
@@ -106,21 +107,31 @@ def tree_case(filtering: int, count: int = 10_000) -> Case:
     return Case(name, ours, by_hand, 1.05, "two batched sweeps written by hand")
 
 
-def chain_case(length: int = 10_000, states: int = 4) -> Case:
-    """Marginals of a chain, against forward-backward over its nodes in float64 as a loop."""
+def chain_graph(length: int, states: int) -> unn.FactorGraph:
+    """A chain with random tables."""
     g = unn.FactorGraph("chain", time=length, state=states)
     s = g.variable("s", "time | state", unn.Entropy())
     torch.manual_seed(0)
     T, b = g.parameter("T", "state next", init=1.0), g.parameter("b", "time state", init=1.0)
     g.factor(Multilinear(s["t i"], T["i j"], s["t+1 j"]))
     g.factor(Multilinear(b["t i"], s["t i"]))
-    _, model, evidence = tables_of(g, None, None, None)
+    return g
+
+
+def marginals_of_chain(g: unn.FactorGraph) -> tuple[Tensor, ...]:
+    """Log-partition and marginals of a chain."""
+    with torch.no_grad():
+        answer = unn.exact.marginals(g)
+    return answer.log_partition, answer["s"][0]
+
+
+def chain_case(length: int = 10_000, states: int = 4) -> Case:
+    """Marginals of a chain, against forward-backward over its nodes in float64 as a loop."""
+    g = chain_graph(length, states)
     transition, scores = g.T.detach().double().exp(), g.b.detach().double().exp()
 
     def ours() -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            answer = inference.marginals(model, evidence)
-        return answer.log_partition, answer.probabilities[0]
+        return marginals_of_chain(g)
 
     def by_hand() -> tuple[Tensor, ...]:
         forward, total = [scores[0]], torch.zeros(1, dtype=torch.float64)
@@ -137,6 +148,26 @@ def chain_case(length: int = 10_000, states: int = 4) -> Case:
         return total + forward[-1].sum().log(), belief / belief.sum(1, keepdim=True)
 
     return Case(f"exact: chain of {length:,} nodes, marginals", ours, by_hand, None, "loop over the nodes")
+
+
+def chain_kernel_case(length: int = 10_000, states: int = 4) -> Case:
+    """Marginals of a chain as a graph of tables, against the regularizer of label sequences."""
+    g = chain_graph(length, states)
+    transition, scores = g.T.detach().double(), g.b.detach().double()
+    pairs = scores[1:, :, None] + transition.T
+    pairs[0] += scores[0]
+    sequences = Structured(torch_struct.LinearChainCRF)
+
+    def ours() -> tuple[Tensor, ...]:
+        return marginals_of_chain(g)
+
+    def structured() -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            total, p = sequences.conjugate(pairs[None]), sequences.mirror(pairs[None])[0]
+        return total, torch.cat([p[:1].sum(1), p.sum(2)])
+
+    name = f"exact: chain of {length:,} nodes, against sequences"
+    return Case(name, ours, structured, 2.0, "log-partition and marginals by Structured(LinearChainCRF)")
 
 
 def network_figures(samples: int, rows: int = 1000) -> list[Figure]:
@@ -228,7 +259,7 @@ def pgmpy_seconds(file: unn.exact.ModelFile, values: Tensor, ours: Tensor) -> fl
 
 def cases() -> list[Case]:
     """All cases."""
-    return [*(tree_case(filtering) for filtering in (0, 2, 4)), chain_case()]
+    return [*(tree_case(filtering) for filtering in (0, 2, 4)), chain_case(), chain_kernel_case()]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[str]:

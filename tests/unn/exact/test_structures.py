@@ -281,7 +281,9 @@ def test_the_engine_serves_structured_variables_and_learns_their_scores(kind):
     assert means["Y"].shape == (2, *values["Y"].shape[1:])
     observed = {n: torch.zeros(1, *rows[n].shape[1 : 1 + len(g.variables[n].node_axes)]).bool() for n in rows}
     loss = model.loss(rows, observed)
-    assert float(loss.detach()) == pytest.approx(float((logs.logsumexp(0) - logs[:3].mean()).detach()), abs=1e-4)
+    assert float(loss.detach()) == pytest.approx(
+        float((logs.logsumexp(0) - logs[:3].mean()).detach()), abs=1e-4
+    )
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in g.parameters())
 
