@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class ExactEngine(Engine):
-    """Exact inference on graphs of tables and structures, and on quadratic energies given a few discrete nodes.
+    """Exact inference on tables, structures, and quadratic energies given a few discrete nodes.
 
     Parameters are learned by maximum conditional likelihood.
     """
 
     name = "exact"
-    summary = "exact inference on graphs of tables and structures, and on quadratic energies: means and samples"
+    summary = "exact inference on tables, structures and quadratic energies: means and samples"
     options = ExactOptions
     answers = ("infer", "sample")
     needs_all_values = False
