@@ -1,5 +1,7 @@
 """The factor library."""
 
+from unn.graph.layers import LayerAttention as LayerAttention
+from unn.graph.layers import SpatialAttention as SpatialAttention
 from unn.graph.structure import Clique as Clique
 from unn.graph.structure import Depends as Depends
 

@@ -64,6 +64,8 @@ from .graph.latents import contract_latents as contract_latents
 from .graph.partial import Partial as Partial
 from .graph.rays import Ray as Ray
 from .graph.sizes import SizeRule as SizeRule
+from .latent.model import AttentiveVAE as AttentiveVAE
+from .latent.options import LatentOptions as LatentOptions
 from .networks.denoiser import Denoiser as Denoiser
 from .ops.attention.mask import AttentionMask as AttentionMask
 from .ops.constraint_loss import attention_loss as attention_loss

@@ -78,6 +78,7 @@ from .graph.patterns import parse_pattern as parse_pattern
 from .graph.sizes import LetterSizes as LetterSizes
 from .graph.sizes import SizeRule as SizeRule
 from .graph.views import checked_views as checked_views
+from .latent.options import LatentOptions as LatentOptions
 from .networks.tokens import Frames as Frames
 from .perception.options import PerceptionOptions as PerceptionOptions
 from .recurrent.options import RecurrentOptions as RecurrentOptions

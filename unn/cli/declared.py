@@ -156,6 +156,18 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             values: values of all observable variables, shape ``(count, *axes)``.
         """
 
+    def model_metrics(self, config: Any, network: nn.Module, count: int, seed: int) -> dict[str, float]:
+        """Figures of the model itself on held-out examples, such as a bound of their likelihood; none by
+        default.
+
+        Args:
+            config: options of the problem.
+            network: trained model.
+            count: number of examples.
+            seed: seed of everything random.
+        """
+        return {}
+
     def observable(self, config: Any) -> tuple[str, ...]:
         """Names of the variables that examples have values of; by default all of the graph."""
         return tuple(self.declare(config).variables)

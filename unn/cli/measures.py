@@ -204,6 +204,7 @@ def measure(
         figures |= _metrics(problem, config, name, query, values)
         if options.tries > 1:
             figures |= _add_query({"tries": tries}, name)
+    figures |= problem.model_metrics(config, network, count, options.seed or 0)
     return figures | summary(calibrations(problem, config, network, options, most, calibrated))
 
 

@@ -308,10 +308,8 @@ class _Training:
             )
         progress.loss += total
         progress.items += whole
-        if config.clip:
-            state.scaler.unscale_(state.optimizer)
-            nn.utils.clip_grad_norm_(self.network.parameters(), config.clip)
-        state.scaler.step(state.optimizer)
+        if self.is_taken():
+            state.scaler.step(state.optimizer)
         state.scaler.update()
         state.optimizer.zero_grad(set_to_none=True)
         state.advance_schedule()
@@ -319,6 +317,18 @@ class _Training:
             state.average.update_parameters(self.network)
         progress.step += 1
         return bool(stops > 0)
+
+    def is_taken(self) -> bool:
+        """Clip the gradient, and whether the step is taken; one that is skipped is counted."""
+        config, state = self.config, self.state
+        if not config.clip and not config.skip:
+            return True
+        state.scaler.unscale_(state.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), config.clip or math.inf)
+        if config.skip and not float(norm) <= config.skip:
+            state.progress.skipped += 1
+            return False
+        return True
 
     def entry(self) -> Entry | None:
         """Return the entry of metrics after a step, or None if none is due."""
@@ -335,6 +345,8 @@ class _Training:
         }
         if self.epoch:
             entry["epoch"] = progress.step / self.epoch
+        if self.config.skip:
+            entry["skipped"] = float(progress.skipped)
         if evaluate:
             entry |= self.evaluate(loss)
         return entry | {"seconds": progress.seconds}

@@ -22,13 +22,15 @@ class TrainingConfig:
         accumulate: Number of parts in which each process computes its share of a batch, one after another, to
             save memory. Parts are weighted by their numbers of examples; a loss that is a mean over nodes
             instead changes a little with the number of parts.
-        optimizer: Optimization algorithm: "adam", "adamw" or "sgd" (with momentum 0.9).
+        optimizer: Optimization algorithm: "adam", "adamw", "adamax" or "sgd" (with momentum 0.9).
         rate: Learning rate.
         weight_decay: Weight decay of the optimizer.
-        schedule: Schedule of the learning rate: "constant", or a decay to 0 over all steps ("cosine",
+        schedule: Schedule of the learning rate: "constant", or a decay to ``floor`` over all steps ("cosine",
             "linear").
+        floor: Share of the learning rate at which the decay ends.
         warmup: Share of the steps during which the learning rate is ramped up; 0 for none.
         clip: Largest norm of the gradient; 0 does not clip.
+        skip: Norm of the gradient from which a step is skipped, and counted as ``skipped``; 0 skips none.
         ema: Decay of the exponential moving average of the weights, which is then evaluated and saved; 0 for
             none.
         precision: Precision of arithmetic, by autocast; weights stay in float32.
@@ -51,12 +53,14 @@ class TrainingConfig:
     steps: int = 0
     batch: int = 64
     accumulate: int = 1
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "adamax", "sgd"] = "adam"
     rate: float = 1e-3
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    floor: float = 0.0
     warmup: float = 0.05
     clip: float = 0.0
+    skip: float = 0.0
     ema: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
@@ -87,6 +91,8 @@ class TrainingConfig:
                 "weight_decay": (self.weight_decay, 0, 1e6),
                 "warmup": (self.warmup, 0, 1),
                 "clip": (self.clip, 0, 1e12),
+                "skip": (self.skip, 0, 1e12),
+                "floor": (self.floor, 0, 1),
                 "ema": (self.ema, 0, 1 - 1e-12),
                 "log_every": (self.log_every, 0, 10**12),
                 "evaluate_every": (self.evaluate_every, 0, 10**12),
@@ -108,10 +114,17 @@ class TrainingConfig:
 FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device", "compile"}
 """Options that do not affect results, except for rounding; excluded from the checkpoint signature."""
 
+_LATER = {"floor": 0.0, "skip": 0.0}
+"""Options that checkpoints of earlier versions do not name, with the values that they had."""
+
 
 def option_signature(config: TrainingConfig) -> tuple[str, ...]:
     """Options that affect the results of training, one per line, so that a difference can be named."""
-    return tuple(f"option {name}: {value}" for name, value in asdict(config).items() if name not in FREE)
+    return tuple(
+        f"option {name}: {value}"
+        for name, value in asdict(config).items()
+        if name not in FREE and _LATER.get(name, ...) != value
+    )
 
 
 def problem_signature(config: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:

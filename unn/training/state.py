@@ -33,6 +33,7 @@ class Progress:
         waited: number of evaluations since the best one.
         entries: number of entries of metrics.
         finished: whether training has stopped early.
+        skipped: number of steps that were skipped for the norm of their gradient.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class Progress:
     waited: int = 0
     entries: int = 0
     finished: bool = False
+    skipped: int = 0
 
 
 class TrainingState:
@@ -154,6 +156,8 @@ def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Op
         return torch.optim.Adam(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=config.rate, weight_decay=config.weight_decay, fused=fused)
+    if config.optimizer == "adamax":
+        return torch.optim.Adamax(parameters, lr=config.rate, weight_decay=config.weight_decay)
     return torch.optim.SGD(parameters, lr=config.rate, momentum=0.9, weight_decay=config.weight_decay)
 
 
@@ -161,12 +165,16 @@ def rate_factor(config: TrainingConfig, total: int) -> Callable[[int], float]:
     """Return the learning-rate factor as a function of the step (from 0)."""
     warm = max(1, int(config.warmup * total))
 
+    def above_floor(share: float) -> float:
+        # without a floor, the number itself, not rounded
+        return config.floor + (1 - config.floor) * share if config.floor else share
+
     def factor(step: int) -> float:
         ramp = min(1.0, (step + 1) / warm)
         if config.schedule == "cosine":
-            return ramp * 0.5 * (1 + math.cos(math.pi * min(step, total) / total))
+            return ramp * above_floor(0.5 * (1 + math.cos(math.pi * min(step, total) / total)))
         if config.schedule == "linear":
-            return ramp * max(0.0, 1 - step / total)
+            return ramp * above_floor(max(0.0, 1 - step / total))
         return ramp
 
     return factor

@@ -1,0 +1,1 @@
+"""Images from latent groups."""

@@ -1,0 +1,268 @@
+"""Images from latent groups on the command line; importing it does not load torch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from unn.errors import ArgumentError, suggest
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    LatentOptions,
+    Query,
+    TrainingConfig,
+    VAEACOptions,
+    check_ranges,
+)
+
+from ..generated.observations import any_nodes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    import unn
+    from unn.cli.problem import Trained
+
+    from .graph import Shape
+    from .images import Images
+
+_SIZES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "omniglot": (28, 28, 1)}
+_DATA = (*_SIZES, "folder")
+_SPANS = ("none", "neighbours", "all")
+_BINARISED_SEED = 20_231
+_DRAWS = 20
+"""Draws for each image of the importance-sampled log-likelihood."""
+
+
+@dataclass(frozen=True)
+class VAEConfig:
+    """Options of images from latent groups.
+
+    Attributes:
+        data: Images: "digits" (8 x 8, embedded), "mnist" or "omniglot" (28 x 28, under $UNN_DATA), or
+            "folder".
+        images: Folder of image files of one size, for "folder".
+        pixels: "binary" takes intensities as probabilities of black; "levels" are 8-bit channels (with
+            --model.reals levels).
+        binarisation: "dynamic" draws binary pixels anew at every access; "static" once.
+        layers: Number of latent groups.
+        latent: Channels of a group.
+        halvings: How often the sides of images are halved to those of a group.
+        attention: Which layers priors and posteriors attend to: "all", "neighbours", or "none" for networks
+            without queries and keys.
+        spatial: Attention between the positions of a group.
+        frozen: Keep all gates of attention at zero: the control of equal width.
+        draws: Draws of the importance-sampled log-likelihood for each test image.
+    """
+
+    data: Literal["digits", "mnist", "omniglot", "folder"] = "digits"
+    images: str = ""
+    pixels: Literal["binary", "levels"] = "binary"
+    binarisation: Literal["dynamic", "static"] = "dynamic"
+    layers: int = 4
+    latent: int = 4
+    halvings: int = 1
+    attention: Literal["all", "neighbours", "none"] = "all"
+    spatial: bool = True
+    frozen: bool = False
+    draws: int = _DRAWS
+
+
+class VAEProblem(DeclaredProblem):
+    """Learn images with latent groups, and complete images of which any pixels are given."""
+
+    name = "vae"
+    summary = (
+        "images from latent groups with attention over layers: sample, complete, and bound the likelihood"
+    )
+    config = VAEConfig
+    noun = "images"
+    defaults = {
+        "latent": Defaults(
+            LatentOptions(width=16, divergence_warmup=500, masked=0.25),
+            TrainingConfig(
+                steps=2000,
+                evaluate_every=1000,
+                batch=64,
+                rate=5e-3,
+                clip=100.0,
+                ema=0.995,
+                optimizer="adamax",
+                floor=0.01,
+            ),
+        ),
+        "denoiser": Defaults(
+            DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", sampling_steps=20),
+            TrainingConfig(steps=500, evaluate_every=500, batch=32, rate=2e-3, clip=1.0, ema=0.99),
+        ),
+        "vaeac": Defaults(
+            VAEACOptions(width=128, depth=3),
+            TrainingConfig(steps=1000, evaluate_every=1000, batch=64, rate=1e-3, clip=1.0, ema=0.99),
+        ),
+    }
+
+    def check(self, config: Any) -> None:
+        """Check the ranges of all options, and that the distribution of pixels fits them."""
+        ranges: dict[str, tuple[float, float, float]] = {
+            "layers": (config.layers, 1, 1000),
+            "latent": (config.latent, 1, 16384),
+            "halvings": (config.halvings, 0, 20),
+            "draws": (config.draws, 1, 10**6),
+        }
+        check_ranges(self.name, ranges)
+        for option, choices in (("data", _DATA), ("attention", _SPANS)):
+            value = getattr(config, option)
+            if value not in choices:
+                raise ArgumentError(f"vae: {option}={value!r} is unknown.{suggest(str(value), choices)}")
+        if (config.data == "folder") != bool(config.images):
+            raise ArgumentError("vae: --images names the folder of --data folder; give both, or neither.")
+        if (
+            isinstance(config.model, LatentOptions)
+            and config.pixels == "binary"
+            and config.model.reals == "levels"
+        ):
+            raise ArgumentError("vae: --model.reals levels is for --pixels levels; the pixels are binary.")
+        super().check(config)
+
+    def declare(self, config: VAEConfig) -> unn.FactorGraph:
+        """The graph."""
+        from .graph import declare
+
+        attention = "" if config.attention == "none" else config.attention
+        return declare(self._shape(config), attention=attention, spatial=config.spatial, frozen=config.frozen)
+
+    def observable(self, config: VAEConfig) -> tuple[str, ...]:
+        """The pixels."""
+        return ("x",)
+
+    def generate(
+        self, config: VAEConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Random training images, binarised."""
+        import torch
+
+        images = self._images(config).train
+        rows = torch.randint(len(images), (count,), generator=generator)
+        return {"x": self._pixels(config, images, rows, generator)}
+
+    def observed(
+        self, config: VAEConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Any subset of the pixels, or all rows above some one."""
+        import torch
+
+        graph = self.declare(config)
+        anything = any_nodes(graph, count, generator, sizes)["x"]
+        height = anything.shape[1]
+        rows = torch.randint(height, (count, 1, 1), generator=generator)
+        upper = (torch.arange(height)[None, :, None] < rows).expand(anything.shape)
+        is_upper = torch.rand(count, 1, 1, generator=generator) < 0.5
+        return {"x": torch.where(is_upper, upper, anything)}
+
+    def test_queries(self, config: VAEConfig, count: int, generator: torch.Generator) -> dict[str, Query]:
+        """No pixel given; and the upper half of held-out images."""
+        import torch
+
+        from unn import Partial
+
+        images = self._images(config).test
+        rows = torch.randperm(len(images), generator=generator)[:count]
+        rows = rows.repeat(math.ceil(count / len(rows)))[:count]
+        x = self._pixels(config, images, rows, generator, is_test=True)
+        mask = torch.zeros(x.shape[:3], dtype=torch.bool)
+        mask[:, : x.shape[1] // 2] = True
+        return {"": Query({}), "upper half given": Query({"x": Partial(x, mask)}, {"x": x})}
+
+    def metrics(self, config: VAEConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Mean absolute error of the pixels that are not given, and mean intensity of samples against that of
+        the test images."""
+        x = values["x"]
+        if query.truth:
+            hidden = ~query.given["x"].mask.expand(x.shape[:3])  # type: ignore[union-attr]
+            error = (x - query.truth["x"]).abs()[hidden]
+            return {"error": float(error.double().mean())}
+        test = self._images(config).test
+        intensity = float(test.double().mean() / 255)
+        mean = float(x.double().mean()) if config.pixels == "binary" else float((x.double().mean() + 1) / 2)
+        return {"excess_intensity": mean - intensity}
+
+    def model_metrics(self, config: VAEConfig, network: nn.Module, count: int, seed: int) -> dict[str, float]:
+        """The evidence lower bound and the importance-sampled log-likelihood of held-out images in nats (with
+        levels also in bits for each channel), and divergence and active units of each layer."""
+        import torch
+
+        import unn
+
+        if not isinstance(network, unn.AttentiveVAE):
+            return {}
+        images = self._images(config).test
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(images), generator=generator)[:count]
+        x = self._pixels(config, images, rows, generator, is_test=True)
+        summary = network.bound_summary({"x": x}, generator=generator)
+        estimate = network.log_likelihood({"x": x}, config.draws, generator=generator)
+        value = float(estimate.value.mean())
+        figures = {
+            "bound": summary.bound,
+            "log_likelihood": value,
+            "log_likelihood_error": float((estimate.value.std() / max(1, len(x)) ** 0.5).nan_to_num(0.0)),
+        }
+        if config.pixels == "levels":
+            figures["bits_per_dimension"] = -value / math.log(2) / x[0].numel()
+        for layer, (divergence, active) in enumerate(zip(summary.divergences, summary.active, strict=True)):
+            figures[f"divergence_{layer + 1}"] = float(divergence)
+            figures[f"active_{layer + 1}"] = float(active)
+        return figures
+
+    def describe(self, run: Trained, values: Mapping[str, Tensor], k: int) -> list[str]:
+        """An image as text, dark pixels as dark characters."""
+        x = values["x"][k]
+        grey = x if run.config.pixels == "binary" else (x.mean(-1) + 1) / 2
+        shades = " .:-=+*#%@"
+        return ["".join(shades[round(float(pixel) * 9)] * 2 for pixel in row) for row in grey]
+
+    def _images(self, config: VAEConfig) -> Images:
+        from .images import load_images
+
+        return load_images(config.data, config.images)
+
+    def _shape(self, config: VAEConfig) -> Shape:
+        from .graph import Shape
+
+        size = _SIZES.get(config.data) or self._images(config).size
+        channels = 0 if config.pixels == "binary" else size[2]
+        return Shape(size[0], size[1], channels, config.layers, config.latent, config.halvings)
+
+    def _pixels(
+        self,
+        config: VAEConfig,
+        images: Tensor,
+        rows: Tensor,
+        generator: torch.Generator,
+        is_test: bool = False,
+    ) -> Tensor:
+        """Pixels of some images, shape ``(count, height, width)``, with levels also channels."""
+        import torch
+
+        x = images[rows]
+        if config.pixels == "levels":
+            return x / 127.5 - 1
+        intensity = x.mean(-1) / 255
+        if config.binarisation == "dynamic":
+            return (torch.rand(intensity.shape, generator=generator) < intensity).float()
+        thresholds = _fixed_thresholds(tuple(images.shape[:3]), _BINARISED_SEED + is_test)
+        return (thresholds[rows] < intensity).float()
+
+
+@functools.lru_cache(4)
+def _fixed_thresholds(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Thresholds of static binarisation."""
+    import torch
+
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))

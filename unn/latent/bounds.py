@@ -1,0 +1,167 @@
+"""Bounds of the log-likelihood of latent-variable models, and what their latent groups hold.
+
+They need a model that draws from its posterior (``DrawsPosterior``), so that they can be checked on models
+whose likelihood is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, is_whole
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """One draw of the latent groups for each row, from the posterior.
+
+    Attributes:
+        groups: values of the groups, shape ``(batch, channels, *positions)`` each.
+        likelihood: log p(x | z) of the observed nodes, shape ``(batch,)``.
+        prior: log p(z), shape ``(batch,)``.
+        posterior: log q(z | x), shape ``(batch,)``.
+        divergences: KL of posterior and prior of each group given the earlier ones, shape ``(groups,
+            batch)``.
+        means: means of the posterior of each group, shape as the groups.
+    """
+
+    groups: list[Tensor]
+    likelihood: Tensor
+    prior: Tensor
+    posterior: Tensor
+    divergences: Tensor
+    means: list[Tensor]
+
+    @property
+    def log_weight(self) -> Tensor:
+        """log p(x, z) - log q(z | x), shape ``(batch,)``, whose exponential has the mean p(x)."""
+        return self.likelihood + self.prior - self.posterior
+
+    @property
+    def bound(self) -> Tensor:
+        """Evidence lower bound with exact divergences, shape ``(batch,)``."""
+        return self.likelihood - self.divergences.sum(0)
+
+
+class DrawsPosterior(Protocol):
+    """A model that draws its latent groups from the posterior."""
+
+    def draws(self, rows: Tensor, nodes: Tensor, generator: torch.Generator | None) -> Draws:
+        """One draw for each row.
+
+        Args:
+            rows: observed numbers, 0 where not observed, shape ``(batch, numbers)``.
+            nodes: mask of observed nodes, shape ``(batch, nodes)``.
+            generator: random number generator; torch's global one by default.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodEstimate:
+    """An estimate of log p(x) by importance sampling.
+
+    Attributes:
+        value: log of the mean weight, shape ``(batch,)``; its expectation is a lower bound, which rises with
+            the number of draws.
+        error: its standard error, shape ``(batch,)``; 0 for one draw, where it is unknown.
+        effective: effective number of draws, shape ``(batch,)``: (sum w)^2 / sum w^2. Where it is near 1 one
+            draw decides, and the error is too small.
+    """
+
+    value: Tensor
+    error: Tensor
+    effective: Tensor
+
+
+@torch.no_grad()
+def log_likelihood(
+    model: DrawsPosterior,
+    rows: Tensor,
+    nodes: Tensor,
+    draws: int,
+    *,
+    generator: torch.Generator | None = None,
+    at_once: int = 512,
+) -> LikelihoodEstimate:
+    """Importance-sampled log-likelihood (deep attentive variational paper, Appendix; Burda et al., 2016).
+
+    Args:
+        model: the model.
+        rows: observed numbers, 0 where not observed, shape ``(batch, numbers)``.
+        nodes: mask of observed nodes, shape ``(batch, nodes)``.
+        draws: number of draws for each row.
+        generator: random number generator; torch's global one by default.
+        at_once: largest number of rows in memory, over all draws.
+
+    Raises:
+        ArgumentError: for fewer than one draw or row.
+    """
+    for name, number in (("draws", draws), ("at_once", at_once)):
+        if not is_whole(number, 1):
+            raise ArgumentError(f"log-likelihood: {name} must be a whole number >= 1, got {number!r}.")
+    values, errors, sizes = [], [], []
+    for part in torch.arange(len(rows)).split(at_once):
+        own, mask = rows[part], nodes[part]
+        repeats = max(1, at_once // len(part))
+        logs = []
+        for start in range(0, draws, repeats):
+            count = min(repeats, draws - start)
+            drawn = model.draws(own.repeat(count, 1), mask.repeat(count, 1), generator)
+            logs.append(drawn.log_weight.double().view(count, -1))
+        weights = torch.cat(logs)
+        total = weights.logsumexp(0)
+        value = total - math.log(draws)
+        relative = (weights - value).exp()
+        spread = relative.std(0) if draws > 1 else torch.zeros_like(value)
+        values.append(value)
+        errors.append(spread / math.sqrt(draws))
+        sizes.append((2 * total - (2 * weights).logsumexp(0)).exp())
+    return LikelihoodEstimate(torch.cat(values), torch.cat(errors), torch.cat(sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSummary:
+    """The evidence lower bound over examples, and what the groups hold.
+
+    Attributes:
+        bound: mean bound in nats.
+        likelihood: mean log p(x | z) in nats.
+        divergences: mean divergence of each group in nats, shape ``(groups,)``.
+        active: share of the units of each group whose posterior mean varies over the examples by a variance
+            of more than 0.01 (Burda et al., 2016), shape ``(groups,)``.
+    """
+
+    bound: float
+    likelihood: float
+    divergences: Tensor
+    active: Tensor
+
+
+_ACTIVE = 0.01
+"""Variance of the posterior mean of an active unit."""
+
+
+@torch.no_grad()
+def bound_summary(
+    model: DrawsPosterior,
+    rows: Tensor,
+    nodes: Tensor,
+    *,
+    generator: torch.Generator | None = None,
+    at_once: int = 512,
+) -> BoundSummary:
+    """The evidence lower bound over examples, with one draw each; arguments as for ``log_likelihood``."""
+    parts = [
+        model.draws(rows[part], nodes[part], generator) for part in torch.arange(len(rows)).split(at_once)
+    ]
+    groups = range(len(parts[0].means))
+    means = [torch.cat([part.means[k].flatten(1) for part in parts]) for k in groups]
+    active = torch.stack([(x.double().var(0) > _ACTIVE).double().mean() for x in means])
+    divergences = torch.cat([part.divergences for part in parts], 1).double().mean(1)
+    likelihood = float(torch.cat([part.likelihood for part in parts]).double().mean())
+    return BoundSummary(likelihood - float(divergences.sum()), likelihood, divergences, active)
