@@ -66,8 +66,8 @@ class VAEConfig:
     pixels: Literal["binary", "levels"] = "binary"
     binarisation: Literal["dynamic", "static"] = "dynamic"
     layers: int = 4
-    latent: int = 4
-    halvings: int = 1
+    latent: int = 8
+    halvings: int = 2
     attention: Literal["all", "neighbours", "none"] = "all"
     spatial: bool = True
     frozen: bool = False
@@ -85,12 +85,12 @@ class VAEProblem(DeclaredProblem):
     noun = "images"
     defaults = {
         "latent": Defaults(
-            LatentOptions(width=16, divergence_warmup=500, masked=0.25),
+            LatentOptions(divergence_warmup=500, masked=0.5),
             TrainingConfig(
                 steps=2000,
                 evaluate_every=1000,
                 batch=64,
-                rate=5e-3,
+                rate=1e-2,
                 clip=100.0,
                 ema=0.995,
                 optimizer="adamax",
@@ -208,10 +208,11 @@ class VAEProblem(DeclaredProblem):
         summary = network.bound_summary({"x": x}, generator=generator)
         estimate = network.log_likelihood({"x": x}, config.draws, generator=generator)
         value = float(estimate.value.mean())
+        spread = float(estimate.value.std(correction=0)) / len(x) ** 0.5
         figures = {
             "bound": summary.bound,
             "log_likelihood": value,
-            "log_likelihood_error": float((estimate.value.std() / max(1, len(x)) ** 0.5).nan_to_num(0.0)),
+            "log_likelihood_error": spread,
         }
         if config.pixels == "levels":
             figures["bits_per_dimension"] = -value / math.log(2) / x[0].numel()

@@ -79,7 +79,7 @@ def configure(variant: Variant, layers: int, seed: int, arguments: argparse.Name
     )
     model = replace(config.model, masked=0.0, width=arguments.width)
     data = arguments.data
-    channels, halvings = arguments.latent, 1 if data == "digits" else 2
+    channels, halvings = arguments.latent, 2
     if arguments.paper:
         channels, halvings = 20, 2 if data == "mnist" else 1
         model = replace(model, width=32, cells=2, divergence_warmup=16 * 60_000 // 200)
@@ -148,8 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--latent", type=int, default=4)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--latent", type=int, default=8)
     parser.add_argument("--tested", type=int, default=359)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--threads", type=int, default=1)

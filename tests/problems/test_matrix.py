@@ -27,6 +27,7 @@ SMALL = {
     "belief": ["--rounds", "20"],
     "encoder": ["--width", "8", "--blocks", "1", "--hidden", "8"],
     "exact": [],
+    "latent": ["--width", "8", "--keys", "4", "--spatial-keys", "4", "--particles", "2"],
     "untied": ["--iterations", "2"],
     "recurrent": ["--width", "8", "--heads", "2", "--recurrences", "2"],
     "perception": ["--filters", "2", "--hidden", "8"],

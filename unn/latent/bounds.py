@@ -25,17 +25,20 @@ class Draws:
         likelihood: log p(x | z) of the observed nodes, shape ``(batch,)``.
         prior: log p(z), shape ``(batch,)``.
         posterior: log q(z | x), shape ``(batch,)``.
-        divergences: KL of posterior and prior of each group given the earlier ones, shape ``(groups,
-            batch)``.
-        means: means of the posterior of each group, shape as the groups.
+        units: KL of posterior and prior of each unit of each group given the earlier groups, in nats, shape
+            as the groups.
     """
 
     groups: list[Tensor]
     likelihood: Tensor
     prior: Tensor
     posterior: Tensor
-    divergences: Tensor
-    means: list[Tensor]
+    units: list[Tensor]
+
+    @property
+    def divergences(self) -> Tensor:
+        """KL of posterior and prior of each group, shape ``(groups, batch)``."""
+        return torch.stack([x.flatten(1).sum(1) for x in self.units])
 
     @property
     def log_weight(self) -> Tensor:
@@ -132,8 +135,10 @@ class BoundSummary:
         bound: mean bound in nats.
         likelihood: mean log p(x | z) in nats.
         divergences: mean divergence of each group in nats, shape ``(groups,)``.
-        active: share of the units of each group whose posterior mean varies over the examples by a variance
-            of more than 0.01 (Burda et al., 2016), shape ``(groups,)``.
+        active: share of the units of each group whose mean divergence is more than 0.01 nats, shape
+            ``(groups,)``. The usual measure, a posterior mean that varies over the examples (Burda et al.,
+            2016), would call all units below the first group active, even if they add nothing: their prior
+            varies as well.
     """
 
     bound: float
@@ -143,7 +148,7 @@ class BoundSummary:
 
 
 _ACTIVE = 0.01
-"""Variance of the posterior mean of an active unit."""
+"""Mean divergence of an active unit, in nats."""
 
 
 @torch.no_grad()
@@ -159,9 +164,8 @@ def bound_summary(
     parts = [
         model.draws(rows[part], nodes[part], generator) for part in torch.arange(len(rows)).split(at_once)
     ]
-    groups = range(len(parts[0].means))
-    means = [torch.cat([part.means[k].flatten(1) for part in parts]) for k in groups]
-    active = torch.stack([(x.double().var(0) > _ACTIVE).double().mean() for x in means])
+    units = [torch.cat([part.units[k].flatten(1) for part in parts]) for k in range(len(parts[0].units))]
+    active = torch.stack([(x.double().mean(0) > _ACTIVE).double().mean() for x in units])
     divergences = torch.cat([part.divergences for part in parts], 1).double().mean(1)
     likelihood = float(torch.cat([part.likelihood for part in parts]).double().mean())
     return BoundSummary(likelihood - float(divergences.sum()), likelihood, divergences, active)

@@ -35,12 +35,16 @@ class Normals:
         each = -0.5 * ((z - self.mean) / self.scale).square() - self.scale.log() - 0.5 * math.log(2 * math.pi)
         return each.flatten(1).sum(1)
 
-    def divergence(self, other: Normals) -> Tensor:
-        """KL(self || other) in nats, shape ``(batch,)``."""
+    def divergences(self, other: Normals) -> Tensor:
+        """KL(self || other) of each unit in nats, shape of the means."""
         ratio = (self.scale / other.scale).square()
         shift = ((self.mean - other.mean) / other.scale).square()
         each: Tensor = 0.5 * (ratio + shift - 1 - ratio.log())
-        return each.flatten(1).sum(1)
+        return each
+
+    def divergence(self, other: Normals) -> Tensor:
+        """KL(self || other) in nats, shape ``(batch,)``."""
+        return self.divergences(other).flatten(1).sum(1)
 
 
 def bounded(x: Tensor, low: float, high: float) -> Tensor:

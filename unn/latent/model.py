@@ -398,8 +398,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             torch.where(nodes, logs, 0).sum(1),
             torch.stack(priors).sum(0),
             torch.stack(posteriors).sum(0),
-            torch.stack([posterior.divergence(prior) for posterior, prior in pairs]),
-            [posterior.mean for posterior, _ in pairs],
+            [posterior.divergences(prior) for posterior, prior in pairs],
         )
         return draws, parameters
 

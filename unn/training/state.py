@@ -62,6 +62,7 @@ class TrainingState:
         self.optimizer = make_optimizer(network, config)
         self.rate_factor = rate_factor(config, total)
         self.schedule = LambdaLR(self.optimizer, self.rate_factor)
+        self.skips = config.skip > 0
         device = next((p.device.type for p in network.parameters()), "cpu")
         self.scaler = torch.amp.GradScaler(device, enabled=config.precision == "float16")
         self.average = (
@@ -73,10 +74,10 @@ class TrainingState:
         self._best: dict[str, Tensor] = {}
 
     def advance_schedule(self) -> None:
-        """Advance the learning rate, also after a step that the gradient scaler skipped because of
-        an overflow."""
+        """Advance the learning rate, also after a step that was skipped for its gradient, or by the
+        gradient scaler because of an overflow."""
         with warnings.catch_warnings():
-            if self.scaler.is_enabled():
+            if self.scaler.is_enabled() or self.skips:
                 warnings.filterwarnings("ignore", "Detected call of .lr_scheduler.step", UserWarning)
             self.schedule.step()
 

@@ -93,6 +93,7 @@ def test_a_run_that_stops_at_any_step_ends_with_the_same_numbers(at, whole, tmp_
         {"optimizer": "sgd"},
         {"optimizer": "adamw", "weight_decay": 0.1},
         {"schedule": "linear", "warmup": 0.3},
+        {"optimizer": "adamax", "floor": 0.1, "skip": 1e-1},
         {"ema": 0.0},
         {"accumulate": 3},
         {"patience": 1, "evaluate_every": 2},

@@ -212,6 +212,32 @@ def test_schedules_rise_to_the_full_rate_and_end_where_they_should(schedule):
     assert rates[100] == pytest.approx(1 if schedule == "constant" else 0, abs=1e-12)
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_schedules_end_at_their_floor(schedule):
+    factor = rate_factor(TrainingConfig(schedule=schedule, warmup=0.1, floor=0.2), 100)
+    plain = rate_factor(TrainingConfig(schedule=schedule, warmup=0.1), 100)
+    assert factor(100) == pytest.approx(0.2, abs=1e-12)
+    assert all(factor(step) == pytest.approx(0.2 + 0.8 * plain(step)) for step in range(9, 101))
+
+
+def test_steps_with_a_large_gradient_are_skipped_and_counted():
+    class Spikes(ToyTask):
+        """A loss whose gradient is a thousand times larger at every third step."""
+
+        calls = 0
+
+        def loss(self, network, batch):
+            self.calls += 1
+            return super().loss(network, batch) * (1000 if self.calls % 3 == 0 else 1)
+
+    config = TrainingConfig(steps=7, batch=9, skip=50.0, log_every=7)
+    ours = fit(toy_network(dropout=0), Spikes(), config)
+    assert ours.history[-1]["skipped"] == 2
+    unskipped = fit(toy_network(dropout=0), ToyTask(), replace(config, skip=0.0))
+    assert "skipped" not in unskipped.history[-1]
+    assert not same_tensors(tensors_of(ours.network), tensors_of(unskipped.network))
+
+
 def test_the_average_is_the_exponential_moving_average_of_the_weights():
     seen = []
 

@@ -1,0 +1,113 @@
+"""Distributions of observed nodes are normalised, and their samples and means follow them."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+
+from unn.latent.likelihoods import LogisticMixture, Normal, Options, is_on_levels, to_levels
+
+LEVELS = torch.arange(256, dtype=torch.float64) / 127.5 - 1
+
+
+def parameters_of(likelihood, seed=0, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(1, likelihood.parameters, 1, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("options", [2, 3, 7])
+def test_probabilities_of_options_sum_to_one(options):
+    likelihood = Options(options)
+    parameters = parameters_of(likelihood, scale=3.0)
+    values = torch.eye(options, dtype=torch.float64)[:, :, None]
+    p = likelihood.log_probability(parameters.expand(options, -1, -1), values).exp()
+    assert float(p.sum()) == pytest.approx(1, abs=1e-12)
+    assert torch.allclose(likelihood.mean(parameters)[0, :, 0], p[:, 0])
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_probabilities_of_grey_levels_sum_to_one(scale):
+    likelihood = LogisticMixture(1)
+    parameters = parameters_of(likelihood, scale=scale).expand(256, -1, -1)
+    p = likelihood.log_probability(parameters, LEVELS[:, None, None]).exp()
+    assert float(p.sum()) == pytest.approx(1, abs=1e-10)
+
+
+def test_probabilities_of_colours_sum_to_one_over_each_channel_given_those_before():
+    likelihood = LogisticMixture(3, 1)
+    parameters = parameters_of(likelihood).expand(256, -1, -1)
+    fixed = LEVELS[[40, 200]]
+
+    def total(channel, first, second):
+        x = torch.zeros(256, 3, 1, dtype=torch.float64)
+        x[:, 0, 0], x[:, 1, 0] = first, second
+        x[:, channel, 0] = LEVELS
+        return likelihood.log_probability(parameters, x)
+
+    # with one component, probabilities are products over the channels
+    third = total(2, fixed[0], fixed[1])
+    assert float(third.logsumexp(0)) < 0
+    both = torch.stack([total(2, fixed[0], level).logsumexp(0) for level in LEVELS]).logsumexp(0)
+    everything = torch.stack(
+        [torch.stack([total(2, a, b).logsumexp(0) for b in LEVELS[::51]]).logsumexp(0) for a in LEVELS[::85]]
+    )
+    assert float(both) < 0 and everything.isfinite().all()
+    # the mass of the first channel, from its own logistic distribution
+    _, means, log_scales, _ = likelihood._split(parameters[:1])
+    mean, spread = float(means[0, 0, 0, 0]), math.exp(float(log_scales[0, 0, 0, 0]))
+    upper, lower = (1 / (1 + math.exp(-(float(fixed[0]) - mean + s / 255) / spread)) for s in (1, -1))
+    assert float(both.exp()) == pytest.approx(upper - lower, rel=1e-9)
+
+
+def test_tiny_masses_are_exact():
+    likelihood = LogisticMixture(1, 1)
+    parameters = torch.tensor([[[0.0], [-0.9], [-5.0]]], dtype=torch.float64)
+    log_p = float(likelihood.log_probability(parameters, LEVELS[250][None, None, None]))
+    x, s = float(LEVELS[250]) + 0.9, math.exp(-5.0)
+    expected = -(x - 1 / 255) / s + math.log1p(-math.exp(-2 / 255 / s))
+    assert log_p == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", [Options(2), Options(4), LogisticMixture(1)])
+def test_samples_have_the_probabilities(likelihood):
+    count = 20_000
+    parameters = parameters_of(likelihood, seed=3).expand(count, -1, -1)
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.rand(count, likelihood.noise, 1, dtype=torch.float64, generator=generator)
+    samples = likelihood.sample(parameters, uniform)
+    if isinstance(likelihood, Options):
+        values = torch.eye(likelihood.channels, dtype=torch.float64)[:, :, None]
+        which = samples[:, :, 0].argmax(1)
+    else:
+        assert is_on_levels(samples)
+        values = LEVELS[:, None, None]
+        which = ((samples[:, 0, 0] + 1) * 127.5).round().long()
+    p = likelihood.log_probability(parameters[: len(values)], values)[:, 0].exp()
+    counts = torch.bincount(which, minlength=len(values)).double()
+    common = p * count > 20
+    observed = torch.cat([counts[common], counts[~common].sum()[None]])
+    expected = torch.cat([p[common], p[~common].sum()[None]]) * count
+    kept = expected > 5
+    observed, expected = observed[kept], expected[kept] * observed[kept].sum() / expected[kept].sum()
+    assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
+
+
+def test_normal_numbers_have_their_density_and_samples():
+    likelihood = Normal(2)
+    parameters = parameters_of(likelihood)
+    mean, scale = likelihood._split(parameters)
+    reference = torch.distributions.Normal(mean, scale)
+    x = torch.randn(1, 2, 1, dtype=torch.float64)
+    assert torch.allclose(likelihood.log_probability(parameters, x), reference.log_prob(x).sum(1))
+    uniform = torch.rand(5000, 2, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    samples = (likelihood.sample(parameters.expand(5000, -1, -1), uniform) - mean) / scale
+    assert kstest(samples[:, 0, 0].numpy(), "norm").pvalue > 1e-4
+
+
+def test_levels_are_recognised():
+    assert is_on_levels(LEVELS.float())
+    assert not is_on_levels(LEVELS + 1e-3)
+    assert torch.equal(to_levels(LEVELS + 1e-3), to_levels(LEVELS))
+    assert all(is_on_levels(torch.tensor([a, b])) for a, b in product([-1.0, 1.0], repeat=2))
