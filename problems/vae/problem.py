@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from unn.errors import ArgumentError, suggest
+from unn.errors import ArgumentError, UnnError, suggest
 from unn.extending import (
+    Answer,
     DeclaredProblem,
     Defaults,
     DenoiserOptions,
@@ -21,6 +22,7 @@ from unn.extending import (
 )
 
 from ..generated.observations import any_nodes
+from .verb import DrawImages, DrawsLatents
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +76,7 @@ class VAEConfig:
     draws: int = _DRAWS
 
 
-class VAEProblem(DeclaredProblem):
+class VAEProblem(DeclaredProblem, DrawsLatents):
     """Learn images with latent groups, and complete images of which any pixels are given."""
 
     name = "vae"
@@ -227,6 +229,37 @@ class VAEProblem(DeclaredProblem):
         grey = x if run.config.pixels == "binary" else (x.mean(-1) + 1) / 2
         shades = " .:-=+*#%@"
         return ["".join(shades[round(float(pixel) * 9)] * 2 for pixel in row) for row in grey]
+
+    def draw_latents(self, run: Trained, request: DrawImages) -> Answer:
+        """Draw reconstructions, completions, samples, interpolations or attention of a run."""
+        import torch
+
+        import unn
+        from unn.draw import save_figure
+
+        from . import pictures
+
+        model = run.network
+        if not isinstance(model, unn.AttentiveVAE):
+            raise UnnError(f"engine {run.config.engine!r} of this run has no latent groups to draw.")
+        generator = torch.Generator().manual_seed(request.seed)
+        count = request.count
+        query = self.test_queries(run.config, 2 * count, generator)["upper half given"]
+        x, given = query.truth["x"], query.given["x"]
+        assert isinstance(given, unn.Partial)
+        if request.of == "reconstructions":
+            figure = pictures.reconstructions(model, x[:count])
+        elif request.of == "completions":
+            part = unn.Partial(given.value[:count], given.mask[:count])
+            figure = pictures.completions(model, part, 3, request.seed)
+        elif request.of == "temperatures":
+            figure = pictures.temperatures(model, request.temperatures, count, request.seed)
+        elif request.of == "interpolations":
+            figure = pictures.interpolations(model, x[:4], x[4:8], count)
+        else:
+            figure = pictures.attention(model, x)
+        save_figure(figure, request.draw)
+        return Answer((f"{request.of} drawn in {request.draw}",), {"drawn": str(request.draw)})
 
     def _images(self, config: VAEConfig) -> Images:
         from .images import load_images

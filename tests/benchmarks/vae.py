@@ -1,172 +1,110 @@
-"""What attention between latent groups is worth, beside controls of equal width.
+"""How fast attention over layers is, against a loop over layers that stacks contexts, written by hand.
 
-    python -m tests.benchmarks.vae OUT.csv --layers 4 8 --seeds 0 1 2 --steps 1200 [--data mnist ...]
-
-Trains images from latent groups without attention, with attention over positions, over layers, or both, and
-each of these with gates that stay at zero: the same parameters and time, without attention. Test images are
-scored by the evidence lower bound and by importance sampling; ``--paper`` takes the published sizes and
-schedule, for a GPU.
+Run as ``python -m tests.benchmarks.vae [--quick] [--only NAME]``. The loop stacks the contexts of all earlier
+layers anew at every layer, as the published code does, and computes scores and sums of the stack.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import unn
-from problems.vae.problem import VAEConfig, VAEProblem
-from unn.training import TrainingConfig, fit
+from problems.vae.graph import Shape, declare
+from tests.benchmarks import measure as bench
+from tests.benchmarks.core import report
+from tests.benchmarks.measure import Case, Figure
+from unn.latent.attention import attend
 
-FIELDS = (
-    "data",
-    "layers",
-    "attention",
-    "seed",
-    "steps",
-    "parameters",
-    "ms per step",
-    "bound",
-    "log-likelihood",
-    "error of the mean",
-    "median effective draws",
-    "divergences",
-    "active units",
-    "gate of positions",
-    "gate of priors",
-    "gate of posteriors",
-)
-_TEST_SEED = 11
+BATCH, CHANNELS, KEYS, SIDE = 32, 32, 8, 8
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One row of the ablation.
+class Inputs(nn.Module):
+    """Contexts, queries and keys of all layers."""
 
-    Attributes:
-        attention: attention over layers: "all" or "none".
-        spatial: attention over positions.
-        frozen: whether gates stay at zero.
-    """
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
 
-    attention: str
-    spatial: bool
-    frozen: bool
+        def parameters(channels: int) -> nn.ParameterList:
+            return nn.ParameterList(torch.randn(BATCH, channels, SIDE, SIDE) for _ in range(layers))
 
+        self.contexts, self.keys, self.queries = (parameters(c) for c in (CHANNELS, KEYS, KEYS))
 
-VARIANTS = {
-    "none": Variant("none", False, False),
-    "positions": Variant("none", True, False),
-    "positions, frozen": Variant("none", True, True),
-    "layers": Variant("all", False, False),
-    "layers, frozen": Variant("all", False, True),
-    "both": Variant("all", True, False),
-    "both, frozen": Variant("all", True, True),
-}
-
-
-def configure(variant: Variant, layers: int, seed: int, arguments: argparse.Namespace) -> VAEConfig:
-    """The configuration of a run."""
-    problem = VAEProblem()
-    config = problem.config_for("latent")()
-    training: TrainingConfig = replace(
-        config.training, seed=seed, steps=arguments.steps, evaluate_every=10**9, threads=arguments.threads
-    )
-    model = replace(config.model, masked=0.0, width=arguments.width)
-    data = arguments.data
-    channels, halvings = arguments.latent, 2
-    if arguments.paper:
-        channels, halvings = 20, 2 if data == "mnist" else 1
-        model = replace(model, width=32, cells=2, divergence_warmup=16 * 60_000 // 200)
-        training = replace(training, steps=400 * 60_000 // 200, batch=200, rate=0.01, warmup=5 / 400)
-    return replace(
-        config,
-        data=data,
-        layers=layers,
-        latent=channels,
-        halvings=halvings,
-        attention=variant.attention,
-        spatial=variant.spatial,
-        frozen=variant.frozen,
-        model=model,
-        training=training,
-    )
+    def step(self, attention: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        """The sum of what all layers read, and the gradients of the first layer."""
+        self.zero_grad(set_to_none=True)
+        total = torch.zeros(())
+        for layer in range(1, len(self.contexts)):
+            own = attention(self.queries[layer], self.keys[:layer], self.contexts[:layer])
+            total = total + own.square().sum()
+        total.backward()
+        gradients = self.contexts[0].grad, self.keys[0].grad
+        assert gradients[0] is not None and gradients[1] is not None
+        return total.detach(), *gradients
 
 
-def mean_gate(model: unn.AttentiveVAE, ending: str) -> float:
-    """Mean absolute gate of the attentions whose name has a part."""
-    gates = [
-        abs(float(p)) for name, p in model.named_parameters() if name.endswith("gate") and ending in name
-    ]
-    return sum(gates) / len(gates) if gates else float("nan")
+def ours(query: Tensor, keys: Sequence[Tensor], contexts: Sequence[Tensor]) -> Tensor:
+    """Attention that reads a cache in place."""
+    return attend(query, list(keys), list(contexts), 1.0)[0]
 
 
-def run(variant: Variant, layers: int, seed: int, arguments: argparse.Namespace) -> list[object]:
-    """Train and score one network."""
-    problem = VAEProblem()
-    config = configure(variant, layers, seed, arguments)
-    problem.check(config)
-    torch.manual_seed(seed)
-    model = problem.network(config, {})
-    problem.prepare(config, model)
-    started = time.process_time()
-    model = fit(model, problem.task(config), config.training).network
-    seconds = time.process_time() - started
-    assert isinstance(model, unn.AttentiveVAE)
-    x = problem.test_queries(config, arguments.tested, torch.Generator().manual_seed(_TEST_SEED))
-    images = {"x": x["upper half given"].truth["x"]}
-    generator = torch.Generator().manual_seed(_TEST_SEED)
-    summary = model.bound_summary(images, generator=generator)
-    estimate = model.log_likelihood(images, arguments.draws, generator=generator)
-    deviation = float(estimate.value.std()) / len(estimate.value) ** 0.5
-    return [
-        sum(p.numel() for p in model.parameters()),
-        f"{1000 * seconds / config.training.steps:.1f}",
-        f"{summary.bound:.3f}",
-        f"{float(estimate.value.mean()):.3f}",
-        f"{deviation:.3f}",
-        f"{float(estimate.effective.median()):.1f}",
-        " ".join(f"{x:.2f}" for x in summary.divergences.tolist()),
-        " ".join(f"{x:.2f}" for x in summary.active.tolist()),
-        f"{mean_gate(model, 'change'):.4f}",
-        f"{mean_gate(model, 'prior_attention'):.4f}",
-        f"{mean_gate(model, 'posterior_attention'):.4f}",
-    ]
+def recomputed(query: Tensor, keys: Sequence[Tensor], contexts: Sequence[Tensor]) -> Tensor:
+    """The same, computed again in the backward pass."""
+    result: Tensor = checkpoint(ours, query, list(keys), list(contexts), use_reentrant=False)  # type: ignore[no-untyped-call]
+    return result
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train all variants and write a row for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", default="digits")
-    parser.add_argument("--layers", type=int, nargs="+", default=[4])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--latent", type=int, default=8)
-    parser.add_argument("--tested", type=int, default=359)
-    parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--paper", action="store_true")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    new = not options.out.exists()
-    with options.out.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(FIELDS)
-        for layers in options.layers:
-            for seed in options.seeds:
-                for name in options.variants:
-                    figures = run(VARIANTS[name], layers, seed, options)
-                    writer.writerow([options.data, layers, name, seed, options.steps, *figures])
-                    file.flush()
+def by_hand(query: Tensor, keys: Sequence[Tensor], contexts: Sequence[Tensor]) -> Tensor:
+    """Attention over a stack of the contexts."""
+    stacked_keys, stacked = torch.stack(list(keys), 1), torch.stack(list(contexts), 1)
+    weights = torch.einsum("bqhw,bnqhw->bnhw", query, stacked_keys).softmax(1)
+    return torch.einsum("bnhw,bnchw->bchw", weights, stacked)
+
+
+def cases() -> list[Case]:
+    """A training step of attention alone, for 8 and 16 layers."""
+    result = []
+    for layers in (8, 16):
+        inputs = Inputs(layers)
+        for name, attention in (("", ours), (", recomputed", recomputed)):
+            result.append(
+                Case(
+                    f"latent: attention over {layers} layers{name}",
+                    lambda inputs=inputs, attention=attention: inputs.step(attention),
+                    lambda inputs=inputs: inputs.step(by_hand),
+                    0.8,
+                    "contexts stacked anew at each layer",
+                )
+            )
+    return result
+
+
+def step_figures(samples: int) -> list[Figure]:
+    """Time and memory of a training step of a whole network, with layers recomputed or not."""
+    figures = []
+    x = {"x": (torch.rand(64, 28, 28) < 0.2).float()}
+    for layers in (8, 16):
+        peaks = []
+        for recompute in (False, True):
+            torch.manual_seed(0)
+            options = unn.LatentOptions(width=16, keys=8, recompute=recompute)
+            model = unn.AttentiveVAE(declare(Shape(28, 28, 0, layers, 4, 2), spatial=False), options, {})
+            peaks.append(bench.peak_memory(lambda model=model: model.loss(x, {}).backward()))
+            seconds = bench.median_seconds(lambda model=model: model.loss(x, {}).backward(), samples, 1)
+            kind = ", layers recomputed" if recompute else ""
+            figures.append(Figure(f"latent: training step, {layers} layers{kind}", 1e3 * seconds, "ms"))
+        name = f"latent: memory of a step, {layers} layers, recomputed / kept"
+        figures.append(Figure(name, peaks[1] / peaks[0], "x"))
+    return figures
+
+
+def main(arguments: Sequence[str] | None = None) -> list[str]:
+    """Measure and print; the names of all cases."""
+    return report(__doc__, cases, {"latent: steps": step_figures}, arguments)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from ..engine import load_engine
 from ..errors import DataError, UnnError
 from ..runs.config import config_from_json
 from ..runs.folder import CONFIG, Run, open_run
-from ..training.options import TrainingConfig, problem_signature
+from ..training.options import LATER, TrainingConfig, problem_signature
 from .problem import Problem, Trained, load_problem, problem_names
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def open_problem(folder: Path) -> tuple[Problem, Any, Run]:
     """
     run = open_run(folder)
     problem = load_problem(run.problem)
-    content = problem.earlier_config(run.config)
+    content = dict(problem.earlier_config(run.config))
+    if isinstance(content.get("training"), Mapping):
+        content["training"] = {**LATER, **content["training"]}
     try:
         engine = content.get("engine")
         if engine is not None and not isinstance(engine, str):

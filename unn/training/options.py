@@ -114,7 +114,7 @@ class TrainingConfig:
 FREE = {"log_every", "checkpoint_every", "keep", "threads", "workers", "device", "compile"}
 """Options that do not affect results, except for rounding; excluded from the checkpoint signature."""
 
-_LATER = {"floor": 0.0, "skip": 0.0}
+LATER = {"floor": 0.0, "skip": 0.0}
 """Options that checkpoints of earlier versions do not name, with the values that they had."""
 
 
@@ -123,7 +123,7 @@ def option_signature(config: TrainingConfig) -> tuple[str, ...]:
     return tuple(
         f"option {name}: {value}"
         for name, value in asdict(config).items()
-        if name not in FREE and _LATER.get(name, ...) != value
+        if name not in FREE and LATER.get(name, ...) != value
     )
 
 

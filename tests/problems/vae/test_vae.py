@@ -127,7 +127,9 @@ def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(ca
     x, mask = query.given["x"].value[0], query.given["x"].mask[0]
     cells = zip(x.flatten().tolist(), mask.flatten().tolist(), strict=True)
     text = ",".join(str(int(value)) if given else "?" for value, given in cells)
-    completed = torch.tensor(answered(capsys, "sample", run, "--count", "3", "--given", f"x={text}")["x"])
+    completed = torch.tensor(
+        answered(capsys, "sample", run, "--count", "3", "--given", f"x={text}")["values"]["x"]
+    )
     assert (completed[:, :4] == x[:4]).all()
     assert "x" in refused(capsys, "sample", run, "--given", "x=1,0")
 
@@ -173,19 +175,19 @@ def test_a_run_that_stops_ends_with_the_numbers_of_one_that_does_not(tmp_path):
     assert without_times(result.history) == without_times(whole.history)
 
 
+@pytest.mark.slow
 def test_training_raises_the_bound_and_conditional_samples_complete_images():
-    problem, config = config_of(layers=2)
-    model = replace(config.model, width=8, keys=4, divergence_warmup=50, masked=0.5)
-    config = replace(config, draws=5, model=model)
+    problem, config = config_of(layers=2, spatial=False)
+    config = replace(config, draws=5, model=replace(config.model, divergence_warmup=200))
     torch.manual_seed(0)
     network = problem.network(config, {})
     before = problem.model_metrics(config, network.eval(), 50, 0)["bound"]
-    training = replace(config.training, steps=300, evaluate_every=300, ema=0.98, rate=0.01)
+    training = replace(config.training, steps=1000, evaluate_every=1000, ema=0.98)
     trained = fit(network, problem.task(config), training).network
-    assert problem.model_metrics(config, trained, 50, 0)["bound"] > max(before, -35)
+    assert problem.model_metrics(config, trained, 50, 0)["bound"] > max(before, -26)
     query = problem.test_queries(config, 300, torch.Generator().manual_seed(0))["upper half given"]
     given, free = (
         problem.metrics(config, query, trained.sample_with(x, 300, unn.SamplingOptions(seed=0), {}).values)
         for x in (query.given, {})
     )
-    assert given["error"] < free["error"] - 0.01
+    assert given["error"] < free["error"] - 0.02

@@ -1,0 +1,49 @@
+"""unn images."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from unn.extending import Answer, RunFolder, Trained, Verb, open_trained, require, require_number
+
+Subject = Literal["reconstructions", "completions", "temperatures", "interpolations", "attention"]
+
+
+class DrawsLatents(ABC):
+    """A problem whose runs have latent groups to draw."""
+
+    @abstractmethod
+    def draw_latents(self, run: Trained, request: DrawImages) -> Answer:
+        """Draw what the latent groups of a run hold.
+
+        Raises:
+            UnnError: for a run without latent groups, or without what is to be drawn.
+        """
+
+
+@dataclass(frozen=True)
+class DrawImages(Verb):
+    """Draw what the latent groups of a run hold: reconstructions, samples at temperatures, interpolations."""
+
+    name: ClassVar[str] = "images"
+
+    run: RunFolder
+    of: Subject = "reconstructions"
+    """What to draw: test images and their reconstructions; completions of their upper halves; samples at
+    temperatures; interpolations between the latent groups of two images; or mean attention over layers."""
+    draw: Path = Path("images.png")
+    """File for the picture."""
+    count: int = 8
+    """Number of columns."""
+    temperatures: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)
+    """Temperatures of samples, a row for each."""
+    seed: int = 0
+    """Seed of everything random."""
+
+    def __call__(self) -> Answer:
+        require_number("count", self.count, 100)
+        problem, run = open_trained(self.run)
+        return require(problem, DrawsLatents, "has no latent groups").draw_latents(run, self)
