@@ -180,9 +180,7 @@ def read(graph: Declaration, sizes: Mapping[str, int]) -> Hierarchy:
     hierarchy = Hierarchy(
         graph, group.name, shape[0], shape[-1], positions, is_image, rows, attention, spatial, image
     )
-    if min(hierarchy.padding) < 0 or any(
-        2 * pad >= side for pad, side in zip(hierarchy.padding, image, strict=True)
-    ):
+    if min(hierarchy.padding) < 0 or max(hierarchy.padding) > 2**hierarchy.halvings:
         raise DeclarationError(
             f"graph {graph.name!r}: groups of {positions[0]} x {positions[1]} positions do not fit images of "
             f"{image[0]} x {image[1]}; doubled some times, the sides of a group must be those of the image "
