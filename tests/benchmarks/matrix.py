@@ -44,6 +44,7 @@ METRICS = {
     "colouring": ["valid", "conflicts"],
     "paths": ["path", "shortest"],
     "visual": ["boards", "given_cells", "valid"],
+    "vae": ["error_upper_half_given", "excess_intensity", "bound", "log_likelihood"],
 }
 METRICS |= {
     name: ["valid", "violations"]
