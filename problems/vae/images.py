@@ -41,7 +41,7 @@ class Images:
 
 @functools.lru_cache(4)
 def load_images(data: str, folder: str = "") -> Images:
-    """Load images.
+    """Load images; the same ones are read once.
 
     Args:
         data: "digits" (8 x 8, embedded), "mnist" or "omniglot" (28 x 28, under ``$UNN_DATA``), or "folder".
@@ -65,12 +65,17 @@ def load_images(data: str, folder: str = "") -> Images:
 
 
 def _omniglot() -> Images:
+    """The full set in the file of the importance-weighted auto-encoder paper, or else a part of it."""
     root = os.environ.get("UNN_DATA")
-    path = Path(root or "") / "omniglot" / "omniglot_small_28x28.npz"
+    folder = Path(root or "") / "omniglot"
+    whole, path = folder / "chardata.mat", folder / "omniglot_small_28x28.npz"
+    if root and whole.exists():
+        return _whole_omniglot(whole)
     if not root or not path.exists():
         raise DataError(
-            f"OMNIGLOT: {path} does not exist; set UNN_DATA to a folder with omniglot/{path.name}, which has "
-            "the arrays x_train and x_test of shape (n, 28, 28)."
+            f"OMNIGLOT: neither {whole} nor {path} exists; set UNN_DATA to a folder with one of them: "
+            "omniglot/chardata.mat (arrays data and testdata, 784 rows), or "
+            "omniglot/omniglot_small_28x28.npz (arrays x_train and x_test of shape (n, 28, 28))."
         )
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -78,6 +83,19 @@ def _omniglot() -> Images:
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise DataError(f"{path}: cannot be read ({error}); download it again.") from None
     return Images(train[..., None], test[..., None])
+
+
+def _whole_omniglot(path: Path) -> Images:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        arrays = loadmat(path, variable_names=["data", "testdata"])
+        # one image a column, of which the columns follow one another
+        parts = [torch.from_numpy(arrays[name]).T.reshape(-1, 28, 28).mT for name in ("data", "testdata")]
+    except (MatReadError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); download it again.") from None
+    return Images(*((part.float() * 255).round()[..., None] for part in parts))
 
 
 def _folder(folder: Path) -> Images:

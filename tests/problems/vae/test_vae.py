@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.io import savemat
 from support.commands import answered, printed, refused
 from support.toy import same_tensors, tensors_of, without_times
 
@@ -97,12 +98,24 @@ def test_unusable_images_are_refused_with_the_file_and_the_reason(tmp_path):
 def test_missing_data_say_what_to_get(monkeypatch, tmp_path):
     monkeypatch.setenv("UNN_DATA", str(tmp_path))
     load_images.cache_clear()
-    with pytest.raises(DataError, match=r"omniglot_small_28x28.npz does not exist"):
+    with pytest.raises(DataError, match=r"chardata.mat nor .*omniglot_small_28x28.npz exists"):
         load_images("omniglot")
     (tmp_path / "omniglot").mkdir()
     (tmp_path / "omniglot" / "omniglot_small_28x28.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="cannot be read"):
         load_images("omniglot")
+    # a file with the whole set comes first; its images are columns, stored column by column
+    x = np.random.default_rng(0).random((3, 28, 28))
+    columns = x.transpose(0, 2, 1).reshape(3, 784).T
+    savemat(tmp_path / "omniglot" / "chardata.mat", {"data": columns, "testdata": columns[:, :1]})
+    loaded = load_images("omniglot")
+    assert loaded.train.shape == (3, 28, 28, 1) and loaded.test.shape == (1, 28, 28, 1)
+    assert np.allclose(loaded.train[..., 0], np.round(x * 255))
+    load_images.cache_clear()
+    (tmp_path / "omniglot" / "chardata.mat").write_bytes(b"MATLAB")
+    with pytest.raises(DataError, match=r"chardata.mat: cannot be read"):
+        load_images("omniglot")
+    load_images.cache_clear()
 
 
 def test_options_that_do_not_fit_are_refused(capsys, tmp_path):
