@@ -10,6 +10,7 @@ from torch import Tensor
 
 import unn
 from unn.draw import draw_attention, draw_images
+from unn.draw.theme import LIGHT, new_figure, style_axes
 
 
 def reconstructions(model: unn.AttentiveVAE, x: Tensor) -> Figure:
@@ -51,7 +52,23 @@ def attention(model: unn.AttentiveVAE, x: Tensor) -> Figure:
     """Mean weights of attention over layers: of priors, then of posteriors."""
     tables = model.attention({"x": x})
     names = [f"layer {k + 1}" for k in range(model.hierarchy.layers)]
-    return draw_attention(torch.stack([tables["prior"], tables["posterior"]]), names, names)
+    weights = torch.stack([tables["prior"], tables["posterior"]])
+    return draw_attention(weights, names, names, titles=["priors", "posteriors"])
+
+
+def divergences(model: unn.AttentiveVAE, x: Tensor, seed: int) -> Figure:
+    """Mean divergence of the posterior of each layer from its prior, with the share of active units."""
+    summary = model.bound_summary({"x": x}, generator=torch.Generator().manual_seed(seed))
+    figure = new_figure(LIGHT, 1.5 + 0.5 * len(summary.divergences), 3.2)
+    axes = figure.subplots()
+    style_axes(axes, LIGHT)
+    layers = [str(k + 1) for k in range(len(summary.divergences))]
+    bars = axes.bar(layers, summary.divergences.tolist(), color=LIGHT.cycle[0])
+    shares = [f"{100 * share:.0f}%" for share in summary.active.tolist()]
+    axes.bar_label(bars, shares, fontsize=7, color=LIGHT.foreground)
+    axes.set_xlabel("layer (share of active units above)", parse_math=False)
+    axes.set_ylabel("divergence in nats", parse_math=False)
+    return figure
 
 
 def _latent(model: unn.AttentiveVAE, x: Tensor) -> Tensor:

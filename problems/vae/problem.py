@@ -256,8 +256,10 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
             figure = pictures.temperatures(model, request.temperatures, count, request.seed)
         elif request.of == "interpolations":
             figure = pictures.interpolations(model, x[:4], x[4:8], count)
-        else:
+        elif request.of == "attention":
             figure = pictures.attention(model, x)
+        else:
+            figure = pictures.divergences(model, x, request.seed)
         save_figure(figure, request.draw)
         return Answer((f"{request.of} drawn in {request.draw}",), {"drawn": str(request.draw)})
 

@@ -9,7 +9,9 @@ from typing import ClassVar, Literal
 
 from unn.extending import Answer, RunFolder, Trained, Verb, open_trained, require, require_number
 
-Subject = Literal["reconstructions", "completions", "temperatures", "interpolations", "attention"]
+Subject = Literal[
+    "reconstructions", "completions", "temperatures", "interpolations", "attention", "divergences"
+]
 
 
 class DrawsLatents(ABC):
@@ -33,7 +35,8 @@ class DrawImages(Verb):
     run: RunFolder
     of: Subject = "reconstructions"
     """What to draw: test images and their reconstructions; completions of their upper halves; samples at
-    temperatures; interpolations between the latent groups of two images; or mean attention over layers."""
+    temperatures; interpolations between the latent groups of two images; mean attention over layers; or the
+    divergence of each layer."""
     draw: Path = Path("images.png")
     """File for the picture."""
     count: int = 8

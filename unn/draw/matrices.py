@@ -112,6 +112,7 @@ def draw_attention(
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     theme: Theme = LIGHT,
+    titles: Sequence[str] | None = None,
 ) -> Figure:
     """Draw attention weights as heat maps: one panel per head, one scale from 0 to the largest weight.
 
@@ -120,12 +121,15 @@ def draw_attention(
         rows: names of the n queries, such as tokens; numbers from 0 by default.
         columns: names of the m keys, likewise.
         theme: light or dark.
+        titles: titles of several heads; their numbers by default.
 
     Raises:
         ObservationError: if the weights have another shape, are negative or NaN, or the number of
-            names is wrong.
+            names or titles is wrong.
     """
     heads = _attention_heads(weights)
+    if titles is not None and len(titles) != len(heads):
+        raise ObservationError(f"draw_attention got {len(heads)} heads, but {len(titles)} titles.")
     names = [
         _axis_names(word, given, size)
         for word, given, size in zip(("rows", "columns"), (rows, columns), heads.shape[1:], strict=True)
@@ -152,7 +156,7 @@ def draw_attention(
         style_axes(axes, theme, ("left", "right", "top", "bottom"))
         image = axes.imshow(weight, aspect="auto", interpolation="nearest", **colours)
         if len(heads) > 1:
-            add_title(axes, theme, f"head {number + 1}", LABEL)
+            add_title(axes, theme, titles[number] if titles else f"head {number + 1}", LABEL)
         below = number + across < len(heads)
         _name_ticks(axes, "y", names[0], height, number % across > 0, theme)
         _name_ticks(axes, "x", names[1], width, below, theme)

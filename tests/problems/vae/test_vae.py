@@ -1,6 +1,7 @@
 """Images from latent groups: data, the declaration, commands, and runs that stop."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from support.toy import same_tensors, tensors_of, without_times
 import unn
 from problems.vae.images import load_images
 from problems.vae.problem import VAEProblem
+from problems.vae.verb import Subject
 from unn.errors import DataError
 from unn.training import TrainingConfig, fit
 
@@ -134,6 +136,12 @@ def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(ca
     picture = tmp_path / "samples.png"
     printed(capsys, "sample", run, "--count", "4", "--seed", "1", "--draw", picture)
     assert picture.stat().st_size > 1000
+    subjects = get_args(Subject)
+    for subject in subjects:
+        own = tmp_path / f"{subject}.png"
+        printed(capsys, "images", run, "--of", subject, "--draw", own, "--count", "3")
+        assert own.stat().st_size > 1000
+    assert len(subjects) == 6
     problem = VAEProblem()
     config = problem.config_for("latent")()
     query = problem.test_queries(config, 1, torch.Generator().manual_seed(0))["upper half given"]
