@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -157,14 +158,16 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             ArgumentError: for fewer than one draw or row.
         """
         rows, nodes = self._evidence(given)
-        return log_likelihood(self, rows, nodes, draws, generator=generator, at_once=at_once)
+        with _evaluating(self):
+            return log_likelihood(self, rows, nodes, draws, generator=generator, at_once=at_once)
 
     def bound_summary(
         self, given: Given, *, generator: torch.Generator | None = None, at_once: int = 512
     ) -> BoundSummary:
         """The evidence lower bound, divergences and active units; arguments as for ``log_likelihood``."""
         rows, nodes = self._evidence(given)
-        return bound_summary(self, rows, nodes, generator=generator, at_once=at_once)
+        with _evaluating(self):
+            return bound_summary(self, rows, nodes, generator=generator, at_once=at_once)
 
     @torch.no_grad()
     def attention(self, given: Given, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -180,7 +183,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             raise UnnError(f"graph {self.graph.name!r} has no attention over layers (unn.LayerAttention).")
         rows, nodes = self._evidence(given)
         record = AttentionRecord()
-        self.draws(rows, nodes, generator, record)
+        with _evaluating(self):
+            self.draws(rows, nodes, generator, record)
         result = {}
         for name, mask, weights in (
             ("prior", self.hierarchy.masks[0], record.prior),
@@ -202,7 +206,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         Raises:
             ObservationError: for another shape.
         """
-        parameters = self._decoded(self._groups_of(z))
+        with _evaluating(self):
+            parameters = self._decoded(self._groups_of(z))
         return self.hierarchy.rows.expected(self.observed.means(parameters).cpu())
 
     @torch.no_grad()
@@ -232,13 +237,14 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
                 # the same draws for each row, so that answers do not depend on the others
                 generator = torch.Generator().manual_seed(_INFERRING_SEED)
                 noise = self._like(torch.randn(particles, self._latent_numbers, generator=generator))
-                draws, parameters = self._posterior(
-                    rows[row].expand(particles, -1), nodes[row].expand(particles, -1), noise, None
-                )
+                own, seen = rows[row].expand(particles, -1), nodes[row].expand(particles, -1)
+                with _evaluating(self):
+                    draws, parameters = self._posterior(own, seen, noise, None)
                 values, weights = draws.groups, draws.log_weight.softmax(0)
             else:
                 values, weights = [group[row] for group in groups], torch.ones(1).to(rows)
-                parameters = self._decoded(values)
+                with _evaluating(self):
+                    parameters = self._decoded(values)
             means.append(weights @ self.observed.means(parameters))
             latent.append(torch.einsum("k,k...->...", weights, self.hierarchy.to_groups(values)))
         known = nodes[:, self.hierarchy.rows.node_of_number]
@@ -298,12 +304,14 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             uniform = torch.stack(
                 [torch.rand(self.options.particles + self.observed.noise, generator=g) for g in own]
             )
-            if groups is None:
-                values = self._draw_groups(rows[batch], nodes[batch], normal, uniform, temperature)
-            else:
-                values = [group[batch] for group in groups]
+            with _evaluating(self):
+                if groups is None:
+                    values = self._draw_groups(rows[batch], nodes[batch], normal, uniform, temperature)
+                else:
+                    values = [group[batch] for group in groups]
+                parameters = self._decoded(values)
             last = self._like(uniform[:, self.options.particles :])
-            numbers.append(self.observed.sample(self._decoded(values), last))
+            numbers.append(self.observed.sample(parameters, last))
             latent.append(self.hierarchy.to_groups(values))
         known = nodes[:, self.hierarchy.rows.node_of_number]
         answers = torch.where(known, rows, torch.cat(numbers)).cpu()
@@ -457,3 +465,14 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
 
     def _like(self, x: Tensor) -> Tensor:
         return x.to(self.network.start.device, self.network.start.dtype)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, in which rows do not depend on one another through batch normalisation."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

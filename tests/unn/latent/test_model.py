@@ -334,6 +334,30 @@ def test_answers_do_not_depend_on_other_rows():
             assert torch.allclose(x[0], first[name][0], atol=1e-9), name
 
 
+def test_answers_of_a_model_in_training_are_those_of_evaluation():
+    model = model_of(images())
+    x = pixels(3)
+    mask = torch.zeros(3, 6, 6).bool()
+    mask[:, :2] = True
+    given = {"x": unn.Partial(x, mask)}
+
+    def answers():
+        generator = torch.Generator().manual_seed(0)
+        return [
+            model.log_likelihood({"x": x}, 3, generator=generator).value,
+            model.infer_values(given, 3, {})["x"],
+            model.sample_with(given, 3, unn.SamplingOptions(seed=0), {})["z"],
+            model.bound_summary({"x": x}, generator=generator).divergences,
+        ]
+
+    expected = answers()
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert all(torch.equal(a, b) for a, b in zip(answers(), expected, strict=True))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_vectors_of_all_kinds_are_learned_sampled_and_given():
     model = model_of(vectors(nodes=4))
     values = mixed_values(300, nodes=4)
