@@ -145,6 +145,28 @@ def optimised_bound(model: unn.AttentiveVAE, x: Tensor, steps: int = 400, draws:
         return torch.stack([bound(draws) for _ in range(10)]).mean(0)
 
 
+def trained_by_descent(seed: int, steps: int) -> unn.AttentiveVAE:
+    """The decoder of the same model, trained on the most probable latent values by coordinate descent."""
+    problem = VAEProblem()
+    config = problem.config_for("latent")()
+    torch.manual_seed(seed)
+    model = unn.AttentiveVAE(digits_from_a_vector(16), unn.LatentOptions(width=64), {})
+    g = with_energy(model)
+    optimizer = torch.optim.Adam(model.network.parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 5e-3 * (1 - step / steps)
+        x = problem.generate(config, 64, generator, {})["x"]
+        model.eval().requires_grad_(False)
+        z = unn.infer(g, {"x": x}, order=["z"], iterations=3)["z"]
+        model.train().requires_grad_(True)
+        optimizer.zero_grad()
+        logits = Decoder(model)(z)
+        (-(x * logits - F.softplus(logits)).sum((1, 2)).mean()).backward()
+        optimizer.step()
+    return model.eval().requires_grad_(False)
+
+
 def gap_row(seed: int, steps: int, tested: int) -> list[object]:
     """Train on digits and split the gap of the bound."""
     problem = VAEProblem()
@@ -172,7 +194,8 @@ def gap_row(seed: int, steps: int, tested: int) -> list[object]:
     mean = model.infer_values({"x": x}, tested, {}, iterations=500)["z"]
     solution = unn.infer(g, {"x": x}, order=["z"], initial={"z": mean}, iterations=20)
     before, after = (g.energy({"x": x, "z": z}).detach() for z in (mean, solution["z"]))
-    distance = (solution["z"] - mean).flatten(1).norm(dim=1)
+    distance = (solution["z"] - mean).flatten(1).norm(dim=1).detach()
+    by_descent = optimised_bound(trained_by_descent(seed, steps // 2), x)
     return [
         f"{float(estimate.value.mean()):.3f}",
         f"{best:.3f}",
@@ -182,6 +205,7 @@ def gap_row(seed: int, steps: int, tested: int) -> list[object]:
         f"{float(before.mean()):.3f}",
         f"{float(after.mean()):.3f}",
         f"{float(distance.mean()):.3f}",
+        f"{float(by_descent.mean()):.3f}",
     ]
 
 
@@ -206,6 +230,7 @@ GAPS = (
     "energy at the mean",
     "energy by descent",
     "distance",
+    "bound, trained by descent",
 )
 
 
