@@ -125,7 +125,12 @@ def _read(path: Path) -> Tensor:
 
     try:
         with Image.open(path) as picture:
-            grey = picture.mode in ("1", "L", "I", "I;16", "LA")
+            if picture.mode.startswith(("I", "F")):
+                raise DataError(
+                    f"{path}: an image of mode {picture.mode!r}, with more than 8 bits for each channel; save "
+                    "it with 8 bits."
+                )
+            grey = picture.mode in ("1", "L", "LA")
             array = np.asarray(picture.convert("L" if grey else "RGB"))
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
         raise DataError(f"{path}: no readable image ({error}); remove it, or save it again.") from None

@@ -255,7 +255,8 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
         elif request.of == "temperatures":
             figure = pictures.temperatures(model, request.temperatures, count, request.seed)
         elif request.of == "interpolations":
-            figure = pictures.interpolations(model, x[:4], x[4:8], count)
+            pairs = min(4, count)
+            figure = pictures.interpolations(model, x[:pairs], x[pairs : 2 * pairs], count)
         elif request.of == "attention":
             figure = pictures.attention(model, x)
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from unn.errors import UnnError
 from unn.extending import Answer, RunFolder, Trained, Verb, open_trained, require, require_number
 
 Subject = Literal[
@@ -48,5 +49,7 @@ class DrawImages(Verb):
 
     def __call__(self) -> Answer:
         require_number("count", self.count, 100)
+        if not self.temperatures:
+            raise UnnError("--temperatures needs at least one temperature.")
         problem, run = open_trained(self.run)
         return require(problem, DrawsLatents, "has no latent groups").draw_latents(run, self)

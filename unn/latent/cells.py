@@ -43,6 +43,18 @@ class Convolution(nn.Module):
         return F.conv2d(x, self.kernel(), self.bias, self.stride, size // 2)
 
 
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation; a single number for each channel, which has no variance, is normalised by the
+    running means."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and input.numel() == input.shape[1]:
+            return F.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        return super().forward(input)
+
+
 class NonlocalBlock(nn.Module):
     """Attention between all positions with a residual gate, which starts at zero (Wang et al., 2018).
 
@@ -104,7 +116,7 @@ class ResidualCell(nn.Module):
         super().__init__()
         parts: list[nn.Module] = []
         for channels in (inputs, outputs):
-            parts.append(nn.BatchNorm2d(inputs))
+            parts.append(BatchNorm(inputs))
             if spatial:
                 parts.append(NonlocalBlock(inputs, spatial, frozen=frozen))
             parts += [nn.SiLU(), Convolution(inputs, channels, size)]

@@ -14,7 +14,7 @@ from ..errors import DeclarationError
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.layers import LayerAttention, SpatialAttention
-from ..networks.tokens import Rows
+from ..networks.tokens import Rows, kinds
 from ..regularizers import LogPartition, SquaredNorm
 
 _Kind = TypeVar("_Kind", LayerAttention, SpatialAttention)
@@ -54,6 +54,11 @@ def refusal(graph: Declaration) -> str:
             return (
                 f"the entries of variable {variable.name!r} form one structure, which has no distribution of "
                 "separate nodes"
+            )
+        if kinds(graph)[variable.name] == "real" and type(variable.regularizer) is not SquaredNorm:
+            return (
+                f"variable {variable.name!r} has the regularizer {variable.regularizer!r}, but observed "
+                "variables are binary (BinaryEntropy), categorical (Entropy) or real (SquaredNorm)"
             )
     if len(group.axes) == 4 and (len(others) > 1 or len(others[0].node_axes) != 2):
         return (

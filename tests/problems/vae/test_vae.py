@@ -92,6 +92,10 @@ def test_unusable_images_are_refused_with_the_file_and_the_reason(tmp_path):
     with pytest.raises(DataError, match=r"zz.png: an image of 9 x 9 pixels .* 00.png has 4 x 5"):
         load_images("folder", str(tmp_path / "mixed"))
     save(tmp_path / "broken", 3)
+    save(tmp_path / "deep", 3)
+    Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(tmp_path / "deep" / "02.png")
+    with pytest.raises(DataError, match=r"02.png: an image of mode .* more than 8 bits"):
+        load_images("folder", str(tmp_path / "deep"))
     (tmp_path / "broken" / "01.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"01.png: no readable image"):
         load_images("folder", str(tmp_path / "broken"))
@@ -142,6 +146,10 @@ def test_a_run_is_trained_evaluated_sampled_and_completed_on_the_command_line(ca
         printed(capsys, "images", run, "--of", subject, "--draw", own, "--count", "3")
         assert own.stat().st_size > 1000
     assert len(subjects) == 6
+    printed(capsys, "images", run, "--of", "interpolations", "--draw", picture, "--count", "1")
+    assert "temperature must be positive" in refused(
+        capsys, "images", run, "--of", "temperatures", "--temperatures", "0", "--draw", picture
+    )
     problem = VAEProblem()
     config = problem.config_for("latent")()
     query = problem.test_queries(config, 1, torch.Generator().manual_seed(0))["upper half given"]

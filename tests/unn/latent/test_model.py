@@ -383,6 +383,13 @@ def test_vectors_of_all_kinds_are_learned_sampled_and_given():
     assert torch.allclose(own - 4 * math.log(10), scaled, atol=1e-6)
 
 
+def test_a_batch_of_one_is_learned():
+    model = model_of(vectors()).train()
+    loss = model.loss(mixed_values(1), {})
+    loss.backward()
+    assert loss.isfinite()
+
+
 def test_given_latent_groups_are_decoded():
     model = model_of(images())
     z = torch.randn(2, 3, 3, 3, 2, dtype=torch.float64)
@@ -441,6 +448,10 @@ def test_graphs_without_fitting_groups_are_refused_with_what_to_declare():
     assert "first axis" in engine.refusal(late)
     with pytest.raises(DeclarationError, match="do not fit images of 6 x 6"):
         unn.AttentiveVAE(images(positions=5), SMALL, {})
+    spins = unn.FactorGraph("spins", layer=2, channel=3, node=2)
+    spins.variable("z", "layer channel", unn.SquaredNorm())
+    spins.variable("s", "node", unn.SignedEntropy())
+    assert "variable 's' has the regularizer SignedEntropy()" in engine.refusal(spins)
     two = images()
     two.factor(LayerAttention(two.variables["z"]["l r c k"], "l"))
     with pytest.raises(DeclarationError, match="2 factors of the kind LayerAttention"):
