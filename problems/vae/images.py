@@ -127,8 +127,8 @@ def _read(path: Path) -> Tensor:
         with Image.open(path) as picture:
             if picture.mode.startswith(("I", "F")):
                 raise DataError(
-                    f"{path}: an image of mode {picture.mode!r}, with more than 8 bits for each channel; save "
-                    "it with 8 bits."
+                    f"{path}: an image of mode {picture.mode!r}, with more than 8 bits for each channel; "
+                    "save it with 8 bits."
                 )
             grey = picture.mode in ("1", "L", "LA")
             array = np.asarray(picture.convert("L" if grey else "RGB"))
