@@ -79,10 +79,10 @@ def conditional(
     allowed = torch.where(differs.any(3), -torch.inf, inside)
     forward = [allowed[:, 0]]
     for row in range(1, rows):
-        forward.append(allowed[:, row] + torch.logsumexp(forward[-1][:, :, None] + between, 1))
+        forward.append(allowed[:, row] + _transferred(forward[-1], between))
     backward = [torch.zeros_like(forward[0])]
     for row in range(rows - 1, 0, -1):
-        backward.append(torch.logsumexp(between + (allowed[:, row] + backward[-1])[:, None], 2))
+        backward.append(_transferred(allowed[:, row] + backward[-1], between))
     backward.reverse()
     marginals = torch.stack([(f + b).softmax(1) @ states for f, b in zip(forward, backward, strict=True)], 1)
     scores = forward[-1]
@@ -93,6 +93,18 @@ def conditional(
         chosen.append(torch.multinomial(scores.softmax(1), 1, generator=generator).squeeze(1))
     samples = torch.stack([states[k] for k in reversed(chosen)], 1)
     return samples.float(), marginals.float()
+
+
+def _transferred(logs: Tensor, between: Tensor) -> Tensor:
+    """Logarithms of the sums over the states of one row, for each state of its neighbour, ``(batch, states)``.
+
+    Args:
+        logs: logarithms of the weights of the states of a row, shape ``(batch, states)``.
+        between: symmetric logarithms of the weights of two rows, shape ``(states, states)``.
+    """
+    # a product of matrices instead of all pairs of states for each batch element
+    top, high = logs.amax(1, keepdim=True), between.max()
+    return ((logs - top).exp() @ (between - high).exp()).log() + top + high
 
 
 def neighbour_correlation(x: Tensor) -> float:
