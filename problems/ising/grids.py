@@ -96,7 +96,7 @@ def conditional(
 
 
 def _transferred(logs: Tensor, between: Tensor) -> Tensor:
-    """Logarithms of the sums over the states of one row, for each state of its neighbour, ``(batch, states)``.
+    """Logarithms of the sums over the states of a row, for each state of its neighbour, ``(batch, states)``.
 
     Args:
         logs: logarithms of the weights of the states of a row, shape ``(batch, states)``.
