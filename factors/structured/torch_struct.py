@@ -166,10 +166,14 @@ class Structured(LogPartition):
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Check that x is a mean of structures, to a tolerance."""
         if not isinstance(self._recursion, Paths):
-            good = self._structures(x.detach(), mask)
-            if not bool(good.all()):
-                good[~good] = super().contains(
-                    x.detach()[~good], None if mask is None else mask.expand(x.shape)[~good]
+            x = x.detach()
+            good = self._structures(x, mask)
+            entries = x if mask is None else torch.where(mask, x, 0)
+            # a point with entries 0 and 1 is a mean only if it is a structure itself
+            between = ~((entries == 0) | (entries == 1)).flatten(1).all(1)
+            if bool(between.any()):
+                good[between] = super().contains(
+                    x[between], None if mask is None else mask.expand(x.shape)[between]
                 )
             return good
         flat, sizes = self._flat(x.detach(), mask, absent=0.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import unn
 from factors import Depends, LayerAttention, SpatialAttention
+from unn.graph.layers import Span
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Shape:
 def declare(
     shape: Shape,
     *,
-    attention: str = "all",
+    attention: Span | None = "all",
     spatial: bool = True,
     frozen: bool = False,
 ) -> unn.FactorGraph:
@@ -41,7 +42,7 @@ def declare(
     Args:
         shape: sizes.
         attention: which layers the prior and the posterior of a group attend to ("none", "neighbours",
-            "all"); "" declares no attention over layers.
+            "all"); None declares no attention over layers.
         spatial: whether the positions of a group attend to one another.
         frozen: whether all gates of attention stay at zero.
     """
@@ -63,9 +64,8 @@ def declare(
         x = g.variable("x", "height width", unn.BinaryEntropy())
         g.factor(Depends(x["h w"], z["l r c j"], ordered="h w l r c j"))
     g.factor(Depends(z["l+1 r c j"], z["l s d k"], ordered="l r c j s d k"))
-    if attention:
-        span: unn.graph.layers.Span = attention  # type: ignore[assignment]
-        g.factor(LayerAttention(z["l r c j"], "l", prior=span, posterior=span, frozen=frozen))
+    if attention is not None:
+        g.factor(LayerAttention(z["l r c j"], "l", prior=attention, posterior=attention, frozen=frozen))
     if spatial:
         g.factor(SpatialAttention(z["l r c j"], "l", frozen=frozen))
     return g

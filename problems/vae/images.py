@@ -125,15 +125,14 @@ def _read(path: Path) -> Tensor:
 
     try:
         with Image.open(path) as picture:
-            if picture.mode.startswith(("I", "F")):
-                raise DataError(
-                    f"{path}: an image of mode {picture.mode!r}, with more than 8 bits for each channel; "
-                    "save it with 8 bits."
-                )
-            grey = picture.mode in ("1", "L", "LA")
-            array = np.asarray(picture.convert("L" if grey else "RGB"))
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+            mode = picture.mode
+            array = np.asarray(picture.convert("L" if mode in ("1", "L", "LA") else "RGB"))
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: no readable image ({error}); remove it, or save it again.") from None
+    if mode.startswith(("I", "F")):
+        raise DataError(
+            f"{path}: an image of mode {mode!r}, with more than 8 bits for each channel; save it with 8 bits."
+        )
     x = torch.from_numpy(array.astype(np.float32))
     return x[..., None] if x.ndim == 2 else x
 

@@ -11,6 +11,7 @@ from torch import Tensor
 import unn
 from unn.draw import draw_attention, draw_images
 from unn.draw.theme import LIGHT, new_figure, style_axes
+from unn.ops.seeds import seed_of
 
 
 def reconstructions(model: unn.AttentiveVAE, x: Tensor) -> Figure:
@@ -25,7 +26,7 @@ def completions(model: unn.AttentiveVAE, given: unn.Partial, rows: int, seed: in
     grey = 0.5 if _is_binary(model) else 0.0
     shown = [torch.where(mask, given.value, grey)]
     for row in range(rows):
-        options = unn.SamplingOptions(seed=seed + row)
+        options = unn.SamplingOptions(seed=seed_of(seed, row))
         shown.append(model.sample_with({"x": given}, len(given.value), options, {})["x"])
     return _draw(torch.cat(shown), len(given.value))
 

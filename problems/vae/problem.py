@@ -16,6 +16,7 @@ from unn.extending import (
     DenoiserOptions,
     LatentOptions,
     Query,
+    SamplingOptions,
     TrainingConfig,
     VAEACOptions,
     check_ranges,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     import unn
     from unn.cli.problem import Trained
+    from unn.training import Task
 
     from .graph import Shape
     from .images import Images
@@ -122,6 +124,13 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
             value = getattr(config, option)
             if value not in choices:
                 raise ArgumentError(f"vae: {option}={value!r} is unknown.{suggest(str(value), choices)}")
+        height, width, _ = _SIZES.get(config.data, (2**20, 2**20, 1))
+        most = math.floor(math.log2(max(height, width)))
+        if config.halvings > most:
+            raise ArgumentError(
+                f"vae: option halvings must be at most {most} for images of {height} x {width}, got "
+                f"{config.halvings}."
+            )
         if (config.data == "folder") != bool(config.images):
             raise ArgumentError("vae: --images names the folder of --data folder; give both, or neither.")
         if (
@@ -136,7 +145,7 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
         """The graph."""
         from .graph import declare
 
-        attention = "" if config.attention == "none" else config.attention
+        attention = None if config.attention == "none" else config.attention
         return declare(self._shape(config), attention=attention, spatial=config.spatial, frozen=config.frozen)
 
     def observable(self, config: VAEConfig) -> tuple[str, ...]:
@@ -184,9 +193,13 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
     def metrics(self, config: VAEConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Mean absolute error of the pixels that are not given, and mean intensity of samples against that of
         the test images."""
+        from unn import Partial
+
         x = values["x"]
         if query.truth:
-            hidden = ~query.given["x"].mask.expand(x.shape[:3])  # type: ignore[union-attr]
+            given = query.given["x"]
+            assert isinstance(given, Partial)
+            hidden = ~given.mask.expand(x.shape[:3])
             error = (x - query.truth["x"]).abs()[hidden]
             return {"error": float(error.double().mean())}
         test = self._images(config).test
@@ -211,12 +224,12 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
         estimate = network.log_likelihood({"x": x}, config.draws, generator=generator)
         value = float(estimate.value.mean())
         spread = float(estimate.value.std(correction=0)) / len(x) ** 0.5
-        figures = {
-            "bound": summary.bound,
-            "log_likelihood": value,
-            "log_likelihood_error": spread,
-        }
-        if config.pixels == "levels":
+        figures = {"bound": summary.bound, "log_likelihood": value}
+        if len(x) > 1:
+            # of a single image it is unknown
+            figures["log_likelihood_error"] = spread
+        if network.observed.levels:
+            # a density of normal numbers is no probability of levels
             figures["bits_per_dimension"] = -value / math.log(2) / x[0].numel()
         for layer, (divergence, active) in enumerate(zip(summary.divergences, summary.active, strict=True)):
             figures[f"divergence_{layer + 1}"] = float(divergence)
@@ -228,6 +241,7 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
         x = values["x"][k]
         grey = x if run.config.pixels == "binary" else (x.mean(-1) + 1) / 2
         shades = " .:-=+*#%@"
+        grey = grey.clamp(0, 1)
         return ["".join(shades[round(float(pixel) * 9)] * 2 for pixel in row) for row in grey]
 
     def draw_latents(self, run: Trained, request: DrawImages) -> Answer:
@@ -244,6 +258,7 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
             raise UnnError(f"engine {run.config.engine!r} of this run has no latent groups to draw.")
         generator = torch.Generator().manual_seed(request.seed)
         count = request.count
+        SamplingOptions(seed=request.seed).check()
         query = self.test_queries(run.config, 2 * count, generator)["upper half given"]
         x, given = query.truth["x"], query.given["x"]
         assert isinstance(given, unn.Partial)
@@ -263,6 +278,20 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
             figure = pictures.divergences(model, x, request.seed)
         save_figure(figure, request.draw)
         return Answer((f"{request.of} drawn in {request.draw}",), {"drawn": str(request.draw)})
+
+    def task(self, config: VAEConfig) -> Task:
+        """Images of the data; checksums detect a folder that has changed since a run was made."""
+        from unn.runs import tensor_digest
+
+        task = super().task(config)
+        images = self._images(config)
+        task.facts = {
+            "data": {
+                "training images": tensor_digest(images.train),
+                "test images": tensor_digest(images.test),
+            }
+        }
+        return task
 
     def _images(self, config: VAEConfig) -> Images:
         from .images import load_images

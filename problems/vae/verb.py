@@ -49,7 +49,7 @@ class DrawImages(Verb):
 
     def __call__(self) -> Answer:
         require_number("count", self.count, 100)
-        if not self.temperatures:
-            raise UnnError("--temperatures needs at least one temperature.")
+        if not 0 < len(self.temperatures) <= 20:
+            raise UnnError(f"--temperatures needs 1 to 20 temperatures, got {len(self.temperatures)}.")
         problem, run = open_trained(self.run)
         return require(problem, DrawsLatents, "has no latent groups").draw_latents(run, self)

@@ -101,20 +101,23 @@ def beliefs_of(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Te
 
 
 def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:
-    """Marginals of the tables of the model, from logarithms."""
+    """Marginals of the tables of the model, from logarithms; differentiable where the tables are."""
+    differentiable = torch.is_grad_enabled() and any(f.logs.requires_grad for f in reduced.families)
     with torch.inference_mode(False), torch.enable_grad():
         batch = max(len(reduced.constant), *(family.logs.shape[1] for family in reduced.families))
-        leaves = [
-            family.logs.detach().double().expand(-1, batch, *family.states).clone().requires_grad_()
-            for family in reduced.families
-        ]
+        leaves = []
+        for family in reduced.families:
+            logs = family.logs if differentiable else family.logs.detach()
+            leaf = logs.double().expand(-1, batch, *family.states).clone()
+            leaves.append(leaf if leaf.requires_grad else leaf.requires_grad_())
         copy = replace(
             reduced,
             families=[replace(f, logs=leaf) for f, leaf in zip(reduced.families, leaves, strict=True)],
         )
         copy = replace(copy, constant=copy.constant.clone())
         total = contract_logs(copy, log_sum).log_partition.expand(batch)
-        gradients = torch.autograd.grad(total[total > -torch.inf].sum(), leaves)
+        possible = total[total > -torch.inf].sum()
+        gradients = torch.autograd.grad(possible, leaves, create_graph=differentiable)
     return dict(enumerate(gradients))
 
 

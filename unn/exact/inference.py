@@ -71,8 +71,7 @@ def log_partition(
         InferenceError: for a model beyond the limits, with its width.
         ArgumentError: for an unknown semiring.
     """
-    if semiring not in SEMIRINGS:
-        raise ArgumentError(f"semiring={semiring!r} is unknown.{suggest(str(semiring), SEMIRINGS)}")
+    check_semiring(semiring)
     evidence, options, batch = prepare_query(model, evidence, options)
     if semiring == "count":
         model, evidence = possible_weights(model, evidence)
@@ -139,8 +138,7 @@ def entropy(
     parts = [_entropy(part.reduced) for part in conditions_of(model, evidence, options, reduced)]
     _, shares = _shares([total.expand(batch) for total, _ in parts])
     within = torch.stack([share * inner for share, (_, inner) in zip(shares, parts, strict=True)])
-    between: Tensor = torch.special.entr(shares).sum(0)
-    return within.sum(0) + between
+    return within.sum(0) + entropy_terms(shares).sum(0)
 
 
 def table_marginals(
@@ -289,6 +287,22 @@ def sample(
     return result
 
 
+def check_semiring(semiring: object) -> None:
+    """Check the name of a semiring.
+
+    Raises:
+        ArgumentError: for an unknown one, with the closest known one.
+    """
+    if semiring not in SEMIRINGS:
+        raise ArgumentError(f"semiring={semiring!r} is unknown.{suggest(str(semiring), SEMIRINGS)}")
+
+
+def entropy_terms(p: Tensor) -> Tensor:
+    """``-p log p``, 0 at 0, where its derivative is 0 as well and not infinite; shape of ``p``."""
+    there = p > 0
+    return torch.where(there, torch.special.entr(torch.where(there, p, 1)), 0)
+
+
 def impossible_row(name: str, row: int) -> InferenceError:
     """The error for samples given evidence of probability zero."""
     return InferenceError(
@@ -406,7 +420,8 @@ def _entropy(reduced: Reduced) -> tuple[Tensor, Tensor]:
     expected = torch.zeros_like(total)
     for block, family in enumerate(reduced.families):
         logs = family.logs.double()
-        top = logs.flatten(2).amax(2)
+        # the same number, and as constant, as in ``linear``
+        top = logs.detach().flatten(2).amax(2)
         shifted = logs - top.view(*top.shape, *[1] * len(family.states))
         shifted = torch.where(family.logs > -torch.inf, shifted, 0)
         expected = expected + (beliefs[block] * shifted).flatten(2).sum(2).sum(0)

@@ -14,7 +14,7 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
 from .model import generator_of, verified
-from .nodes import Given
+from .nodes import Given, check_rows
 from .options import ExactOptions
 
 
@@ -137,12 +137,7 @@ def rows_by_pattern(given: Given, count: int, continuous: Collection[str]) -> li
     Raises:
         ObservationError: for evidence of another number of rows.
     """
-    for name, x in given.items():
-        value = x.value if isinstance(x, Partial) else x
-        if len(value) not in (1, count):
-            raise ObservationError(
-                f"variable {name!r}: {len(value)} rows are given, but {count} answers are wanted."
-            )
+    check_rows(given, count)
     masks = [
         x.mask.reshape(len(x.mask), -1).expand(count, -1)
         for name, x in given.items()

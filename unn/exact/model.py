@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
-from ..errors import ArgumentError, UnnError
+from ..errors import ArgumentError, InferenceError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import structures
 from .ground import refusal_of_structures
-from .nodes import Given, Nodes
+from .nodes import Given, Nodes, check_rows
 from .options import ExactOptions
 from .queries import query_of, with_counters
 from .reduction import width
@@ -71,9 +71,21 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         sizes: Mapping[str, int],
         iterations: int | None = None,
     ) -> dict[str, Tensor]:
-        """Exact means of all variables; see ``unn.exact.marginals``. There are no iterations."""
+        """Exact means of all variables; see ``unn.exact.marginals``. There are no iterations.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph, or of another number of rows.
+            InferenceError: for evidence of probability zero, or a graph beyond the limits.
+        """
+        check_rows(self._variables_of(given), count)
         nodes, model, evidence = query_of(self.graph, given, sizes, None)
         answer = structures.marginals((nodes, model, evidence), self.options)
+        impossible = (answer.log_partition == -torch.inf).nonzero()[:, 0]
+        if len(impossible):
+            raise InferenceError(
+                f"graph {self.graph.name!r}: row {int(impossible[0])} of the evidence has probability zero, "
+                "so there are no means."
+            )
         probabilities = answer.probabilities.expand(count, -1, -1)
         return {name: x.float() for name, x in nodes.means(probabilities).items()}
 
@@ -96,6 +108,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             InferenceError: for evidence of probability zero, or a graph beyond the limits.
         """
         generator = generator_of(options, trace)
+        check_rows(self._variables_of(given), count)
         nodes, model, evidence = query_of(self.graph, given, sizes, None)
         rows = evidence.values.expand(count, -1) if len(evidence.values) == 1 else evidence.values
         evidence = type(evidence)(rows, evidence.scores)
@@ -103,6 +116,10 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         states = structures.sample(query, 1, self.options, generator)[:, 0]
         values = {name: x.float() for name, x in nodes.values(states).items()}
         return verified(self.graph, values, count, verify)
+
+    def _variables_of(self, given: Given) -> Given:
+        """The evidence without values of constants, which may have no axis of rows."""
+        return {name: x for name, x in given.items() if name in self.graph.variables}
 
 
 def generator_of(options: SamplingOptions, trace: object) -> torch.Generator | None:

@@ -232,6 +232,20 @@ class Nodes:
         return result
 
 
+def check_rows(given: Given, count: int) -> None:
+    """Check that evidence has one row, or one for each answer.
+
+    Raises:
+        ObservationError: names the variable.
+    """
+    for name, x in given.items():
+        value = x.value if isinstance(x, Partial) else x
+        if len(value) not in (1, count):
+            raise ObservationError(
+                f"variable {name!r}: {len(value)} rows are given, but {count} answers are wanted."
+            )
+
+
 def shapes_of(
     graph: Declaration, sizes: Mapping[str, int], names: Iterable[str]
 ) -> dict[str, tuple[int, ...]]:

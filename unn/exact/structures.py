@@ -21,7 +21,14 @@ from ..descent.checks import check_generator
 from ..errors import InferenceError, ObservationError
 from ..regularizers import LogPartition, Regularizer
 from . import inference
-from .inference import Marginals, Semiring, impossible_row, possible_weights
+from .inference import (
+    Marginals,
+    Semiring,
+    check_semiring,
+    entropy_terms,
+    impossible_row,
+    possible_weights,
+)
 from .nodes import Nodes
 from .options import ExactOptions
 from .tables import Family, TableEvidence, TableModel, rows_of
@@ -112,7 +119,8 @@ class _Rest:
         p = torch.stack([1 - means, means], -1)
         # rounding may leave a certain entry a probability of 1e-17
         there = (p > 0) & (self.logs > -torch.inf)
-        logs = torch.where(there, p.log() - torch.where(there, self.logs, 0), -torch.inf)
+        ratio = torch.where(there, p, 1).log() - torch.where(there, self.logs, 0)
+        logs = torch.where(there, ratio, -torch.inf)
         family = Family(self.entries[:, None], logs.transpose(0, 1))
         return replace(self.model, families=(*self.model.families, family))
 
@@ -121,13 +129,19 @@ def log_partition(query: Query, options: ExactOptions | None, semiring: Semiring
     """See ``inference.log_partition``.
 
     Raises:
+        ArgumentError: for an unknown semiring.
         InferenceError: for entries of structures that the rest of the graph couples; names two.
     """
     nodes, model, evidence = query
     if not nodes.structured:
         return inference.log_partition(model, evidence, options, semiring=semiring)
+    check_semiring(semiring)
     if semiring == "max":
-        return best_values(query, options)[1]
+        states, weight = best_values(query, options)
+        # the derivative is that of the weight of the best values
+        known = TableEvidence(states, evidence.scores)
+        total = inference.log_partition(model, known, options)
+        return torch.where(weight > -torch.inf, total, -torch.inf)
     if semiring == "count":
         model, evidence = possible_weights(model, evidence)
         with torch.no_grad():
@@ -176,7 +190,7 @@ def entropy(query: Query, options: ExactOptions | None) -> Tensor:
     means = torch.cat([structure.means() for structure in structures], 1)
     # the parts of the rest are independent given the structures, each of which an entry joins
     others = inference.entropy(rest.with_means(means), evidence, options)
-    entries = (torch.special.entr(means) + torch.special.entr(1 - means)).sum(1)
+    entries = (entropy_terms(means) + entropy_terms(1 - means)).sum(1)
     result = torch.stack([structure.entropy() for structure in structures]).sum(0) + others - entries
     return torch.where(total > -torch.inf, result.clamp(min=0), 0)
 
@@ -236,7 +250,7 @@ def _rest(nodes: Nodes, model: TableModel, evidence: TableEvidence, options: Exa
         if not bool(single.all()):
             families.append(Family(family.scopes[~single], family.logs[~single]))
     rest = replace(model, families=tuple(families))
-    _check_independent(rest, evidence, entries)
+    _check_independent(rest, evidence, entries, nodes.count)
     differentiable = torch.is_grad_enabled()
     # inference mode records no graph, so that every marginal would be zero
     with torch.inference_mode(False), torch.enable_grad():
@@ -244,7 +258,10 @@ def _rest(nodes: Nodes, model: TableModel, evidence: TableEvidence, options: Exa
         whole = replace(rest, families=(*rest.families, Family(entries[:, None], leaf)))
         total = inference.log_partition(whole, evidence, options)
         total = total.expand(batch)
-        (p,) = torch.autograd.grad(total[total > -torch.inf].sum(), leaf, create_graph=differentiable)
+        p = torch.zeros_like(leaf)
+        possible = total[total > -torch.inf].sum()
+        if possible.requires_grad and len(entries):
+            (p,) = torch.autograd.grad(possible, leaf, create_graph=differentiable)
     if not differentiable:
         total, p = total.detach(), p.detach()
     p = p.transpose(0, 1)
@@ -293,25 +310,25 @@ def _structure(
         structure = regularizer.contains(certain[whole].double())
         total[whole[structure]] = 0.0
     groups: list[tuple[Tensor, LogPartition]] = []
-    some = certain.flatten(1).any(1)
-    free = (possible & ~decided & ~some).nonzero()[:, 0]
+    any_certain = certain.flatten(1).any(1)
+    free = (possible & ~decided & ~any_certain).nonzero()[:, 0]
     if len(free):
         groups.append((free, regularizer))
-    fixed = (possible & ~decided & some).nonzero()[:, 0]
+    fixed = (possible & ~decided & any_certain).nonzero()[:, 0]
     if len(fixed):
         groups += _restricted(name, regularizer, certain, fixed)
-    kept = []
+    possible_groups = []
     for rows, own in groups:
         logs = own.conjugate(scores[rows])
         total = total.index_put((rows,), logs)
         there = logs > -torch.inf
         if bool(there.all()):
-            kept.append((rows, own))
+            possible_groups.append((rows, own))
         elif own is regularizer:
-            kept.append((rows[there], own))
+            possible_groups.append((rows[there], own))
         else:
-            kept += _restricted(name, regularizer, certain, rows[there])
-    return _Structure(regularizer, tuple(kept), certain, scores, total)
+            possible_groups += _restricted(name, regularizer, certain, rows[there])
+    return _Structure(regularizer, tuple(possible_groups), certain, scores, total)
 
 
 def _restricted(
@@ -336,17 +353,41 @@ def _restricted(
     return [(rows, own)]
 
 
-def _check_independent(rest: TableModel, evidence: TableEvidence, entries: Tensor) -> None:
-    """Check that no two entries meet in the rest of a graph.
+def _check_independent(rest: TableModel, evidence: TableEvidence, entries: Tensor, nodes: int) -> None:
+    """Check that no two entries meet in the rest of a graph, given the evidence of any row.
+
+    Args:
+        rest: the rest, without tables of single entries.
+        evidence: observed states.
+        entries: numbers of the entries.
+        nodes: number of nodes; further variables of the tables count.
 
     Raises:
         InferenceError: names two that do, and the nodes between them.
     """
+    free = evidence.values < 0
+    if _meeting(rest, free.any(0), entries) is None:
+        return
+    for own in free.unique(dim=0):
+        meeting = _meeting(rest, own, entries)
+        if meeting is not None:
+            first, second, inside = meeting
+            between = [rest.names[v] for v in inside.tolist() if v < nodes][:3]
+            remedy = f"give {', '.join(between)}" if between else "give all of the structure"
+            raise InferenceError(
+                f"graph {rest.name!r}: {rest.names[first]} and {rest.names[second]} are entries of "
+                "structures that other factors couple, so that the sum over structures has no closed form; "
+                f"{remedy}, or use an engine that samples."
+            )
+
+
+def _meeting(rest: TableModel, free: Tensor, entries: Tensor) -> tuple[int, int, Tensor] | None:
+    """Two entries that unobserved variables join, and the numbers of the other variables of their part; None
+    if there are none."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     count = len(rest.states)
-    free = (evidence.values < 0).any(0)
     variables, tables = [], []
     start = count
     for family in rest.families:
@@ -355,25 +396,20 @@ def _check_independent(rest: TableModel, evidence: TableEvidence, entries: Tenso
         tables.append(torch.arange(start, start + len(scopes)).repeat_interleave(scopes.shape[1]))
         start += len(scopes)
     pairs = [torch.cat(x).numpy() if x else np.zeros(0, dtype=np.int64) for x in (variables, tables)]
-    kept = free.numpy()[pairs[0]]
-    links = coo_array((np.ones(kept.sum()), (pairs[0][kept], pairs[1][kept])), shape=(start, start))
+    unobserved = free.numpy()[pairs[0]]
+    rows, columns = (side[unobserved] for side in pairs)
+    links = coo_array((np.ones(len(rows)), (rows, columns)), shape=(start, start))
     parts = torch.from_numpy(connected_components(links, directed=False)[1]).long()
     unknown = entries[free[entries]]
     own = parts[unknown]
     if len(own.unique()) == len(own):
-        return
+        return None
     order = own.argsort(stable=True)
     k = int((own[order][1:] == own[order][:-1]).nonzero()[0])
     first, second = unknown[order[k]], unknown[order[k + 1]]
     inside = (parts[:count] == parts[first]) & free
     inside[entries] = False
-    between = [rest.names[v] for v in inside.nonzero()[:3, 0].tolist()]
-    remedy = f"give {', '.join(between)}" if between else f"give {rest.names[int(second)]}"
-    raise InferenceError(
-        f"graph {rest.name!r}: {rest.names[int(first)]} and {rest.names[int(second)]} are entries of "
-        f"structures that other factors couple, so that the sum over structures has no closed form; "
-        f"{remedy}, or use an engine that samples."
-    )
+    return int(first), int(second), inside.nonzero()[:, 0]
 
 
 def _with_underflow(

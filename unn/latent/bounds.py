@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, is_whole
+from ..descent.checks import check_generator
+from ..errors import ArgumentError, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +104,10 @@ def log_likelihood(
 
     Raises:
         ArgumentError: for fewer than one draw or row.
+        InferenceError: for a seed instead of a generator.
     """
-    for name, number in (("draws", draws), ("at_once", at_once)):
-        if not is_whole(number, 1):
-            raise ArgumentError(f"log-likelihood: {name} must be a whole number >= 1, got {number!r}.")
+    whole_number("log-likelihood: draws", draws, 1, ArgumentError)
+    _check(at_once, generator)
     values, errors, sizes = [], [], []
     for part in torch.arange(len(rows)).split(at_once):
         own, mask = rows[part], nodes[part]
@@ -160,7 +161,9 @@ def bound_summary(
     generator: torch.Generator | None = None,
     at_once: int = 512,
 ) -> BoundSummary:
-    """The evidence lower bound over examples, with one draw each; arguments as for ``log_likelihood``."""
+    """The evidence lower bound over examples, with one draw each; arguments and errors as for
+    ``log_likelihood``."""
+    _check(at_once, generator)
     parts = [
         model.draws(rows[part], nodes[part], generator) for part in torch.arange(len(rows)).split(at_once)
     ]
@@ -169,3 +172,8 @@ def bound_summary(
     divergences = torch.cat([part.divergences for part in parts], 1).double().mean(1)
     likelihood = float(torch.cat([part.likelihood for part in parts]).double().mean())
     return BoundSummary(likelihood - float(divergences.sum()), likelihood, divergences, active)
+
+
+def _check(at_once: int, generator: object) -> None:
+    whole_number("at_once", at_once, 1, ArgumentError)
+    check_generator(generator)

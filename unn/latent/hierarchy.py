@@ -10,11 +10,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError, DeclarationError, whole_number
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
 from ..graph.layers import LayerAttention, SpatialAttention
-from ..networks.tokens import Rows, kinds
+from ..networks.tokens import Rows, check_fixed_sizes, kinds
 from ..regularizers import LogPartition, SquaredNorm
 
 _Kind = TypeVar("_Kind", LayerAttention, SpatialAttention)
@@ -58,7 +58,8 @@ def refusal(graph: Declaration) -> str:
         if kinds(graph)[variable.name] == "real" and type(variable.regularizer) is not SquaredNorm:
             return (
                 f"variable {variable.name!r} has the regularizer {variable.regularizer!r}, but observed "
-                "variables are binary (BinaryEntropy), categorical (Entropy) or real (SquaredNorm)"
+                "variables are binary (BinaryEntropy, one number a node), categorical (Entropy) or real "
+                "(SquaredNorm)"
             )
     if len(group.axes) == 4 and (len(others) > 1 or len(others[0].node_axes) != 2):
         return (
@@ -168,9 +169,14 @@ def read(graph: Declaration, sizes: Mapping[str, int]) -> Hierarchy:
         sizes: sizes of the axes without a static size.
 
     Raises:
-        DeclarationError: for sizes that are missing, or groups larger than the image.
+        DeclarationError: for sizes that are missing or contradict the declaration, or groups larger than the
+            image.
+        ArgumentError: for a size that is no whole number from 1.
     """
     (group,) = latent_groups(graph)
+    check_fixed_sizes(graph, {}, sizes)
+    for axis, size in sizes.items():
+        whole_number(f"sizes: axis {axis!r}", size, 1, ArgumentError)
     rows = Rows(graph, sizes, [name for name in graph.variables if name != group.name])
     shape = Rows(graph, sizes, [group.name]).slots[group.name].shape
     is_image = len(group.axes) == 4

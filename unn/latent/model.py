@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..diffusion.sampling import generators_of
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
-from ..errors import ArgumentError, ObservationError, UnnError
+from ..errors import ArgumentError, ObservationError, UnnError, whole_number
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..networks.tokens import Given, check_fixed_sizes
@@ -27,6 +27,8 @@ from .schedules import divergence_weight
 from .spectral import SpectralNorms
 
 _INFERRING_SEED = 0
+_LARGEST = 1e6
+"""Largest latent number that may be given."""
 
 
 class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
@@ -72,7 +74,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
 
     def prepare(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """Standardise real variables."""
-        self.observed.prepare(self._rows_of(values))
+        values = {name: x for name, x in values.items() if name != self.hierarchy.group}
+        self.observed.prepare(self._like(self.hierarchy.rows.flatten(values)))
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Mean of minus the evidence lower bound in nats, a scalar; draws from torch's global generator.
@@ -228,7 +231,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for evidence that does not fit the graph.
         """
         check_fixed_sizes(self.graph, self.hierarchy.rows.sizes, sizes)
-        particles = iterations or self.options.particles
+        particles = self.options.particles if iterations is None else iterations
+        whole_number("iterations", particles, 1, ArgumentError)
         rows, nodes = self._evidence(given, count)
         groups = self._given_groups(given, count)
         means, latent = [], []
@@ -289,8 +293,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
                 raise ArgumentError(f"latent groups are drawn at once, without {name}; leave out --{name}.")
         if trace is not None:
             raise UnnError("latent groups are drawn at once, so there is no trace.")
-        if not temperature > 0:
-            raise ArgumentError(f"sampling: the temperature must be positive, got {temperature}.")
+        if not (isinstance(temperature, (int, float)) and 0 < temperature < math.inf):
+            raise ArgumentError(f"sampling: the temperature must be positive, got {temperature!r}.")
         rows, nodes = self._evidence(given, count)
         groups = self._given_groups(given, count)
         seed = int(torch.randint(2**62, ())) if options.seed is None else options.seed
@@ -425,7 +429,13 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         """Numbers of the observed nodes, 0 elsewhere, and their mask."""
         evidence = {name: x for name, x in given.items() if name != self.hierarchy.group}
         if count is None:
+            if self.hierarchy.group in given:
+                raise ObservationError(
+                    f"variable {self.hierarchy.group!r}: likelihoods are those of the observed variables; "
+                    "leave the latent groups out."
+                )
             count = max((len(x.value if isinstance(x, Partial) else x) for x in evidence.values()), default=1)
+        whole_number("number of answers", count, 1, ArgumentError)
         rows, nodes = self.hierarchy.rows.observation(evidence, count)
         rows, nodes = self._like(rows), nodes.to(self.network.start.device)
         self.observed.check(rows, nodes)
@@ -459,8 +469,11 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
                 f"variable {self.hierarchy.group!r} needs a tensor of shape "
                 f"({', '.join(map(str, ('batch', *shape)))}), got {got}."
             )
-        if not bool(z.isfinite().all()):
-            raise ObservationError(f"variable {self.hierarchy.group!r}: values have NaN or infinite entries.")
+        if not bool((z.abs() <= _LARGEST).all()):
+            raise ObservationError(
+                f"variable {self.hierarchy.group!r}: values have NaN, infinite entries, or entries beyond "
+                f"{_LARGEST:g}."
+            )
         return self.hierarchy.from_groups(self._like(z))
 
     def _like(self, x: Tensor) -> Tensor:

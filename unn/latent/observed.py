@@ -16,6 +16,9 @@ from .likelihoods import Likelihood, LogisticMixture, Normal, Options, is_on_lev
 from .options import LatentOptions
 
 _LEAST_DEVIATION = 1e-6
+"""Standard deviation up to which a number counts as constant."""
+_FARTHEST = 1e6
+"""Largest distance of given values from the mean of the examples, in standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ class ObservedNodes(nn.Module):
         self.register_buffer("deviation", torch.ones(numbers))
 
     def check(self, rows: Tensor, nodes: Tensor) -> None:
-        """Check that observed real numbers are levels, if they are to be.
+        """Check that observed real numbers are levels, if they are to be, and otherwise near the examples.
 
         Args:
             rows: numbers, shape ``(batch, numbers)``.
@@ -82,13 +85,19 @@ class ObservedNodes(nn.Module):
         Raises:
             ObservationError: names the variable and its range.
         """
-        if not self.levels:
-            return
+        standard = self.standardised(rows)
         for part in self._parts:
             if part.slot.kind == "real":
                 seen = nodes[:, part.slot.nodes].repeat_interleave(part.slot.channels, 1).to(rows.device)
+                far = torch.where(seen, standard[:, part.slot.numbers], 0).abs() > _FARTHEST
+                if bool(far.any()):
+                    value = float(rows[:, part.slot.numbers][far][0])
+                    raise ObservationError(
+                        f"variable {part.slot.name!r}: the value {value:.4g} is more than {_FARTHEST:g} "
+                        "standard deviations of the training examples from their mean."
+                    )
                 x = torch.where(seen, rows[:, part.slot.numbers], 1.0)
-                if not is_on_levels(x):
+                if self.levels and not is_on_levels(x):
                     raise ObservationError(
                         f"variable {part.slot.name!r}: values must be the 256 levels of 8-bit channels, "
                         f"k / 127.5 - 1 for k = 0 to 255, got values from {float(x.min()):.4g} to "
@@ -108,11 +117,13 @@ class ObservedNodes(nn.Module):
             x = rows[:, part.slot.numbers]
             if self.hierarchy.is_image:
                 x = x.reshape(-1, part.slot.channels)
-                mean, spread = x.mean(0).repeat(part.nodes), x.std(0).repeat(part.nodes)
+                mean, spread = x.mean(0).repeat(part.nodes), x.std(0, correction=0).repeat(part.nodes)
             else:
-                mean, spread = x.mean(0), x.std(0)
+                mean, spread = x.mean(0), x.std(0, correction=0)
             centre[part.slot.numbers] = mean.to(centre)
-            deviation[part.slot.numbers] = spread.to(deviation).nan_to_num(1.0).clamp(min=_LEAST_DEVIATION)
+            # what is constant in the examples has no scale
+            spread = torch.where(spread > _LEAST_DEVIATION, spread, 1)
+            deviation[part.slot.numbers] = spread.to(deviation)
 
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows with standardised real numbers, shape ``(batch, numbers)``."""

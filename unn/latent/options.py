@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ArgumentError, suggest
+from ..errors import ArgumentError, suggest, whole_number
 from ..ranges import check_ranges
 
 Reals = Literal["normal", "levels"]
@@ -70,6 +70,16 @@ class LatentOptions:
             "particles": (self.particles, 1, 10**6),
         }
         check_ranges(where, ranges)
+        for name in (
+            "width",
+            "cells",
+            "keys",
+            "spatial_keys",
+            "divergence_warmup",
+            "components",
+            "particles",
+        ):
+            whole_number(f"{where}: option {name}", getattr(self, name), 0, ArgumentError)
         if self.reals not in REALS:
             raise ArgumentError(f"{where}: reals={self.reals!r} is unknown.{suggest(self.reals, REALS)}")
         if self.keys > self.width:

@@ -385,20 +385,24 @@ def kinds(graph: Declaration) -> dict[str, Kind]:
 
 
 def check_fixed_sizes(graph: Declaration, own: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-    """Check that weights of one size are asked for no other.
+    """Check that the sizes of a query are those of the weights.
 
     Args:
-        graph: declaration, for messages.
-        own: sizes of the weights.
-        sizes: sizes of a query; those that are missing are the weights' own.
+        graph: declaration.
+        own: sizes that the weights were made for, of the axes without a static size.
+        sizes: sizes of the query.
 
     Raises:
-        DeclarationError: for another size.
+        DeclarationError: for another size, or an axis that the graph does not have.
     """
+    known = {**graph.sizes, **own}
+    axes = {axis for array in graph.arrays.values() for axis in array.axes}
     for axis, size in sizes.items():
-        if own.get(axis, size) != size:
+        if axis not in axes and axis not in known:
+            raise DeclarationError(f"graph {graph.name!r} has no axis {axis!r}.{suggest(axis, sorted(axes))}")
+        if known.get(axis, size) != size:
             raise DeclarationError(
-                f"graph {graph.name!r}: these weights serve {axis}={own[axis]} alone, got {size}."
+                f"graph {graph.name!r}: these weights serve {axis}={known[axis]} alone, got {size!r}."
             )
 
 

@@ -1,5 +1,6 @@
 """Images from latent groups: data, the declaration, commands, and runs that stop."""
 
+import zlib
 from dataclasses import replace
 from typing import get_args
 
@@ -63,6 +64,29 @@ def test_every_ablation_is_the_same_declaration_with_another_mask_or_frozen_gate
     assert counts["none", False] < counts["all", False]
 
 
+def test_levels_as_normal_numbers_have_a_density_and_no_bits_and_are_printed(capsys, tmp_path):
+    run = tmp_path / "run"
+    printed(
+        capsys, "train", "vae", "--pixels", "levels", "--layers", "2", "--steps", "2", "--batch", "4", *SMALL,
+        "--folder", run,
+    )  # fmt: skip
+    figures = answered(capsys, "evaluate", run, "--count", "4")["1"]
+    assert "bound" in figures and "bits_per_dimension" not in figures
+    assert len(printed(capsys, "sample", run, "--seed", "1", "--count", "3").splitlines()) > 24
+
+
+def test_a_folder_that_changed_since_the_run_was_made_is_named(capsys, tmp_path):
+    save(tmp_path / "images")
+    run = tmp_path / "run"
+    printed(
+        capsys, "train", "vae", "--data", "folder", "--images", tmp_path / "images", "--layers", "2",
+        "--steps", "2", "--batch", "4", *SMALL, "--folder", run,
+    )  # fmt: skip
+    (tmp_path / "images" / "05.png").unlink()
+    load_images.cache_clear()
+    assert "training images" in refused(capsys, "resume", run, "--steps", "3")
+
+
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
 def test_a_folder_of_images_is_learned_as_levels(mode, channels, tmp_path, capsys):
     save(tmp_path / "images", mode=mode)
@@ -92,6 +116,14 @@ def test_unusable_images_are_refused_with_the_file_and_the_reason(tmp_path):
     with pytest.raises(DataError, match=r"zz.png: an image of 9 x 9 pixels .* 00.png has 4 x 5"):
         load_images("folder", str(tmp_path / "mixed"))
     save(tmp_path / "broken", 3)
+    save(tmp_path / "bomb", 3)
+    header = (
+        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + (20_000).to_bytes(4, "big") * 2 + b"\x08\x00\x00\x00\x00"
+    )
+    checksum = zlib.crc32(header[12:]).to_bytes(4, "big")
+    (tmp_path / "bomb" / "02.png").write_bytes(header + checksum)
+    with pytest.raises(DataError, match="02.png: no readable image"):
+        load_images("folder", str(tmp_path / "bomb"))
     save(tmp_path / "deep", 3)
     Image.fromarray(np.full((4, 5), 40_000, np.uint16)).save(tmp_path / "deep" / "02.png")
     with pytest.raises(DataError, match=r"02.png: an image of mode .* more than 8 bits"):
@@ -128,6 +160,7 @@ def test_options_that_do_not_fit_are_refused(capsys, tmp_path):
     assert "give both, or neither" in refused(capsys, "train", "vae", "--data", "folder")
     assert "--pixels levels" in refused(capsys, "train", "vae", "--reals", "levels", "--quiet")
     assert "keys=64" in refused(capsys, "train", "vae", "--keys", "64", "--quiet")
+    assert "halvings must be at most 3" in refused(capsys, "train", "vae", "--halvings", "4", "--quiet")
     assert "layers" in refused(capsys, "train", "vae", "--layers", "0", "--quiet")
 
 

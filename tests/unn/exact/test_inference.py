@@ -42,6 +42,30 @@ def test_log_partition_probabilities_and_entropy_equal_those_of_enumeration(case
 
 
 @given(models_with_evidence())
+def test_the_derivative_of_the_entropy_is_that_of_enumeration(case):
+    model, evidence = case
+    families = tuple(replace(f, logs=f.logs.double().clone().requires_grad_()) for f in model.families)
+    model = replace(model, families=families)
+    logs = log_weights(model, evidence)
+    possible = (logs > -torch.inf).any(1)
+    if not families or not bool(possible.any()):
+        return
+    rows = logs[possible]
+    there = rows > -torch.inf
+    normalised = torch.where(there, rows, -1e30).log_softmax(1)
+    expected = -(normalised.exp() * torch.where(there, normalised, 0)).sum()
+    leaves = [f.logs for f in families]
+    entropy = inference.entropy(model, evidence, SMALL)[possible].sum()
+    if not entropy.requires_grad:
+        return
+    pairs = [torch.autograd.grad(x, leaves, allow_unused=True) for x in (entropy, expected)]
+    for x, y, leaf in zip(*pairs, leaves, strict=True):
+        own, theirs = (torch.zeros_like(leaf) if z is None else z for z in (x, y))
+        finite = leaf.detach() > -torch.inf
+        close(own[finite], theirs[finite], 1e-6)
+
+
+@given(models_with_evidence())
 def test_the_best_values_have_the_largest_weight(case):
     model, evidence = case
     logs = log_weights(model, evidence)

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 import unn
 from factors import Budget, Multilinear, Structured, TreeEntropy
-from unn.errors import DeclarationError, InferenceError
+from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError
 from unn.exact.engine import ExactEngine
 from unn.exact.options import ExactOptions
 
@@ -154,6 +154,25 @@ def test_derivatives_equal_those_of_enumeration(kind):
         assert torch.allclose(x, y, atol=1e-8)
 
 
+@settings(max_examples=12)
+@given(st.sampled_from(sorted(KINDS)), st.integers(0, 10**6), st.booleans())
+def test_derivatives_of_the_entropy_and_of_the_largest_weight_are_those_of_enumeration(kind, seed, partly):
+    g = make(kind, seed)
+    values, logs = all_values(g)
+    observed = some_evidence(g, values, seed) if partly else {}
+    logs = logs[agreeing(values, observed)]
+    entropy = -(logs.softmax(0) * logs.log_softmax(0)).sum()
+    for own, expected in (
+        (unn.exact.entropy(g, observed), entropy),
+        (unn.exact.log_partition(g, observed, semiring="max"), logs.max()),
+    ):
+        pairs = (
+            torch.autograd.grad(x.sum(), list(g.parameters()), retain_graph=True) for x in (own, expected)
+        )
+        for x, y in zip(*pairs, strict=True):
+            assert torch.allclose(x, y, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("partly", [False, True])
 def test_samples_have_the_exact_distribution(kind, partly):
@@ -257,6 +276,34 @@ def test_entries_that_other_nodes_couple_are_refused_with_their_names_and_may_be
     assert torch.allclose(unn.exact.log_partition(g, given).float(), expected)
 
 
+def test_rows_that_the_evidence_separates_differently_are_answered_in_one_batch():
+    g = unn.FactorGraph("tagged", head=2, word=2, tag=2)
+    Y = g.variable("Y", "head word", TreeEntropy())
+    tag = g.variable("tag", "word | tag", unn.Entropy())
+    T = g.parameter("T", "tag", init=1.0)
+    g.factor(Multilinear(T["t"], Y["h m"], tag["m t"]))
+    known = torch.tensor([[True, False], [False, True]])
+    tags = unn.Partial(torch.eye(2)[torch.tensor([[0, 1], [0, 1]])], known)
+    # the arcs to the word whose tag is hidden
+    arcs = unn.Partial(torch.eye(2).expand(2, 2, 2), ~known[:, None].expand(2, 2, 2))
+    together = unn.exact.log_partition(g, {"tag": tags, "Y": arcs})
+    for k in range(2):
+        own = {n: unn.Partial(x.value[k : k + 1], x.mask[k : k + 1]) for n, x in (("tag", tags), ("Y", arcs))}
+        assert torch.allclose(unn.exact.log_partition(g, own), together[k])
+
+
+def test_rows_that_are_all_impossible_and_structures_without_entries_have_answers():
+    g = make("trees")
+    never = torch.zeros(1, 3, 3, 2)
+    never[0, 0, 0] = -torch.inf
+    assert unn.exact.log_partition(g, scores={"Y": never}) == -torch.inf
+    answer = unn.exact.marginals(g, scores={"Y": never})
+    assert answer.log_partition == -torch.inf and not answer["Y"].isnan().any()
+    assert unn.exact.entropy(g, scores={"Y": never}) == 0
+    with pytest.raises(ArgumentError, match="semiring='foo' is unknown"):
+        unn.exact.log_partition(g, semiring="foo")
+
+
 def test_single_entries_of_subsets_cannot_be_fixed_to_one():
     g = make("subsets")
     mask = torch.tensor([[True, False, False, False]])
@@ -286,6 +333,11 @@ def test_the_engine_serves_structured_variables_and_learns_their_scores(kind):
     )
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in g.parameters())
+    with pytest.raises(ObservationError, match="2 rows are given, but 3 answers"):
+        model.infer_values({"Y": values["Y"][:2].float()}, 3, {})
+    nothing = torch.zeros_like(values["Y"][:1]).float()
+    with pytest.raises(InferenceError, match="probability zero"):
+        model.infer_values({"Y": nothing}, 1, {})
 
 
 def test_belief_propagation_and_the_k_best_refuse_structures_by_name():

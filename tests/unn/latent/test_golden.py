@@ -181,6 +181,7 @@ def approximated(likelihood, parameters, x):
 
 
 def test_mixtures_of_discretised_logistic_distributions():
+    compared = 0
     for case in cases("dmol"):
         parameters, x = channels_first(case["params"]), channels_first(case["x"])
         likelihood = LogisticMixture(3, int(case["n_mix"]))
@@ -191,5 +192,6 @@ def test_mixtures_of_discretised_logistic_distributions():
         # without the approximations the same numbers where these are not used
         used = ((mass < 1e-5) | ((x > 0.99) & (x < 0.999))[:, :, None]).flatten(1, 2).any(1)
         own = likelihood.log_probability(parameters, x)
-        assert (~used).any() or len(case["logp"]) == 1
         assert ((own - published).abs()[~used] <= 1e-9).all()
+        compared += int((~used).sum())
+    assert compared > 10

@@ -36,29 +36,25 @@ def test_probabilities_of_grey_levels_sum_to_one(scale):
 
 
 def test_probabilities_of_colours_sum_to_one_over_each_channel_given_those_before():
+    # with one component, the probability of a colour is a product over its channels
     likelihood = LogisticMixture(3, 1)
-    parameters = parameters_of(likelihood).expand(256, -1, -1)
-    fixed = LEVELS[[40, 200]]
+    parameters = parameters_of(likelihood)
+    red, green = LEVELS[[40, 200]]
+    every = torch.cartesian_prod(torch.arange(256), torch.arange(256))
+    colours = torch.stack([red.expand(256**2), *LEVELS[every].unbind(1)], 1)[:, :, None]
+    logs = likelihood.log_probability(parameters.expand(256**2, -1, -1), colours)[:, 0].view(256, 256)
+    # the mass of a level by the logistic distribution of its channel alone
+    _, means, log_scales, coefficients = likelihood._split(parameters)
+    mean, spread = means[0, :, 0, 0], log_scales[0, :, 0, 0].exp()
 
-    def total(channel, first, second):
-        x = torch.zeros(256, 3, 1, dtype=torch.float64)
-        x[:, 0, 0], x[:, 1, 0] = first, second
-        x[:, channel, 0] = LEVELS
-        return likelihood.log_probability(parameters, x)
+    def mass(level, channel, shift):
+        upper, lower = ((level + s / 255 - mean[channel] - shift) / spread[channel] for s in (1, -1))
+        return upper.sigmoid() - lower.sigmoid()
 
-    # with one component, probabilities are products over the channels
-    third = total(2, fixed[0], fixed[1])
-    assert float(third.logsumexp(0)) < 0
-    both = torch.stack([total(2, fixed[0], level).logsumexp(0) for level in LEVELS]).logsumexp(0)
-    everything = torch.stack(
-        [torch.stack([total(2, a, b).logsumexp(0) for b in LEVELS[::51]]).logsumexp(0) for a in LEVELS[::85]]
-    )
-    assert float(both) < 0 and everything.isfinite().all()
-    # the mass of the first channel, from its own logistic distribution
-    _, means, log_scales, _ = likelihood._split(parameters[:1])
-    mean, spread = float(means[0, 0, 0, 0]), math.exp(float(log_scales[0, 0, 0, 0]))
-    upper, lower = (1 / (1 + math.exp(-(float(fixed[0]) - mean + s / 255) / spread)) for s in (1, -1))
-    assert float(both.exp()) == pytest.approx(upper - lower, rel=1e-9)
+    a = coefficients[0, 0, 0, 0]
+    assert float(logs.flatten().logsumexp(0).exp()) == pytest.approx(float(mass(red, 0, 0.0)), rel=1e-9)
+    first_two = float(mass(red, 0, 0.0) * mass(green, 1, a * red))
+    assert float(logs[200].logsumexp(0).exp()) == pytest.approx(first_two, rel=1e-9)
 
 
 def test_tiny_masses_are_exact():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import unn
 from factors import Depends, LayerAttention, SpatialAttention
-from unn.errors import ArgumentError, DeclarationError, ObservationError, UnnError
+from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError, UnnError
 from unn.latent.attention import attend
 from unn.latent.bounds import Draws, bound_summary, log_likelihood
 from unn.latent.cells import Convolution
@@ -470,6 +470,36 @@ def test_values_that_do_not_fit_are_refused_with_their_place():
         model.log_likelihood({"x": pixels(2)}, 0)
     with pytest.raises(ArgumentError, match="without steps"):
         model.sample_with({}, 1, unn.SamplingOptions(steps=3), {})
+    with pytest.raises(DeclarationError, match="serve height=6 alone, got 7"):
+        model.infer_values({}, 1, {"height": 7})
+    with pytest.raises(DeclarationError, match="has no axis 'heigth'.*height"):
+        model.sample_with({}, 1, unn.SamplingOptions(), {"heigth": 6})
+    with pytest.raises(DeclarationError, match="serve height=6 alone, got 12"):
+        unn.AttentiveVAE(images(), SMALL, {"height": 12, "width": 12})
+    with pytest.raises(ArgumentError, match="number of answers must be a whole number >= 1, got 0"):
+        model.infer_values({}, 0, {})
+    with pytest.raises(ArgumentError, match="at_once must be a whole number"):
+        model.bound_summary({"x": pixels(2)}, at_once=0)
+    with pytest.raises(InferenceError, match=r"torch.Generator\(\).manual_seed\(3\)"):
+        model.log_likelihood({"x": pixels(2)}, 1, generator=3)
+    z = torch.zeros(2, 3, 3, 3, 2, dtype=torch.float64)
+    with pytest.raises(ObservationError, match="leave the latent groups out"):
+        model.log_likelihood({"x": pixels(2), "z": z}, 1)
+    with pytest.raises(ObservationError, match="entries beyond"):
+        model.decode(z + 1e30)
+
+
+def test_real_values_far_from_the_examples_are_refused_instead_of_giving_nan():
+    model = model_of(vectors())
+    values = mixed_values(50)
+    model.prepare(values)
+    far = unn.Partial(torch.full((1, 3), 1e20, dtype=torch.float64), torch.tensor([[True, False, False]]))
+    with pytest.raises(ObservationError, match="variable 'r': the value 1e.20 is more than 1e.06 standard"):
+        model.infer_values({"r": far}, 1, {})
+    # what is constant in the examples may take other values
+    constant = model_of(vectors())
+    constant.prepare({**values, "r": torch.full_like(values["r"], 3.0)})
+    assert constant.log_likelihood(values, 2).value.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -480,6 +510,7 @@ def test_values_that_do_not_fit_are_refused_with_their_place():
         ({"reals": "grey"}, "reals='grey' is unknown"),
         ({"particles": 0}, "particles"),
         ({"masked": 1.5}, "masked"),
+        ({"width": 8.5}, "width must be a whole number"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options, message):
