@@ -304,9 +304,10 @@ def entropy_terms(p: Tensor) -> Tensor:
 
 
 def impossible_row(name: str, row: int) -> InferenceError:
-    """The error for samples given evidence of probability zero."""
+    """The error for samples or means given evidence of probability zero."""
     return InferenceError(
-        f"model {name!r}: row {row} of the evidence has probability zero, so there is nothing to sample."
+        f"model {name!r}: row {row} of the evidence has probability zero, so it has neither samples nor "
+        "means."
     )
 
 

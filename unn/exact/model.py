@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
-from ..errors import ArgumentError, InferenceError, UnnError
+from ..errors import ArgumentError, UnnError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from . import structures
 from .ground import refusal_of_structures
+from .inference import impossible_row
 from .nodes import Given, Nodes, check_rows
 from .options import ExactOptions
 from .queries import query_of, with_counters
@@ -82,10 +83,7 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
         answer = structures.marginals((nodes, model, evidence), self.options)
         impossible = (answer.log_partition == -torch.inf).nonzero()[:, 0]
         if len(impossible):
-            raise InferenceError(
-                f"graph {self.graph.name!r}: row {int(impossible[0])} of the evidence has probability zero, "
-                "so there are no means."
-            )
+            raise impossible_row(self.graph.name, int(impossible[0]))
         probabilities = answer.probabilities.expand(count, -1, -1)
         return {name: x.float() for name, x in nodes.means(probabilities).items()}
 
@@ -123,23 +121,33 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
 
 
 def generator_of(options: SamplingOptions, trace: object) -> torch.Generator | None:
-    """The source of randomness of exact samples, which have no options of denoising.
+    """The source of randomness of exact samples; errors as for ``refuse_steps``."""
+    refuse_steps("exact samples", options, trace)
+    return None if options.seed is None else torch.Generator().manual_seed(options.seed)
+
+
+def refuse_steps(samples: str, options: SamplingOptions, trace: object) -> None:
+    """Check options of samples that are drawn in one step, which have no options of denoising.
+
+    Args:
+        samples: what is drawn, for messages.
+        options: options of sampling.
+        trace: callback after each step, of which there is none.
 
     Raises:
         ArgumentError: names the option.
-        UnnError: for a trace.
+        UnnError: for an option out of range, or a trace.
     """
     options.check()
     for name in ("steps", "sampler", "spacing"):
         if getattr(options, name) is not None:
-            raise ArgumentError(f"exact samples have no {name}; leave out --{name}.")
+            raise ArgumentError(f"{samples} have no {name}; leave out --{name}.")
     if trace is not None:
-        raise UnnError("exact samples are drawn in one step, so there is no trace.")
-    return None if options.seed is None else torch.Generator().manual_seed(options.seed)
+        raise UnnError(f"{samples} are drawn in one step, so there is no trace.")
 
 
 def verified(graph: Declaration, values: dict[str, Tensor], count: int, verify: bool) -> Samples:
-    """Exact samples, drawn in one try each, and whether they meet all constraints, if that is asked for."""
+    """Samples, drawn in one try each, and whether they meet all constraints, if that is asked for."""
     valid = None
     if verify and graph.constraints:
         valid = torch.stack([c.violations_of(values) for c in graph.constraints]).sum(0) == 0

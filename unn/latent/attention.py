@@ -21,16 +21,14 @@ def attend(
 
     Args:
         query: shape ``(batch, q, *positions)``.
-        keys: those of each layer m, shape ``(batch, q, *positions)``.
+        keys: those of each layer m, at least one, shape ``(batch, q, *positions)``.
         values: shape ``(batch, c, *positions)``.
         scale: a number.
 
     Returns:
         The weighted sum of the values, shape ``(batch, c, *positions)``, and the weights, shape ``(layers,
-        batch, 1, *positions)``. Over no layers both are zero.
+        batch, 1, *positions)``.
     """
-    if not values:
-        raise ValueError("attention over no layers has no shape; skip it")
     scores = torch.stack([(query * key).sum(1, keepdim=True) for key in keys])
     weights = (scale * scores).softmax(0)
     total = weights[0] * values[0]

@@ -46,11 +46,6 @@ class Draws:
         """log p(x, z) - log q(z | x), shape ``(batch,)``, whose exponential has the mean p(x)."""
         return self.likelihood + self.prior - self.posterior
 
-    @property
-    def bound(self) -> Tensor:
-        """Evidence lower bound with exact divergences, shape ``(batch,)``."""
-        return self.likelihood - self.divergences.sum(0)
-
 
 class DrawsPosterior(Protocol):
     """A model that draws its latent groups from the posterior."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..diffusion.sampling import generators_of
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
 from ..errors import ArgumentError, ObservationError, UnnError, whole_number
+from ..exact.model import refuse_steps, verified
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..networks.tokens import Given, check_fixed_sizes
@@ -286,13 +287,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for evidence that does not fit the graph.
             UnnError: for a trace.
         """
-        options.check()
+        refuse_steps("latent groups", options, trace)
         check_fixed_sizes(self.graph, self.hierarchy.rows.sizes, sizes)
-        for name in ("steps", "sampler", "spacing"):
-            if getattr(options, name) is not None:
-                raise ArgumentError(f"latent groups are drawn at once, without {name}; leave out --{name}.")
-        if trace is not None:
-            raise UnnError("latent groups are drawn at once, so there is no trace.")
         if not (isinstance(temperature, (int, float)) and 0 < temperature < math.inf):
             raise ArgumentError(f"sampling: the temperature must be positive, got {temperature!r}.")
         rows, nodes = self._evidence(given, count)
@@ -319,11 +315,8 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             latent.append(self.hierarchy.to_groups(values))
         known = nodes[:, self.hierarchy.rows.node_of_number]
         answers = torch.where(known, rows, torch.cat(numbers)).cpu()
-        values_of = {**self.hierarchy.rows.unflatten(answers), self.hierarchy.group: torch.cat(latent).cpu()}
-        valid = None
-        if verify and self.graph.constraints:
-            valid = torch.stack([c.violations_of(values_of) for c in self.graph.constraints]).sum(0) == 0
-        return Samples(values_of, valid, torch.ones(count, dtype=torch.long))
+        sampled = {**self.hierarchy.rows.unflatten(answers), self.hierarchy.group: torch.cat(latent).cpu()}
+        return verified(self.graph, sampled, count, verify)
 
     # -- parts -----------------------------------------------------------------------------------------------
 

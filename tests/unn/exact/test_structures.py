@@ -191,9 +191,9 @@ def test_samples_have_the_exact_distribution(kind, partly):
     place = torch.searchsorted(codes[order].contiguous(), rows.contiguous() - 1e-9)
     counts = torch.bincount(bins[place], minlength=20).double()
     expected = torch.zeros(20, dtype=torch.float64).index_add(0, bins, p[order]) * 4000
-    kept = expected > 0
-    assert counts[~kept].sum() == 0
-    assert chisquare(counts[kept].numpy(), expected[kept].numpy()).pvalue > 1e-4
+    frequent = expected > 0
+    assert counts[~frequent].sum() == 0
+    assert chisquare(counts[frequent].numpy(), expected[frequent].numpy()).pvalue > 1e-4
 
 
 def codes_of(values):

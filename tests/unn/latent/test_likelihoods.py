@@ -85,8 +85,11 @@ def test_samples_have_the_probabilities(likelihood):
     common = p * count > 20
     observed = torch.cat([counts[common], counts[~common].sum()[None]])
     expected = torch.cat([p[common], p[~common].sum()[None]]) * count
-    kept = expected > 5
-    observed, expected = observed[kept], expected[kept] * observed[kept].sum() / expected[kept].sum()
+    frequent = expected > 5
+    observed, expected = (
+        observed[frequent],
+        expected[frequent] * observed[frequent].sum() / expected[frequent].sum(),
+    )
     assert chisquare(observed.numpy(), expected.numpy()).pvalue > 1e-4
 
 

@@ -468,7 +468,7 @@ def test_values_that_do_not_fit_are_refused_with_their_place():
         model.log_likelihood({"x": pixels(2) * math.nan}, 2)
     with pytest.raises(ArgumentError, match="draws must be a whole number"):
         model.log_likelihood({"x": pixels(2)}, 0)
-    with pytest.raises(ArgumentError, match="without steps"):
+    with pytest.raises(ArgumentError, match="latent groups have no steps"):
         model.sample_with({}, 1, unn.SamplingOptions(steps=3), {})
     with pytest.raises(DeclarationError, match="serve height=6 alone, got 7"):
         model.infer_values({}, 1, {"height": 7})
