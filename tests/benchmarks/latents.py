@@ -75,7 +75,12 @@ def configure(variant: Variant, layers: int, seed: int, arguments: argparse.Name
     problem = VAEProblem()
     config = problem.config_for("latent")()
     training: TrainingConfig = replace(
-        config.training, seed=seed, steps=arguments.steps, evaluate_every=10**9, threads=arguments.threads
+        config.training,
+        seed=seed,
+        steps=arguments.steps,
+        evaluate_every=10**9,
+        threads=arguments.threads,
+        accumulate=arguments.accumulate,
     )
     model = replace(config.model, masked=0.0, width=arguments.width)
     data = arguments.data
@@ -153,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tested", type=int, default=359)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--accumulate", type=int, default=1, help="parts of a batch, to save memory")
     parser.add_argument("--paper", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
