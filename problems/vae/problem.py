@@ -14,8 +14,10 @@ from unn.extending import (
     DeclaredProblem,
     Defaults,
     DenoiserOptions,
+    EncoderOptions,
     LatentOptions,
     Query,
+    RegressorOptions,
     SamplingOptions,
     TrainingConfig,
     VAEACOptions,
@@ -40,6 +42,7 @@ _SIZES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "omniglot": (28, 28, 1)}
 _DATA = (*_SIZES, "folder")
 _SPANS = ("none", "neighbours", "all")
 _BINARISED_SEED = 20_231
+_SHORT = TrainingConfig(steps=500, evaluate_every=500, batch=32, rate=2e-3, clip=1.0, ema=0.99)
 _DRAWS = 20
 """Draws for each image of the importance-sampled log-likelihood."""
 
@@ -103,8 +106,10 @@ class VAEProblem(DeclaredProblem, DrawsLatents):
         ),
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", sampling_steps=20),
-            TrainingConfig(steps=500, evaluate_every=500, batch=32, rate=2e-3, clip=1.0, ema=0.99),
+            _SHORT,
         ),
+        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), _SHORT),
+        "regressor": Defaults(RegressorOptions(width=32, depth=4, heads=2, embedding="independent"), _SHORT),
         "vaeac": Defaults(
             VAEACOptions(width=128, depth=3),
             TrainingConfig(steps=1000, evaluate_every=1000, batch=64, rate=1e-3, clip=1.0, ema=0.99),
