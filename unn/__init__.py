@@ -16,6 +16,7 @@ SUBMODULES = (
     "draw",
     "errors",
     "exact",
+    "gibbs",
     "models",
     "networks",
     "problem",

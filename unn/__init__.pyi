@@ -6,6 +6,7 @@ from . import diffusion as diffusion
 from . import draw as draw
 from . import errors as errors
 from . import exact as exact
+from . import gibbs as gibbs
 from . import models as models
 from . import networks as networks
 from . import problem as problem
@@ -31,6 +32,7 @@ from .descent.solution import Status as Status
 from .descent.unrolled import Unrolled as Unrolled
 from .descent.updates import Damped as Damped
 from .descent.updates import Mirror as Mirror
+from .descent.updates import Sample as Sample
 from .descent.updates import Update as Update
 from .diffusion.diffusion import Diffusion as Diffusion
 from .encoder.model import Encoder as Encoder
@@ -54,6 +56,7 @@ from .errors import InferenceError as InferenceError
 from .errors import ObservationError as ObservationError
 from .errors import UnnError as UnnError
 from .factor_graph import FactorGraph as FactorGraph
+from .gibbs.options import GibbsOptions as GibbsOptions
 from .graph.boundedness import Bound as Bound
 from .graph.boundedness import Boundedness as Boundedness
 from .graph.declaration import Declaration as Declaration

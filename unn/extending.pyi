@@ -48,6 +48,7 @@ from .engine import load_engine as load_engine
 from .errors import suggest as suggest
 from .errors import unknown as unknown
 from .exact.options import ExactOptions as ExactOptions
+from .gibbs.options import GibbsOptions as GibbsOptions
 from .graph.arrays import Array as Array
 from .graph.arrays import Constant as Constant
 from .graph.arrays import Index as Index

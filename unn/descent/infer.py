@@ -67,9 +67,9 @@ def infer(
         trace: record the energy after each update.
         terms: record the share of each regularizer and each factor as well; costs their energies in each
             update.
-        generator: of random orders, initial values and dropout.
+        generator: of random orders, initial values, dropout and samples.
         update: what is done with the exact minimiser of a block: ``Mirror()`` takes it, ``Damped(step)`` goes
-            part of the way.
+            part of the way; ``Sample(temperature)`` draws the block instead.
         fusions: rules that compute the messages of several factors at once, up to rounding with the same sum;
             those of the graph by default, ``()`` for none.
 
@@ -115,7 +115,7 @@ def infer(
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
-    state = State(plan, evidence, rule=update, fusions=chosen_fusions)
+    state = State(plan, evidence, rule=update, fusions=chosen_fusions, generator=generator)
     monitor = Monitor(state, until, Energies(state) if trace else None, Terms(state) if terms else None)
     every = steps_by_round(plan, chosen, evidence.shapes, evidence.like.device, generator)
     run_rounds(state, islice(every, limit), monitor)

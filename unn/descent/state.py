@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import InferenceError
 from ..graph.factor import EnergyFactor, Products
 from ..graph.fusion import FusedMessages, Fusion, InferredRows
 from ..regularizers import AlongAxis, Dropped, LogPartition
@@ -16,7 +17,7 @@ from ..regularizers.simplex import mirror_of_finite
 from .conditional_gradient import minimise_block
 from .evidence import Evidence
 from .plan import Inlet, Plan, PlannedUpdate
-from .updates import Mirror, Update
+from .updates import Mirror, Sample, Update
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class State:
         recorded: the variables whose last pre-activations are wanted; all if None.
         rule: what an update does with the minimiser of its block.
         fusions: rules that compute the messages of several factors at once.
+        generator: of rules that sample; torch's global one by default.
 
     Attributes:
         frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there
@@ -56,9 +58,11 @@ class State:
         recorded: Collection[str] | None = None,
         rule: Update | None = None,
         fusions: tuple[Fusion, ...] = (),
+        generator: torch.Generator | None = None,
     ) -> None:
         self.plan = plan
         self.rule = rule or Mirror()
+        self._generator = generator
         self.evidence = evidence
         self._recorded = recorded
         self.values = dict(evidence.values)
@@ -112,6 +116,11 @@ class State:
             return old
         if self.closed_form(step):
             x = self._activate(name, self.receive(step), self.evidence.masks.get(name))
+        elif isinstance(self.rule, Sample):
+            raise InferenceError(
+                f"update: variable {name!r} has no closed form given the others, so that Sample() cannot "
+                "draw it; unn.gibbs.sample moves such variables by Langevin dynamics."
+            )
         else:
             x = minimise_block(self, step)
         if not self.rule.exact:
@@ -122,6 +131,12 @@ class State:
         self.values[name] = self.hold(step, x)
         self._version[name] += 1
         return old
+
+    def replace(self, step: PlannedUpdate, x: Tensor) -> None:
+        """Give a block a value that was computed elsewhere, shape ``(batch, *axes)``; observed entries and
+        other nodes stay."""
+        self.values[step.name] = self.hold(step, x)
+        self._version[step.name] += 1
 
     def value(self, name: str) -> Tensor:
         """The value that the engine computes with: zeros if the variable is absent."""
@@ -214,6 +229,9 @@ class State:
     def _activate(self, name: str, t: Tensor, mask: Tensor | None) -> Tensor:
         """The mirror of a sum of messages; under autocast these may be of another dtype than the run."""
         regularizer = self.evidence.regularizers[name]
+        if isinstance(self.rule, Sample):
+            t = t.expand(self.evidence.batch, *t.shape[1:]).to(self.evidence.like.dtype)
+            return self.rule.draw(regularizer, t, mask, self._generator)
         fused = self._reception.fused.get(name)
         if fused is not None and fused.complete and mask is None and t.dtype == self.evidence.like.dtype:
             return mirror_of_finite(regularizer, t)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError
+from ..regularizers import Regularizer
 
 
 class Update(ABC):
@@ -69,6 +70,65 @@ class Damped(Update):
 
     def move(self, old: Tensor | None, minimiser: Tensor) -> Tensor:
         return minimiser if old is None else torch.lerp(old, minimiser.expand_as(old), float(self.step))
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(Update):
+    """A draw of the block given all others, under exp(-E / temperature): block Gibbs sampling.
+
+    Variables whose values are means of categories, signs or structures take one of these; others any value
+    of their domain (``Regularizer.conditional_sample``). The energy rises and falls, and rounds do not
+    converge. ``unn.gibbs`` runs many chains with it and says how far to trust them.
+
+    Args:
+        temperature: above 0.
+        coupling: share of the messages that counts, from 0 for independent variables to 1; a number, or one
+            for each batch element, shape ``(batch,)``.
+
+    Raises:
+        InferenceError: for another temperature or coupling.
+    """
+
+    temperature: float = 1.0
+    coupling: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.temperature, bool)
+            or not isinstance(self.temperature, numbers.Real)
+            or not 0 < self.temperature < math.inf
+        ):
+            raise InferenceError(
+                f"Sample: the temperature is a finite number above 0, got {self.temperature!r}."
+            )
+        if not isinstance(self.coupling, Tensor) and (
+            isinstance(self.coupling, bool)
+            or not isinstance(self.coupling, numbers.Real)
+            or not 0 <= self.coupling <= 1
+        ):
+            raise InferenceError(f"Sample: the coupling is a number from 0 to 1, got {self.coupling!r}.")
+
+    def move(self, old: Tensor | None, minimiser: Tensor) -> Tensor:
+        return minimiser
+
+    def draw(
+        self, regularizer: Regularizer, t: Tensor, mask: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """The new value of a block, shape ``(batch, *axes)``.
+
+        Args:
+            regularizer: of the variable.
+            t: sum of the messages, shape ``(batch, *axes)``.
+            mask: mask of existing entries.
+            generator: random number generator.
+        """
+        return regularizer.conditional_sample(self.scaled(t), self.temperature, mask, generator)
+
+    def scaled(self, t: Tensor) -> Tensor:
+        """The share of a sum of messages that counts, shape ``(batch, *axes)``."""
+        if isinstance(self.coupling, Tensor):
+            return t * self.coupling.to(t).view(-1, *[1] * (t.ndim - 1))
+        return t if self.coupling == 1 else t * self.coupling
 
 
 MIRROR = Mirror()

@@ -69,6 +69,48 @@ class Regularizer(ABC):
             "sampled."
         )
 
+    def conditional_sample(
+        self,
+        t: Tensor,
+        temperature: float | Tensor = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """A draw of x with probability proportional to exp((<x, t> - Psi(x)) / temperature), shape of ``t``.
+
+        This is the distribution of a block given all others under exp(-E / temperature). Where x is the mean
+        of categories, signs or structures, it ranges over these, the corners of the domain, where Psi is 0;
+        elsewhere over the whole domain. At the temperature 1 and for corners it is that of ``sample`` for
+        ``Psi = -H``.
+
+        Args:
+            t: sum of the messages, shape ``(batch, *axes)``.
+            temperature: above 0; a number, or a tensor that broadcasts to ``t``.
+            mask: mask of existing entries; the others are 0.
+            generator: random number generator; torch's global one by default.
+
+        Raises:
+            UnnError: if the distribution has no exact sampler.
+        """
+        raise UnnError(
+            f"{type(self).__name__} has no exact sampler of its conditional distribution "
+            "(conditional_sample); Entropy, BinaryEntropy, SignedEntropy, SquaredNorm, NonNegative, Box, L1 "
+            "and the structured regularizers have."
+        )
+
+    def conditional_log_partition(
+        self, t: Tensor, temperature: float | Tensor = 1.0, mask: Tensor | None = None
+    ) -> Tensor:
+        """Logarithm of the sum, or integral, of exp((<x, t> - Psi(x)) / temperature), shape ``(batch,)``.
+
+        Differentiable in t; the gradient times the temperature is the mean of ``conditional_sample``.
+        Arguments and errors as there.
+        """
+        raise UnnError(
+            f"{type(self).__name__} has no closed form of the partition function of its conditional "
+            "distribution."
+        )
+
     def value_at_mirror(self, x: Tensor, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """``value(x)`` for x known to be ``mirror(t)``, which can be cheaper; shape ``(batch,)``."""
         return self.value(x, mask)

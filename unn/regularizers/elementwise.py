@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import DeclarationError
 from ..noise import normal, uniform
 from .base import Regularizer, batch_all, batch_sum, real_number, tolerance, widened
+from .truncated import log_gaussian_integral, truncated_normal
 
 
 class Elementwise(Regularizer):
@@ -35,6 +36,34 @@ class Elementwise(Regularizer):
     def interval(self) -> tuple[float, float]:
         """The domain of one entry."""
         return -math.inf, math.inf
+
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A draw of each entry, as ``conditional_sample``."""
+        return super().conditional_sample(t, temperature, None, generator)
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        """Logarithm of the partition function of each entry, as ``conditional_log_partition``."""
+        return super().conditional_log_partition(t, temperature)
+
+    def conditional_sample(
+        self,
+        t: Tensor,
+        temperature: float | Tensor = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        wide = widened(t)
+        x = self.entry_sample(wide, _as_tensor(temperature, wide), generator).to(t.dtype)
+        return x if mask is None else torch.where(mask, x, 0)
+
+    def conditional_log_partition(
+        self, t: Tensor, temperature: float | Tensor = 1.0, mask: Tensor | None = None
+    ) -> Tensor:
+        wide = widened(t if mask is None else torch.where(mask, t, 0))
+        entries = self.entry_log_partition(wide, _as_tensor(temperature, wide))
+        if mask is not None:
+            entries = torch.where(mask, entries, 0)
+        return batch_sum(entries).to(t.dtype)
 
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None:
@@ -93,6 +122,12 @@ class SquaredNorm(Elementwise):
     ) -> Tensor:
         return self.mirror(t + normal(t.shape, t, generator), mask)
 
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        return t + temperature.sqrt() * normal(t.shape, t, generator)
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return 0.5 * t * t / temperature + 0.5 * (2 * math.pi * temperature).log()
+
 
 class NonNegative(Elementwise):
     """Psi(x) = ||x||^2 / 2 for x >= 0: the relu activation."""
@@ -116,6 +151,12 @@ class NonNegative(Elementwise):
 
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return (x >= -tolerance) & x.isfinite()
+
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        return truncated_normal(t, temperature, *self.interval(), uniform(t.shape, t, generator))
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return log_gaussian_integral(t, temperature, *self.interval())
 
 
 class BinaryEntropy(Elementwise):
@@ -147,6 +188,12 @@ class BinaryEntropy(Elementwise):
     ) -> Tensor:
         x = (uniform(t.shape, t, generator) < self.mirror(t)).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
+
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.sample(t / temperature, None, generator)
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return self.entry_conjugate(t / temperature)
 
 
 class SignedEntropy(Elementwise):
@@ -181,6 +228,12 @@ class SignedEntropy(Elementwise):
         x = torch.where(uniform(t.shape, t, generator) < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
         return x if mask is None else torch.where(mask, x, 0)
 
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.sample(t / temperature, None, generator)
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return self.entry_conjugate(t / temperature)
+
 
 class Box(Elementwise):
     """Psi(x) = ||x||^2 / 2 for low <= x <= high: the activation clips (hard tanh, relu6)."""
@@ -213,6 +266,12 @@ class Box(Elementwise):
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return (x >= self.low - tolerance) & (x <= self.high + tolerance)
 
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        return truncated_normal(t, temperature, *self.interval(), uniform(t.shape, t, generator))
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return log_gaussian_integral(t, temperature, *self.interval())
+
     def __repr__(self) -> str:
         return f"Box({self.low:g}, {self.high:g})"
 
@@ -243,8 +302,28 @@ class L1(Elementwise):
     def entry_contains(self, x: Tensor, tolerance: float) -> Tensor:
         return x.isfinite()
 
+    def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:
+        right, left = self._log_sides(t, temperature)
+        sign = torch.where(uniform(t.shape, t, generator) < (right - left).sigmoid(), 1.0, -1.0).to(t.dtype)
+        noise = uniform(t.shape, t, generator)
+        return sign * truncated_normal(sign * t - self.strength, temperature, 0.0, math.inf, noise)
+
+    def entry_log_partition(self, t: Tensor, temperature: Tensor) -> Tensor:
+        return torch.logaddexp(*self._log_sides(t, temperature))
+
+    def _log_sides(self, t: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the partition functions of the positive and of the negative numbers."""
+        return (
+            log_gaussian_integral(t - self.strength, temperature, 0.0, math.inf),
+            log_gaussian_integral(-t - self.strength, temperature, 0.0, math.inf),
+        )
+
     def __repr__(self) -> str:
         return f"L1({self.strength:g})"
+
+
+def _as_tensor(temperature: float | Tensor, like: Tensor) -> Tensor:
+    return torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
 
 
 def _scale_excess(excess: Tensor, bound: float) -> Tensor:

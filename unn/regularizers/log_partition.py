@@ -45,6 +45,20 @@ class LogPartition(Regularizer):
             (x,) = torch.autograd.grad(self.conjugate(leaf, mask).sum(), leaf, create_graph=differentiable)
         return x
 
+    def conditional_sample(
+        self,
+        t: Tensor,
+        temperature: float | Tensor = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        return self.sample(t / temperature, mask, generator)
+
+    def conditional_log_partition(
+        self, t: Tensor, temperature: float | Tensor = 1.0, mask: Tensor | None = None
+    ) -> Tensor:
+        return self.conjugate(t / temperature, mask)
+
     def entropy(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of the distribution over structures with scores t, in nats, shape ``(batch,)``."""
         return -self.value_at_mirror(self.mirror(t, mask), t, mask)

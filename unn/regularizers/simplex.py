@@ -193,6 +193,28 @@ class Entropy(Simplex):
         winner = gumbel_argmax(wide, noise, self.dim).unsqueeze(self.dim)
         return torch.zeros_like(t).scatter(self.dim, winner, 1.0).masked_fill(empty, 0)
 
+    def conditional_sample(
+        self,
+        t: Tensor,
+        temperature: float | Tensor = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        return self._of_corners().sample(widened(t) / temperature, mask, generator).to(t.dtype)
+
+    def conditional_log_partition(
+        self, t: Tensor, temperature: float | Tensor = 1.0, mask: Tensor | None = None
+    ) -> Tensor:
+        return self._of_corners().conjugate(t / temperature, mask)
+
+    def _of_corners(self) -> Entropy:
+        """This regularizer at the temperature 1: where Psi is 0, its own temperature does not count."""
+        if self.temperature == 1:
+            return self
+        plain = copy.copy(self)
+        plain.temperature = 1.0
+        return plain
+
     def _options(self) -> list[str]:
         return ([f"temperature={self.temperature:g}"] if self.temperature != 1 else []) + super()._options()
 

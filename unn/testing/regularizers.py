@@ -540,6 +540,32 @@ class RegularizerContract(ABC):
         again = r.sample(many, generator=torch.Generator().manual_seed(0))
         assert torch.equal(draws, again), f"{r!r}: samples with equal generators differ"
 
+    def test_conditional_samples_lie_in_the_domain_and_have_the_mean_of_their_partition_function(
+        self,
+    ) -> None:
+        r = self.regularizer()
+        t = self.noise(21, 1.0)[:1]
+        many = t.expand(self.draws, *self.shape[1:])
+        for temperature in (1.0, 0.6, 2.5):
+            generator = torch.Generator().manual_seed(0)
+            try:
+                draws = r.conditional_sample(many, temperature, None, generator)
+            except UnnError:
+                with pytest.raises(UnnError):
+                    r.conditional_log_partition(t, temperature)
+                return
+            every = draws[:: max(1, self.draws // 20_000)]
+            _holds(r.contains(every), every, f"{r!r}: contains() rejects conditional samples")
+            leaf = t.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(r.conditional_log_partition(leaf, temperature).sum(), leaf)
+            distance = (draws.mean(0) - temperature * slope[0]).abs()
+            _holds(
+                distance < 5 * draws.std(0).clamp(min=0.1) / self.draws**0.5,
+                distance,
+                f"{r!r}: the mean of {self.draws} conditional samples is not the temperature, "
+                f"{temperature:g}, times the gradient of conditional_log_partition; differences",
+            )
+
     def test_loss_is_zero_at_the_mirror_and_positive_elsewhere(self) -> None:
         r = self.regularizer()
         t, other = self.scores(12, 1.0), self.scores(13, 1.0)

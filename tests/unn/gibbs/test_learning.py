@@ -1,0 +1,193 @@
+"""Energies learned from examples."""
+
+import copy
+
+import pytest
+import torch
+
+import unn
+from factors import Implicit, Multilinear
+from unn.engine import SamplingOptions
+from unn.errors import ArgumentError, InferenceError, ObservationError
+from unn.gibbs import GibbsModel, GibbsOptions
+from unn.gibbs.chains import Chains
+from unn.gibbs.learning import completed, contrast
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def spins(rows=3, columns=3):
+    g = unn.FactorGraph("spins", r=rows, c=columns)
+    s = g.variable("S", "r c", unn.SignedEntropy())
+    for name, shift in (("down", "i+1 j"), ("right", "i j+1")):
+        g.factor(Multilinear(s["i j"], g.parameter(name, "r c", init="zeros")["i j"], s[shift]))
+    g.factor(Multilinear(s["i j"], g.parameter("field", "r c", init="zeros")["i j"]))
+    return g
+
+
+def machine(visible=4, hidden=3, seed=0):
+    """A restricted Boltzmann machine."""
+    g = unn.FactorGraph("machine", visible=visible, hidden=hidden)
+    v = g.variable("v", "visible", unn.BinaryEntropy())
+    h = g.variable("h", "hidden", unn.BinaryEntropy())
+    g.factor(Multilinear(v["i"], g.parameter("W", "visible hidden")["i j"], h["j"]))
+    g.factor(Multilinear(v["i"], g.parameter("b", "visible")["i"]))
+    g.factor(Multilinear(h["j"], g.parameter("c", "hidden")["j"]))
+    with torch.no_grad():
+        for p in g.parameters():
+            p.copy_(torch.randn(p.shape, generator=seeded(seed)))
+    return g
+
+
+@pytest.fixture(scope="module")
+def examples():
+    g = spins()
+    with torch.no_grad():
+        for p in g.parameters():
+            p.copy_(0.4 * torch.randn(p.shape, generator=seeded(3)))
+    return g, unn.exact.sample(g, count=4000, generator=seeded(1))["S"].float()
+
+
+@pytest.mark.parametrize("learning", ["likelihood", "pseudolikelihood", "persistent", "contrastive"])
+def test_couplings_are_recovered_from_samples(learning, examples):
+    truth, x = examples
+    g = spins()
+    model = GibbsModel(g, GibbsOptions(learning=learning, chains=1000))
+    optimizer = torch.optim.Adam(g.parameters(), lr=0.05)
+    torch.manual_seed(0)
+    for _ in range(120):
+        optimizer.zero_grad()
+        model.loss({"S": x}, {}).backward()
+        optimizer.step()
+    for name, shape in (("down", (2, 3)), ("right", (3, 2)), ("field", (3, 3))):
+        learned, known = (getattr(one, name).detach()[: shape[0], : shape[1]] for one in (g, truth))
+        # the standard error of a coupling from 4,000 samples is about 0.02
+        assert float((learned - known).abs().amax()) < 0.12
+
+
+def gradient(graph, loss):
+    graph.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in graph.parameters()])
+
+
+def test_the_gradient_of_the_contrast_is_that_of_the_likelihood_on_average(examples):
+    g = machine()
+    x = torch.bernoulli(torch.full((64, 4), 0.5), generator=seeded(2))
+    exact = gradient(g, GibbsModel(g, GibbsOptions(learning="likelihood")).loss({"v": x}, {}))
+    draws = completed(Chains(g, {}, 1, 40_000, generator=seeded(0)), 60)
+    hidden = completed(Chains(g, {"v": x.repeat(200, 1)}, 64 * 200, 1, generator=seeded(1)), 1)
+    estimate = gradient(g, contrast(g, hidden, draws))
+    torch.testing.assert_close(estimate, exact, atol=0.02, rtol=0)
+
+
+def test_the_variable_drawn_last_is_replaced_by_its_exact_mean():
+    g = machine()
+    x = torch.bernoulli(torch.full((5, 4), 0.5), generator=seeded(2))
+    values = completed(Chains(g, {"v": x}, 5, 1, generator=seeded(0)), 1)
+    torch.testing.assert_close(values["h"], torch.sigmoid(x @ g.W + g.c).detach())
+    assert torch.equal(values["v"], x)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_pseudolikelihood_is_the_product_of_the_conditionals_of_the_energy(temperature, examples):
+    g, x = examples
+    x = x[:6]
+    model = GibbsModel(g, GibbsOptions(learning="pseudolikelihood", temperature=temperature))
+    total = torch.zeros(len(x))
+    for i in range(3):
+        for j in range(3):
+            flipped = x.clone()
+            flipped[:, i, j] *= -1
+            rise = (g.energy({"S": flipped}) - g.energy({"S": x})) / temperature
+            total = total + torch.nn.functional.logsigmoid(rise)
+    torch.testing.assert_close(model.loss({"S": x}, {}), -total.mean())
+
+
+def test_the_pseudolikelihood_of_real_variables_is_a_density():
+    g = unn.FactorGraph("real", n=2)
+    x, y = g.variable("x", "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    a = g.parameter("A", "n n")
+    g.factor(Multilinear(x["i"], a["i j"], y["j"]))
+    values = {name: torch.randn(5, 2, generator=seeded(k)) for k, name in enumerate("xy")}
+    loss = GibbsModel(g, GibbsOptions(learning="pseudolikelihood")).loss(values, {})
+    means = values["y"] @ g.A.T, values["x"] @ g.A
+    logs = [
+        torch.distributions.Normal(m, 1.0).log_prob(values[name]).sum(1)
+        for m, name in zip(means, "xy", strict=True)
+    ]
+    torch.testing.assert_close(loss, -(logs[0] + logs[1]).mean())
+
+
+def test_persistent_chains_go_on_where_they_were_and_are_saved(examples):
+    _, x = examples
+    model = GibbsModel(spins(), GibbsOptions(chains=10, learning_sweeps=2))
+    torch.manual_seed(0)
+    model.loss({"S": x[:20]}, {})
+    state = {name: value.clone() for name, value in model.training_state().items()}
+    assert {value.shape for value in state.values()} == {(10, 3, 3)}
+    other = copy.deepcopy(model)
+    other.load_training_state(state)
+    torch.manual_seed(1)
+    first = model.loss({"S": x[:20]}, {})
+    torch.manual_seed(1)
+    assert torch.equal(first, other.loss({"S": x[:20]}, {}))
+    fresh = GibbsModel(spins(), GibbsOptions(chains=10))
+    assert fresh.training_state() == {}
+
+
+def test_means_and_samples_of_the_model_are_those_of_its_energy(examples):
+    g, _ = examples
+    model = GibbsModel(g, GibbsOptions(chains=300, burn_in=30, draws=30))
+    exact = unn.exact.marginals(g)["S"][0].detach().float()
+    torch.manual_seed(0)
+    torch.testing.assert_close(model.infer_values({}, 2, {})["S"][1], exact, atol=0.04, rtol=0)
+    drawn = model.sample_with({}, 3000, SamplingOptions(steps=30, seed=1, at_once=1000), {})
+    torch.testing.assert_close(drawn["S"].mean(0), exact, atol=0.08, rtol=0)
+    again = model.sample_with({}, 3000, SamplingOptions(steps=30, seed=1, at_once=1000), {})
+    assert torch.equal(drawn["S"], again["S"])
+
+
+def test_sampling_reports_every_sweep():
+    steps = []
+    model = GibbsModel(spins(), GibbsOptions())
+    model.sample_with(
+        {}, 2, SamplingOptions(steps=3), {}, trace=lambda k, values: steps.append((k, set(values)))
+    )
+    assert steps == [(k, {"S"}) for k in range(3)]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------
+
+
+def test_unknown_variables_are_refused(examples):
+    _, x = examples
+    with pytest.raises(ObservationError, match="'T'"):
+        GibbsModel(spins(), GibbsOptions()).loss({"T": x}, {})
+
+
+def test_the_pseudolikelihood_refuses_latent_variables_by_name():
+    with pytest.raises(InferenceError, match="'h'.*persistent"):
+        GibbsModel(machine(), GibbsOptions(learning="pseudolikelihood")).loss({"v": torch.ones(2, 4)}, {})
+
+
+def test_the_pseudolikelihood_refuses_variables_without_a_closed_form_by_name():
+    g = unn.FactorGraph("curved", n=3)
+    x = g.variable("X", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda x: x.sum(1).cosh(), x["i"]))
+    with pytest.raises(InferenceError, match="'X'.*closed form"):
+        GibbsModel(g, GibbsOptions(learning="pseudolikelihood")).loss({"X": torch.ones(2, 3)}, {})
+
+
+def test_the_exact_likelihood_refuses_other_temperatures():
+    with pytest.raises(ArgumentError, match="temperature 1"):
+        GibbsModel(machine(), GibbsOptions(learning="likelihood", temperature=2.0)).loss(
+            {"v": torch.ones(2, 4)}, {}
+        )
+
+
+def test_options_of_denoising_are_refused():
+    with pytest.raises(ArgumentError, match="sampler"):
+        GibbsModel(spins(), GibbsOptions()).sample_with({}, 1, SamplingOptions(sampler="ddim"), {})

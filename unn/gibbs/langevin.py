@@ -1,0 +1,126 @@
+"""Underdamped Langevin dynamics with a Metropolis correction, for variables without a closed conditional."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..descent.plan import PlannedUpdate
+from ..descent.shares import factor_share, regularizer_share
+from ..descent.state import State
+from ..descent.updates import Sample
+from ..errors import InferenceError
+from ..noise import normal, uniform
+from ..regularizers import Elementwise
+
+_LEAPS = 4
+_PERSISTENCE = 0.5
+"""Share of the momentum that a move keeps."""
+_ACCEPTED = 0.8
+"""Share of accepted moves at which step sizes aim."""
+_ADAPTATION = 0.1
+_FIRST_STEP = 0.3
+
+
+class Langevin:
+    """Moves of one variable that leave exp(-(Psi + coupling E) / temperature) invariant.
+
+    A move refreshes a part of the momentum, follows the dynamics for some leapfrog steps, and accepts where
+    they end by the Metropolis rule, with the momentum reversed where it does not (Horowitz, 1991; generalised
+    hybrid Monte Carlo). Each batch element has its own step size and decision.
+
+    Args:
+        state: values of all variables, in which moves are made.
+        name: the variable, whose domain is unbounded.
+        generator: random number generator.
+
+    Raises:
+        InferenceError: for a variable with a bounded domain.
+
+    Attributes:
+        accepted: mean probability of acceptance of the last move, shape ``(batch,)``.
+    """
+
+    def __init__(self, state: State, name: str, generator: torch.Generator | None) -> None:
+        regularizer = state.evidence.regularizers[name]
+        unbounded = (-math.inf, math.inf)
+        if not (isinstance(regularizer, Elementwise) and regularizer.interval() == unbounded):
+            raise InferenceError(
+                f"variable {name!r} has no closed form given the others, and {regularizer!r} bounds it, so "
+                "that Langevin dynamics cannot move it; sampling needs factors that are linear in it, or "
+                "SquaredNorm."
+            )
+        self._state, self._name, self._generator = state, name, generator
+        self._regularizer = regularizer
+        self._momentum: Tensor | None = None
+        self._log_step: Tensor | None = None
+        self.accepted: Tensor | None = None
+
+    def move(self, step: PlannedUpdate, adapts: bool) -> None:
+        """Move a block of the variable.
+
+        Args:
+            step: the block.
+            adapts: whether step sizes change with the acceptance; while they do, the distribution is not
+                exactly invariant.
+        """
+        state, rule = self._state, self._state.rule
+        assert isinstance(rule, Sample)
+        x = state.values[self._name].detach()
+        free = self._free(step, x)
+        if self._momentum is None or self._log_step is None:
+            self._momentum = normal(x.shape, x, self._generator)
+            start = math.log(_FIRST_STEP * math.sqrt(rule.temperature) / x[0].numel() ** 0.25)
+            self._log_step = x.new_full((len(x),), start)
+        fresh = normal(x.shape, x, self._generator)
+        momentum = _PERSISTENCE * self._momentum + math.sqrt(1 - _PERSISTENCE**2) * fresh
+        momentum = torch.where(free, momentum, 0)
+        size = self._log_step.exp().view(-1, *[1] * (x.ndim - 1))
+        energy, slope = self._energy(x)
+        position, velocity = x, momentum
+        height = energy + 0.5 * velocity.square().flatten(1).sum(1)
+        following = energy
+        for _ in range(_LEAPS):
+            velocity = velocity - 0.5 * size * torch.where(free, slope, 0)
+            position = position + size * velocity
+            following, slope = self._energy(position)
+            velocity = velocity - 0.5 * size * torch.where(free, slope, 0)
+        gain = height - following - 0.5 * velocity.square().flatten(1).sum(1)
+        chance = torch.where(gain.isnan(), 0, gain.clamp(max=0).exp())
+        moved = uniform(chance.shape, chance, self._generator) < chance
+        along = moved.view(-1, *[1] * (x.ndim - 1))
+        self._momentum = torch.where(along, velocity, -momentum)
+        state.replace(step, torch.where(along, position, x))
+        self.accepted = chance
+        if adapts:
+            self._log_step = self._log_step + _ADAPTATION * (chance.to(x.dtype) - _ACCEPTED)
+
+    def _free(self, step: PlannedUpdate, x: Tensor) -> Tensor:
+        """Mask of the entries that a move may change, shape of ``x``."""
+        free = torch.ones_like(x, dtype=torch.bool)
+        if step.nodes is not None:
+            free = free & step.nodes
+        evidence = self._state.evidence
+        if self._name in evidence.observed:
+            free = free & ~evidence.observed[self._name][1]
+        if self._name in evidence.masks:
+            free = free & evidence.masks[self._name]
+        return free
+
+    def _energy(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(Psi + coupling E) / temperature as far as it depends on the variable, shape ``(batch,)``, and its
+        gradient."""
+        state, rule = self._state, self._state.rule
+        assert isinstance(rule, Sample)
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            values = {**state.values, self._name: leaf}
+            total = leaf.new_zeros(len(x))
+            for factor in state.present_factors(self._name):
+                total = total + factor_share(factor, values)
+            own = regularizer_share(self._regularizer, leaf, state.evidence.masks.get(self._name))
+            energy = (own + rule.scaled(total)) / rule.temperature
+            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+        return energy.detach(), gradient

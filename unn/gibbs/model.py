@@ -1,0 +1,174 @@
+"""Markov chains as the model of an engine, and energies learned from examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
+from ..errors import ArgumentError, ObservationError, suggest
+from ..exact.model import ExactModel
+from ..exact.options import ExactOptions
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
+from .chains import Chains, refusal
+from .learning import completed, contrast, minus_log_pseudolikelihood
+from .options import GibbsOptions
+from .queries import Given, marginals
+
+
+class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
+    """Means and samples by Markov chains, of an energy that examples may teach.
+
+    Its parameters are those of the graph. Training fits the joint distribution of all variables with
+    examples, whichever are observed; the others are latent.
+
+    Args:
+        graph: declaration whose factors have energies.
+        options: chains, and what training maximises.
+
+    Raises:
+        DeclarationError: for a factor without an energy, or a variable without an exact conditional.
+
+    Attributes:
+        graph: the declaration.
+        options: chains, and what training maximises.
+    """
+
+    has_steps = True
+
+    def __init__(self, graph: Declaration, options: GibbsOptions) -> None:
+        super().__init__()
+        check_model("GibbsModel", options, GibbsOptions, refusal(graph))
+        options.check("GibbsModel")
+        self.graph, self.options = graph, options
+        self._persistent: dict[str, dict[str, Tensor]] = {}
+
+    def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
+        """A scalar whose gradient is that of what training minimises, or an estimate of it.
+
+        For "likelihood" and "pseudolikelihood" it is the mean of minus the logarithm; with chains, the
+        difference of two mean energies, whose value means nothing.
+
+        Args:
+            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
+            observed: not used, because the joint distribution is learned.
+            sizes: sizes of the axes without a static size.
+
+        Raises:
+            ObservationError: for an unknown variable.
+            InferenceError: for a graph or examples to which the loss does not apply.
+        """
+        for name in values:
+            if name not in self.graph.variables:
+                raise ObservationError(
+                    f"graph {self.graph.name!r} has no variable "
+                    f"{name!r}.{suggest(name, self.graph.variables)}"
+                )
+        options = self.options
+        if options.learning == "likelihood":
+            if options.temperature != 1:
+                raise ArgumentError("GibbsModel: learning='likelihood' is exact at the temperature 1 alone.")
+            return ExactModel(self.graph, ExactOptions()).loss(values, {}, **sizes)
+        if options.learning == "pseudolikelihood":
+            return minus_log_pseudolikelihood(self.graph, values, options.temperature)
+        batch = len(next(iter(values.values())))
+        examples = dict(values)
+        if len(values) < len(self.graph.variables):
+            hidden = Chains(self.graph, values, batch, 1, sizes=sizes, temperature=options.temperature)
+            examples = completed(hidden, options.learning_sweeps)
+        count = options.chains if options.learning == "persistent" else batch
+        chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature)
+        key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
+        start = examples if options.learning == "contrastive" else self._persistent.get(key, {})
+        for name, x in start.items():
+            chains.assign(name, x.to(chains.couplings))
+        draws = completed(chains, options.learning_sweeps)
+        if options.learning == "persistent":
+            self._persistent[key] = {name: chains.state.values[name] for name in self.graph.variables}
+        return contrast(self.graph, examples, draws) / options.temperature
+
+    def training_state(self) -> dict[str, Tensor]:
+        """The states of the persistent chains."""
+        return {f"{key}/{name}": x for key, values in self._persistent.items() for name, x in values.items()}
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the states of the persistent chains."""
+        self._persistent = {}
+        for place, x in state.items():
+            key, name = place.rsplit("/", 1)
+            self._persistent.setdefault(key, {})[name] = x
+
+    @torch.no_grad()
+    def infer_values(
+        self,
+        given: Given,
+        count: int,
+        sizes: Mapping[str, int],
+        iterations: int | None = None,
+    ) -> dict[str, Tensor]:
+        """Means of all variables; ``iterations`` is the number of draws of each chain.
+
+        Raises:
+            ObservationError: for evidence that does not fit the graph, or of another number of rows.
+        """
+        options = self.options if iterations is None else replace(self.options, draws=max(4, iterations))
+        answer = marginals(self.graph, given, queries=count, sizes=sizes, options=options)
+        return {name: x.float() for name, x in answer.means.items()}
+
+    @torch.no_grad()
+    def sample_with(
+        self,
+        given: Given,
+        count: int,
+        options: SamplingOptions,
+        sizes: Mapping[str, int],
+        *,
+        verify: bool = False,
+        trace: Callable[[int, dict[str, Tensor]], None] | None = None,
+    ) -> Samples:
+        """Samples, each the state of a chain of its own after ``options.steps`` sweeps (``burn_in`` by
+        default).
+
+        Raises:
+            ArgumentError: for options of denoising.
+            ObservationError: for evidence that does not fit the graph, or of another number of rows.
+        """
+        options.check()
+        for name in ("sampler", "spacing"):
+            if getattr(options, name) is not None:
+                raise ArgumentError(f"samples of Markov chains have no {name}; leave out --{name}.")
+        generator = None if options.seed is None else torch.Generator().manual_seed(options.seed)
+        sweeps = options.steps or max(1, self.options.burn_in)
+        parts: list[dict[str, Tensor]] = []
+        for first in range(0, count, options.at_once):
+            rows = slice(first, min(count, first + options.at_once))
+            own = {name: _rows(x, rows, count) for name, x in given.items()}
+            chains = Chains(
+                self.graph,
+                own,
+                rows.stop - rows.start,
+                1,
+                self.options.levels,
+                sizes=sizes,
+                temperature=self.options.temperature,
+                generator=generator,
+            )
+            for number in range(sweeps):
+                chains.sweep(adapts=2 * number < sweeps)
+                if trace is not None:
+                    trace(number, {name: x[:, 0] for name, x in chains.values().items()})
+            parts.append({name: x[:, 0].float() for name, x in chains.values().items()})
+        values = {name: torch.cat([part[name] for part in parts]) for name in self.graph.variables}
+        return Samples(values, None, torch.ones(count, dtype=torch.long))
+
+
+def _rows(value: Tensor | Partial, rows: slice, count: int) -> Tensor | Partial:
+    """Evidence of some rows; a batch axis of another size than all stays, to be repeated or refused."""
+    if isinstance(value, Partial):
+        picked = [x[rows] if len(x) == count else x for x in (value.value, value.mask)]
+        return Partial(*picked)
+    return value[rows] if isinstance(value, Tensor) and value.ndim and len(value) == count else value

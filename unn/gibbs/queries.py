@@ -1,0 +1,242 @@
+"""Queries about declarations: draws, and means with their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, DeclarationError, UnknownNameError, unknown
+from ..graph.declaration import Declaration
+from ..graph.partial import Partial
+from .chains import Chains, refusal
+from .diagnostics import bulk_size, effective_size, scale_reduction
+from .options import GibbsOptions
+
+Given = Mapping[str, Tensor | Partial]
+
+_ENTRIES_AT_ONCE = 2**22
+"""Draws of entries that diagnostics hold in float64 at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws of Markov chains.
+
+    Attributes:
+        values: by variable, shape ``(queries, chains, draws, *axes)``; given values are repeated.
+        free: names of the variables that are not given completely.
+    """
+
+    values: Mapping[str, Tensor]
+    free: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            raise UnknownNameError(unknown("variable", name, self.values))
+        return self.values[name]
+
+
+@dataclass(frozen=True, eq=False)
+class GibbsMarginals:
+    """Means that chains estimate, and how far to trust them.
+
+    All are by variable, shape ``(queries, *axes)``.
+
+    Attributes:
+        means: probabilities of the options of categories and of the value 1 of binary nodes, means of other
+            variables. Given values are unchanged.
+        errors: standard deviation of the means over repetitions (Monte Carlo standard error); 0 where a value
+            is given. Of an entry whose draws are all equal nothing is known, and its error is NaN.
+        effective: effective number of draws of the bulk (``bulk_size``).
+        reduction: rank-normalised R-hat (``scale_reduction``); NaN where all draws are equal.
+    """
+
+    means: Mapping[str, Tensor]
+    errors: Mapping[str, Tensor]
+    effective: Mapping[str, Tensor]
+    reduction: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.means:
+            raise UnknownNameError(unknown("variable", name, self.means))
+        return self.means[name]
+
+    @cached_property
+    def worst_reduction(self) -> float:
+        """Largest R-hat of all entries; chains above 1.01 have not forgotten where they started."""
+        peaks = [float(x.nan_to_num(1.0).amax()) for x in self.reduction.values() if x.numel()]
+        return max(peaks, default=1.0)
+
+    @cached_property
+    def converged(self) -> bool:
+        """Whether R-hat is at most 1.01 for all entries."""
+        return self.worst_reduction <= 1.01
+
+
+@torch.no_grad()
+def sample(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    queries: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    lengths: Mapping[str, Tensor] | None = None,
+    options: GibbsOptions | None = None,
+    generator: torch.Generator | None = None,
+) -> Draws:
+    """Draws from exp(-E / temperature) given evidence, by block Gibbs sampling.
+
+    Categories, binary nodes, signs and structures take their discrete values; other variables any value of
+    their domain. Each chain runs ``options.burn_in`` sweeps before its first draw. Draws of one chain depend
+    on one another: see ``marginals`` for how much.
+
+    Args:
+        graph: declaration whose factors have energies.
+        given: evidence by variable, complete or partial, and values of constants, a row for each query.
+        queries: number of queries; that of the rows of the evidence by default.
+        sizes: sizes of the axes without a static size.
+        lengths: lengths of ragged axes by axis, shape ``(queries,)``.
+        options: number of chains and draws, temperature.
+        generator: random number generator; torch's global one by default.
+
+    Raises:
+        DeclarationError: for a factor without an energy, or a variable without an exact conditional.
+        ObservationError: for evidence that does not fit the graph.
+        InferenceError: if everything is given.
+        ArgumentError: for options out of range.
+    """
+    options = checked(options)
+    chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
+    kept: dict[str, list[Tensor]] = {}
+    free = chains.state.plan.free
+    for number in range(options.burn_in):
+        chains.sweep(adapts=2 * number < options.burn_in)
+    for _ in range(options.draws):
+        for _ in range(options.thinning):
+            chains.sweep()
+        for name, x in chains.values(free).items():
+            kept.setdefault(name, []).append(x)
+    values = {name: torch.stack(xs, 2) for name, xs in kept.items()}
+    fixed = tuple(name for name in graph.variables if name not in free)
+    for name, x in chains.values(fixed).items() if fixed else ():
+        values[name] = x[:, :, None].expand(-1, -1, options.draws, *x.shape[2:])
+    return Draws({name: values[name] for name in graph.variables}, free)
+
+
+@torch.no_grad()
+def marginals(
+    graph: Declaration,
+    given: Given | None = None,
+    *,
+    queries: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    lengths: Mapping[str, Tensor] | None = None,
+    options: GibbsOptions | None = None,
+    generator: torch.Generator | None = None,
+) -> GibbsMarginals:
+    """Means of all variables under exp(-E / temperature) given evidence, with their errors.
+
+    Arguments and errors as for ``sample``; at least 4 draws.
+    """
+    options = checked(options)
+    if options.draws < 4:
+        raise ArgumentError(
+            f"gibbs: errors of means need at least 4 draws of each chain, got {options.draws}."
+        )
+    draws = sample(
+        graph, given, queries=queries, sizes=sizes, lengths=lengths, options=options, generator=generator
+    )
+    means, errors, effective, reduction = {}, {}, {}, {}
+    for name, x in draws.values.items():
+        means[name] = x.mean((1, 2))
+        if name not in draws.free:
+            zero = torch.zeros_like(means[name], dtype=torch.float64)
+            errors[name], effective[name], reduction[name] = zero, zero + x.shape[1] * x.shape[2], zero + 1
+            continue
+        parts = [_judged(part) for part in _parts(x)]
+        errors[name], effective[name], reduction[name] = (
+            torch.cat([part[k] for part in parts]).view(means[name].shape) for k in range(3)
+        )
+        observed = (given or {}).get(name)
+        if isinstance(observed, Partial):
+            where = _mask_like(observed.mask, means[name])
+            errors[name] = torch.where(where, 0, errors[name])
+    return GibbsMarginals(means, errors, effective, reduction)
+
+
+def _mask_like(mask: Tensor, x: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *[1] * (x.ndim - mask.ndim)).expand(x.shape)
+
+
+def _parts(x: Tensor) -> list[Tensor]:
+    """Draws in parts of few entries, shape ``(chains, draws, entries)`` each."""
+    flat = x.flatten(3).movedim(0, 2) if x.ndim > 3 else x[..., None].movedim(0, 2)
+    flat = flat.flatten(2)
+    size = max(1, _ENTRIES_AT_ONCE // (flat.shape[0] * flat.shape[1]))
+    return list(flat.split(size, 2))
+
+
+def _judged(draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Error of the mean, effective size of the bulk and R-hat of each entry."""
+    wide = draws.double().cpu()
+    deviation = wide.flatten(0, 1).std(0)
+    error = deviation / effective_size(wide).sqrt()
+    error = torch.where(deviation == 0, torch.nan, error)
+    return error, bulk_size(wide), scale_reduction(wide)
+
+
+def checked(options: GibbsOptions | None) -> GibbsOptions:
+    """Options, checked.
+
+    Raises:
+        ArgumentError: for another type, or a value out of range.
+    """
+    if options is None:
+        return GibbsOptions()
+    if not isinstance(options, GibbsOptions):
+        raise ArgumentError(f"gibbs: options must be a unn.gibbs.GibbsOptions, got {options!r}.")
+    options.check("gibbs")
+    return options
+
+
+def start(
+    graph: Declaration,
+    given: Given,
+    options: GibbsOptions,
+    queries: int | None,
+    sizes: Mapping[str, int] | None,
+    lengths: Mapping[str, Tensor] | None,
+    generator: torch.Generator | None,
+) -> Chains:
+    """Chains for some queries, before their first sweep; errors as for ``sample``."""
+    reason = refusal(graph)
+    if reason:
+        raise DeclarationError(f"graph {graph.name!r}: {reason}.")
+    if queries is None:
+        rows = [len(x.value if isinstance(x, Partial) else x) for x in _rows_of(graph, given)]
+        queries = max(rows, default=1)
+    return Chains(
+        graph,
+        given,
+        queries,
+        options.chains,
+        options.levels,
+        sizes=sizes,
+        lengths=lengths,
+        temperature=options.temperature,
+        generator=generator,
+    )
+
+
+def _rows_of(graph: Declaration, given: Given) -> list[Tensor | Partial]:
+    return [
+        x
+        for name, x in given.items()
+        if name in graph.variables
+        and isinstance(x, (Tensor, Partial))
+        and (x.value if isinstance(x, Partial) else x).ndim
+    ]
