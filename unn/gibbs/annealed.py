@@ -50,7 +50,7 @@ def log_partition(
     graph: Declaration,
     given: Given | None = None,
     *,
-    couplings: int = 200,
+    steps: int = 200,
     queries: int | None = None,
     sizes: Mapping[str, int] | None = None,
     lengths: Mapping[str, Tensor] | None = None,
@@ -59,26 +59,26 @@ def log_partition(
 ) -> AnnealedLogPartition:
     """Estimate the log-partition by annealed importance sampling (Neal, 2001), with bounds from both ends.
 
-    Independent variables, of which the log-partition is known, are coupled by the factors in ``couplings``
+    Independent variables, of which the log-partition is known, are coupled by the factors in ``steps``
     equal steps, with a sweep after each; and chains at full coupling are uncoupled in as many (bidirectional
     Monte Carlo; Grosse, Ghahramani and Adams, 2015). Where the two bounds meet, the value is right if the
     chains that were uncoupled had reached the distribution.
 
     Args:
         graph, given, queries, sizes, lengths, generator: as for ``sample``.
-        couplings: number of steps from independent variables to the energy.
-        options: number of chains, sweeps before the uncoupling (``burn_in``), and temperature; one level.
+        steps: number of steps from independent variables to the energy.
+        options: number of chains, sweeps before the uncoupling (``burn_in``), and temperature; no tempering.
 
     Raises:
-        ArgumentError: for fewer than one step, or several levels; and the errors of ``sample``.
+        ArgumentError: for fewer than one step, or tempering; and the errors of ``sample``.
     """
     options = checked(options)
-    if not is_whole(couplings, 1):
-        raise ArgumentError(f"log_partition: couplings must be a whole number >= 1, got {couplings!r}.")
-    if options.levels != 1:
-        raise ArgumentError("log_partition: anneals between couplings itself; leave out the option levels.")
+    if not is_whole(steps, 1):
+        raise ArgumentError(f"log_partition: steps must be a whole number >= 1, got {steps!r}.")
+    if options.tempering != 1:
+        raise ArgumentError("log_partition anneals couplings itself; leave out the option tempering.")
     chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
-    ladder = torch.linspace(0, 1, couplings + 1, dtype=torch.float64).tolist()
+    ladder = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
     volume = chains.log_volume()
     rising = (volume + _annealed(chains, ladder)).view(chains.queries, chains.chains)
     for number in range(options.burn_in):

@@ -115,7 +115,9 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         Raises:
             ObservationError: for evidence that does not fit the graph, or of another number of rows.
         """
-        options = self.options if iterations is None else replace(self.options, draws=max(4, iterations))
+        options = self.options
+        if iterations is not None:
+            options = replace(options, chain_draws=max(4, iterations))
         answer = marginals(self.graph, given, queries=count, sizes=sizes, options=options)
         return {name: x.float() for name, x in answer.means.items()}
 
@@ -152,7 +154,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                 own,
                 rows.stop - rows.start,
                 1,
-                self.options.levels,
+                self.options.tempering,
                 sizes=sizes,
                 temperature=self.options.temperature,
                 generator=generator,

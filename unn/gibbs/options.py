@@ -19,10 +19,10 @@ class GibbsOptions:
         chains: Number of chains for each query.
         burn_in: Sweeps over all variables before the first draw; a sample on the command line is the state of
             a chain of its own after as many.
-        draws: Draws of each chain.
+        chain_draws: Draws of each chain.
         thinning: Sweeps from one draw to the next.
-        levels: Number of couplings from 0 to 1 between which states are exchanged (parallel tempering), for
-            energies with several modes; 1 for plain chains.
+        tempering: Number of couplings from 0 to 1 between which states are exchanged (parallel tempering),
+            for energies with several modes; 1 for plain chains.
         temperature: Temperature of exp(-E / temperature).
         learning: What training maximises: the likelihood, with chains that persist from step to step
             ("persistent") or start at the examples ("contrastive"), or exactly ("likelihood", for graphs that
@@ -33,9 +33,9 @@ class GibbsOptions:
 
     chains: int = 64
     burn_in: int = 200
-    draws: int = 100
+    chain_draws: int = 100
     thinning: int = 1
-    levels: int = 1
+    tempering: int = 1
     temperature: float = 1.0
     learning: Literal["persistent", "contrastive", "pseudolikelihood", "likelihood"] = "persistent"
     learning_sweeps: int = 1
@@ -49,9 +49,9 @@ class GibbsOptions:
         counts = {
             "chains": (self.chains, 1, 10**7),
             "burn_in": (self.burn_in, 0, 10**9),
-            "draws": (self.draws, 1, 10**9),
+            "chain_draws": (self.chain_draws, 1, 10**9),
             "thinning": (self.thinning, 1, 10**6),
-            "levels": (self.levels, 1, 1000),
+            "tempering": (self.tempering, 1, 1000),
             "learning_sweeps": (self.learning_sweeps, 1, 10**6),
         }
         check_ranges(where, {**counts, "temperature": (self.temperature, 1e-6, 1e6)})

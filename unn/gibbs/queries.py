@@ -115,7 +115,7 @@ def sample(
     free = chains.state.plan.free
     for number in range(options.burn_in):
         chains.sweep(adapts=2 * number < options.burn_in)
-    for _ in range(options.draws):
+    for _ in range(options.chain_draws):
         for _ in range(options.thinning):
             chains.sweep()
         for name, x in chains.values(free).items():
@@ -123,7 +123,7 @@ def sample(
     values = {name: torch.stack(xs, 2) for name, xs in kept.items()}
     fixed = tuple(name for name in graph.variables if name not in free)
     for name, x in chains.values(fixed).items() if fixed else ():
-        values[name] = x[:, :, None].expand(-1, -1, options.draws, *x.shape[2:])
+        values[name] = x[:, :, None].expand(-1, -1, options.chain_draws, *x.shape[2:])
     return Draws({name: values[name] for name in graph.variables}, free)
 
 
@@ -143,9 +143,9 @@ def marginals(
     Arguments and errors as for ``sample``; at least 4 draws.
     """
     options = checked(options)
-    if options.draws < 4:
+    if options.chain_draws < 4:
         raise ArgumentError(
-            f"gibbs: errors of means need at least 4 draws of each chain, got {options.draws}."
+            f"gibbs: errors of means need at least 4 draws of each chain, got {options.chain_draws}."
         )
     draws = sample(
         graph, given, queries=queries, sizes=sizes, lengths=lengths, options=options, generator=generator
@@ -224,7 +224,7 @@ def start(
         given,
         queries,
         options.chains,
-        options.levels,
+        options.tempering,
         sizes=sizes,
         lengths=lengths,
         temperature=options.temperature,

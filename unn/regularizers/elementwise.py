@@ -225,7 +225,8 @@ class SignedEntropy(Elementwise):
     def sample(
         self, t: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        x = torch.where(uniform(t.shape, t, generator) < (2 * t).sigmoid(), 1.0, -1.0).to(t.dtype)
+        # arithmetic is several times faster than a choice between two numbers
+        x = (uniform(t.shape, t, generator) < (2 * t).sigmoid()).to(t.dtype).mul_(2).sub_(1)
         return x if mask is None else torch.where(mask, x, 0)
 
     def entry_sample(self, t: Tensor, temperature: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -47,7 +47,7 @@ def examples():
     with torch.no_grad():
         for p in g.parameters():
             p.copy_(0.4 * torch.randn(p.shape, generator=seeded(3)))
-    return g, unn.exact.sample(g, count=4000, generator=seeded(1))["S"].float()
+    return g, unn.exact.sample(g, count=4000, generator=seeded(1))["S"][0].float()
 
 
 @pytest.mark.parametrize("learning", ["likelihood", "pseudolikelihood", "persistent", "contrastive"])
@@ -140,7 +140,7 @@ def test_persistent_chains_go_on_where_they_were_and_are_saved(examples):
 
 def test_means_and_samples_of_the_model_are_those_of_its_energy(examples):
     g, _ = examples
-    model = GibbsModel(g, GibbsOptions(chains=300, burn_in=30, draws=30))
+    model = GibbsModel(g, GibbsOptions(chains=300, burn_in=30, chain_draws=30))
     exact = unn.exact.marginals(g)["S"][0].detach().float()
     torch.manual_seed(0)
     torch.testing.assert_close(model.infer_values({}, 2, {})["S"][1], exact, atol=0.04, rtol=0)

@@ -14,7 +14,7 @@ from factors import Cardinality, Implicit, Multilinear, TreeEntropy
 from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError
 from unn.gibbs import GibbsOptions, log_partition, marginals, sample
 
-MANY = GibbsOptions(chains=500, burn_in=50, draws=40)
+MANY = GibbsOptions(chains=500, burn_in=50, chain_draws=40)
 
 
 def seeded(seed=0):
@@ -72,10 +72,12 @@ def test_means_equal_exact_ones_within_the_errors_that_are_stated(seed):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-@pytest.mark.parametrize("levels", [1, 3])
-def test_joint_states_of_independent_chains_have_the_probabilities_of_the_energy(temperature, levels):
+@pytest.mark.parametrize("tempering", [1, 3])
+def test_joint_states_of_independent_chains_have_the_probabilities_of_the_energy(temperature, tempering):
     g = grid(2, 3, 0.5)
-    options = GibbsOptions(chains=20_000, burn_in=40, draws=1, temperature=temperature, levels=levels)
+    options = GibbsOptions(
+        chains=20_000, burn_in=40, chain_draws=1, temperature=temperature, tempering=tempering
+    )
     x = sample(g, options=options, generator=seeded())["S"][0, :, 0]
     states = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6).view(-1, 2, 3)
     probability = torch.softmax(-g.energy({"S": states}) / temperature, 0)
@@ -150,7 +152,7 @@ def bent():
 
 def test_langevin_dynamics_have_the_mean_and_covariance_of_a_normal_distribution():
     g, mean, covariance = bent()
-    options = GibbsOptions(chains=1000, burn_in=300, draws=50, thinning=4)
+    options = GibbsOptions(chains=1000, burn_in=300, chain_draws=50, thinning=4)
     draws = sample(g, options=options, generator=seeded())
     joint = torch.cat([draws["x"], draws["y"]], 3)[0].flatten(0, 1)
     torch.testing.assert_close(joint.mean(0), mean, atol=0.04, rtol=0)
@@ -161,7 +163,7 @@ def test_langevin_dynamics_leave_what_is_observed():
     g, mean, covariance = bent()
     observed = unn.Partial(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[True, False, False]]))
     draws = sample(
-        g, {"x": observed}, options=GibbsOptions(chains=500, burn_in=200, draws=20), generator=seeded()
+        g, {"x": observed}, options=GibbsOptions(chains=500, burn_in=200, chain_draws=20), generator=seeded()
     )
     assert bool((draws["x"][..., 0] == 2).all())
     joint = torch.cat([draws["x"], draws["y"]], 3)[0].flatten(0, 1)
@@ -175,7 +177,7 @@ def test_annealed_log_partitions_meet_the_exact_one_between_their_bounds(seed):
     g = machine(seed)
     exact = float(unn.exact.log_partition(g).detach())
     estimate = log_partition(
-        g, options=GibbsOptions(chains=200, burn_in=50), couplings=60, generator=seeded(seed)
+        g, options=GibbsOptions(chains=200, burn_in=50), steps=60, generator=seeded(seed)
     )
     assert float(estimate.value) == pytest.approx(exact, abs=5 * float(estimate.error) + 0.01)
     assert float(estimate.lower) - 4 * float(estimate.lower_error) <= exact
@@ -187,9 +189,7 @@ def test_annealed_log_partitions_of_real_variables_are_integrals():
     g, mean, covariance = gaussian()
     joint = torch.cat([torch.tensor([1.0, -0.5, 0.2]), torch.zeros(3)])
     exact = 0.5 * float(mean @ joint) + 0.5 * float(torch.logdet(2 * math.pi * covariance))
-    estimate = log_partition(
-        g, options=GibbsOptions(chains=500, burn_in=50), couplings=100, generator=seeded()
-    )
+    estimate = log_partition(g, options=GibbsOptions(chains=500, burn_in=50), steps=100, generator=seeded())
     assert float(estimate.value) == pytest.approx(exact, abs=5 * float(estimate.error))
 
 
@@ -199,25 +199,27 @@ def test_a_log_partition_given_a_part_counts_the_rest_alone():
         "S": torch.tensor([[1.0, -1.0, 1.0]]),
         "X": unn.Partial(torch.eye(3)[None], torch.tensor([[True, False, True]])),
     }
-    estimate = log_partition(g, given, options=GibbsOptions(chains=400), couplings=100, generator=seeded())
+    estimate = log_partition(g, given, options=GibbsOptions(chains=400), steps=100, generator=seeded())
     exact = float(unn.exact.log_partition(g, given).detach())
     assert float(estimate.value) == pytest.approx(exact, abs=5 * float(estimate.error) + 0.01)
 
 
 def test_exchanges_of_couplings_cross_barriers_that_plain_chains_do_not():
     g = grid(4, 4, 1.2, 0.0)
-    start = GibbsOptions(chains=1, burn_in=20, draws=200)
+    start = GibbsOptions(chains=1, burn_in=20, chain_draws=200)
     alone = sample(g, options=start, generator=seeded())["S"].mean((3, 4))
     assert float(alone.amin()) > 0 or float(alone.amax()) < 0
-    tempered = sample(g, options=dataclasses.replace(start, levels=12, draws=1000), generator=seeded())
-    total = tempered["S"].mean((3, 4))
+    tempered = sample(
+        g, options=dataclasses.replace(start, tempering=12, chain_draws=1000), generator=seeded()
+    )
+    total = sample(g, options=tempered, generator=seeded())["S"].mean((3, 4))
     assert float(total.amin()) < -0.8
     assert float(total.amax()) > 0.8
 
 
 def test_chains_that_never_meet_are_seen_in_the_diagnostics():
     answer = marginals(
-        grid(4, 4, 1.5, 0.0), options=GibbsOptions(chains=20, burn_in=20, draws=50), generator=seeded()
+        grid(4, 4, 1.5, 0.0), options=GibbsOptions(chains=20, burn_in=20, chain_draws=50), generator=seeded()
     )
     assert answer.worst_reduction > 1.5
     assert not answer.converged
@@ -258,7 +260,7 @@ def test_lengths_leave_padding_out():
 
 def test_draws_are_the_same_under_the_same_seed():
     g = machine()
-    options = GibbsOptions(chains=3, burn_in=3, draws=4, levels=3)
+    options = GibbsOptions(chains=3, burn_in=3, chain_draws=4, tempering=3)
     first, second = (sample(g, options=options, generator=seeded(7)) for _ in range(2))
     for name in g.variables:
         assert torch.equal(first[name], second[name])
@@ -318,12 +320,12 @@ def test_everything_given_leaves_nothing_to_draw():
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
-        ({"draws": 0}, "draws"),
+        ({"chain_draws": 0}, "chain_draws"),
         ({"chains": 0}, "chains"),
         ({"burn_in": -1}, "burn_in"),
         ({"thinning": 0}, "thinning"),
-        ({"levels": 0}, "levels"),
-        ({"draws": 2.5}, "draws"),
+        ({"tempering": 0}, "tempering"),
+        ({"chain_draws": 2.5}, "chain_draws"),
         ({"learning": "magic"}, "magic"),
     ],
 )
@@ -334,14 +336,14 @@ def test_options_out_of_range_are_named(options, match):
 
 def test_means_need_draws_enough_for_their_errors():
     with pytest.raises(ArgumentError, match="at least 4 draws"):
-        marginals(grid(), options=GibbsOptions(draws=3))
+        marginals(grid(), options=GibbsOptions(chain_draws=3))
 
 
 def test_annealing_refuses_levels_and_steps_below_one():
-    with pytest.raises(ArgumentError, match="couplings"):
-        log_partition(grid(), couplings=0)
-    with pytest.raises(ArgumentError, match="levels"):
-        log_partition(grid(), options=GibbsOptions(levels=2))
+    with pytest.raises(ArgumentError, match="steps"):
+        log_partition(grid(), steps=0)
+    with pytest.raises(ArgumentError, match="tempering"):
+        log_partition(grid(), options=GibbsOptions(tempering=2))
 
 
 def test_evidence_that_does_not_fit_is_refused():
