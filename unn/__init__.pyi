@@ -16,8 +16,10 @@ from . import runs as runs
 from . import testing as testing
 from . import tracing as tracing
 from . import training as training
+from .descent.equilibrium import Equilibrium as Equilibrium
 from .descent.gradients import Checkpoint as Checkpoint
 from .descent.gradients import Gradient as Gradient
+from .descent.gradients import Implicit as Implicit
 from .descent.gradients import Truncate as Truncate
 from .descent.gradients import Unroll as Unroll
 from .descent.infer import infer as infer

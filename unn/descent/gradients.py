@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import InferenceError
+from ..errors import ConvergenceWarning, InferenceError, suggest
+from .equilibrium import (
+    SOLVERS,
+    Equilibrium,
+    Solver,
+    contraction_at,
+    differentiable_equilibrium,
+    settle,
+)
 from .plan import PlannedUpdate
 from .rounds import run_rounds
 from .state import State
@@ -21,14 +32,20 @@ from .state import State
 class Gradient(ABC):
     """A way to run updates so that they can be differentiated."""
 
+    keeps_all_rounds: ClassVar[bool] = False
+    """Whether every round must be complete, also where updates cannot influence what is wanted."""
+
     @abstractmethod
-    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
         """Run all updates.
 
         Args:
             state: to update.
             steps: updates, each with the number of its round.
             receive_last: compute no more of the last update than its sum of messages.
+
+        Returns:
+            How the rounds ended, if they run to a fixed point.
         """
 
 
@@ -36,8 +53,9 @@ class Gradient(ABC):
 class Unroll(Gradient):
     """The exact gradient, through every update; memory grows with the number of rounds."""
 
-    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
         run_steps(state, steps, receive_last)
+        return None
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class Truncate(Gradient):
     def __post_init__(self) -> None:
         _check_rounds("Truncate", self.rounds)
 
-    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
         first = steps[-1].round - self.rounds + 1
         constant = [step for step in steps if step.round < first]
         if constant:
@@ -67,6 +85,7 @@ class Truncate(Gradient):
                 run_steps(state, constant, receive_last=False)
             state.detach_past()
         run_steps(state, steps[len(constant) :], receive_last)
+        return None
 
 
 @dataclass(frozen=True)
@@ -88,11 +107,77 @@ class Checkpoint(Gradient):
     def __post_init__(self) -> None:
         _check_rounds("Checkpoint", self.rounds)
 
-    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> None:
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
         groups = [list(group) for _, group in groupby(steps, lambda step: step.round // self.rounds)]
         for group in groups[:-1]:
             _run_recomputed(state, group, receive_last=False)
         _run_recomputed(state, groups[-1], receive_last)
+        return None
+
+
+@dataclass(frozen=True)
+class Implicit(Gradient):
+    """The exact gradient at the fixed point of the rounds, without the way there.
+
+    Rounds run until no entry changes by more than the tolerance, at most as many as the network has
+    iterations (1000 by default). The derivative is that of the fixed point by the implicit function theorem:
+    a linear system in the Jacobian of one round, solved by GMRES from products with it, of any order; memory
+    is that of one round (Bai, Kolter and Koltun, 2019). ``Unrolled.equilibrium`` tells how the rounds ended;
+    where they did not settle there is a ``ConvergenceWarning``.
+
+    Args:
+        tolerance: largest change of an entry in the last round, above 0.
+        solver: "rounds", or "anderson" to extrapolate from the last rounds as long as the energy falls
+            (Anderson, 1965).
+
+    Raises:
+        InferenceError: for another tolerance or solver.
+    """
+
+    tolerance: float = 1e-6
+    solver: Solver = "rounds"
+
+    keeps_all_rounds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.tolerance, numbers.Real) and not isinstance(self.tolerance, bool)
+        if not number or not 0 < self.tolerance < math.inf:
+            raise InferenceError(
+                f"Implicit: the tolerance is a finite number above 0, got {self.tolerance!r}."
+            )
+        if self.solver not in SOLVERS:
+            raise InferenceError(
+                f"Implicit: solver={self.solver!r} is unknown.{suggest(str(self.solver), SOLVERS)}"
+            )
+
+    def run(self, state: State, steps: Sequence[PlannedUpdate], receive_last: bool) -> Equilibrium | None:
+        rounds = [list(group) for _, group in groupby(steps, lambda step: step.round)]
+        equilibrium = settle(state, iter(rounds), len(rounds), self.tolerance, self.solver)
+        if not equilibrium.converged:
+            _warn_of_unrest(state, rounds[-1], equilibrium)
+        if torch.is_grad_enabled():
+            differentiable_equilibrium(state, rounds[-1])
+        run_steps(state, rounds[-1], receive_last)
+        return equilibrium
+
+
+def _warn_of_unrest(state: State, steps: Sequence[PlannedUpdate], equilibrium: Equilibrium) -> None:
+    """Warn that a fixed point was not reached, with what a round does to small deviations."""
+    factor = float(contraction_at(state, steps).nan_to_num(torch.inf).amax())
+    attracts = (
+        "so that more iterations, or solver='anderson', reach the fixed point"
+        if factor < 1
+        else "so that the fixed point does not attract; check graph.boundedness(), damp the updates, or use "
+        "Truncate or Checkpoint"
+    )
+    warnings.warn(
+        f"Implicit: {int((~equilibrium.settled).sum())} of {len(equilibrium.change)} batch elements still "
+        f"change by up to {float(equilibrium.change.amax()):.2g} after {equilibrium.rounds} rounds, more "
+        f"than tolerance={equilibrium.tolerance:g}; their gradients are not exact. A round multiplies small "
+        f"deviations by about {factor:.2g}, {attracts}.",
+        ConvergenceWarning,
+        stacklevel=6,
+    )
 
 
 UNROLL = Unroll()

@@ -21,16 +21,17 @@ from ..graph.partial import Partial
 from .checks import check_generator, check_readable, choose_fusions, describe_bad_parameters
 from .collect import collect_evidence, require_inferred_parts
 from .conditional_gradient import MAX_STEPS
+from .equilibrium import Equilibrium
 from .evidence import Initial
-from .gradients import UNROLL, Gradient, Unroll
+from .gradients import UNROLL, Gradient, Implicit, Unroll
 from .orders import Block, Item, Listed, Order, as_order
 from .ownership import input_storages, separate, separate_sum
 from .plan import Plan, PlannedUpdate
 from .reach import check_order, check_reach, default_order
-from .rounds import UntilRest, round_limit, run_rounds
+from .rounds import ROUND_CAP, UntilRest, round_limit, run_rounds
 from .schedule import live_steps, mark_reuse, steps_by_round
 from .state import State
-from .updates import MIRROR, Update, check_update
+from .updates import MIRROR, Sample, Update, check_update
 from .verdict import unfinished_blocks
 
 
@@ -59,8 +60,9 @@ class Unrolled(nn.Module):
             ``unn.ConvergenceWarning``.
         update: as in ``infer``.
         gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the
-            last rounds alone, ``Checkpoint(rounds)`` through all of them from less memory; with ``until``,
-            ``Unroll()``.
+            last rounds alone, ``Checkpoint(rounds)`` through all of them from less memory,
+            ``Implicit(tolerance)`` at the fixed point of up to ``iterations`` rounds (1000 by default); with
+            ``until``, ``Unroll()``.
         fusions: as in ``infer``; those that the graph has when the network is made by default.
 
     Raises:
@@ -128,12 +130,19 @@ class Unrolled(nn.Module):
                     f"want: variable {name!r} is not in the order {list(self.order.names)}, so it is never "
                     "inferred; add it."
                 )
-        self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
-        round_limit(iterations, until, None)
         check_update(update)
         if not isinstance(gradient, Gradient):
             raise InferenceError(
-                f"gradient: an object such as Unroll(), Truncate(1) or Checkpoint(), got {gradient!r}."
+                "gradient: an object such as Unroll(), Truncate(1), Checkpoint() or Implicit(), got "
+                f"{gradient!r}."
+            )
+        if iterations is None and isinstance(gradient, Implicit):
+            iterations = ROUND_CAP
+        self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
+        round_limit(iterations, until, None)
+        if isinstance(gradient, Implicit) and isinstance(update, Sample):
+            raise InferenceError(
+                "gradient: samples have no fixed point; Implicit() needs Mirror() or Damped()."
             )
         if until is not None and not isinstance(gradient, Unroll):
             raise InferenceError(
@@ -149,6 +158,7 @@ class Unrolled(nn.Module):
         self._has_blocks = isinstance(self.order, Listed) and any(
             isinstance(item, Block) for item in self.order.items
         )
+        self.equilibrium: Equilibrium | None = None
         self._live: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(64)
         Plan.of(graph, fixed).prepare()
 
@@ -262,7 +272,8 @@ class Unrolled(nn.Module):
         else:
             steps = self._steps(plan, state, rounds, generator)
             # of the last update the pre-activation may be all that is wanted
-            self.gradient.run(state, steps, receive_last=bool(recorded) and state.closed_form(steps[-1]))
+            last = bool(recorded) and state.closed_form(steps[-1])
+            self.equilibrium = self.gradient.run(state, steps, receive_last=last)
         blocks = unfinished_blocks(state) if state.unfinished else ""
         if blocks:
             warnings.warn(
@@ -324,7 +335,9 @@ class Unrolled(nn.Module):
     def _schedule(self, plan: Plan, rounds: Sequence[Sequence[PlannedUpdate]]) -> list[PlannedUpdate]:
         """The updates of all rounds that can influence what is wanted."""
         steps = [replace(step, round=number) for number, items in enumerate(rounds) for step in items]
-        return mark_reuse(plan, live_steps(plan, steps, self.want, self.update.exact), cyclic=False)
+        if not self.gradient.keeps_all_rounds:
+            steps = live_steps(plan, steps, self.want, self.update.exact)
+        return mark_reuse(plan, steps, cyclic=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Also move initial values, except learnable ones, which belong to modules of their own."""

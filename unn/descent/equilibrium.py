@@ -1,0 +1,171 @@
+"""Rounds to a fixed point, and the exact derivative there without the rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .energy import state_terms
+from .fixed_point import Iterates, at_fixed_point
+from .plan import PlannedUpdate
+from .rounds import run_rounds
+from .state import State
+
+Solver = Literal["rounds", "anderson"]
+SOLVERS = ("rounds", "anderson")
+
+_POWER_STEPS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Equilibrium:
+    """How rounds to a fixed point ended.
+
+    Attributes:
+        rounds: number of rounds that were run.
+        change: largest change of an entry of each batch element in the last round, shape ``(batch,)``.
+        tolerance: change up to which an element counts as settled.
+    """
+
+    rounds: int
+    change: Tensor
+    tolerance: float
+
+    @property
+    def settled(self) -> Tensor:
+        """Mask of the batch elements that settled, shape ``(batch,)``."""
+        return self.change <= self.tolerance
+
+    @property
+    def converged(self) -> bool:
+        """Whether all batch elements settled."""
+        return bool(self.settled.all())
+
+
+@torch.no_grad()
+def settle(
+    state: State, rounds: Iterator[Sequence[PlannedUpdate]], limit: int, tolerance: float, solver: Solver
+) -> Equilibrium:
+    """Run rounds until no entry changes by more than a tolerance.
+
+    "anderson" extrapolates from the last rounds (Anderson, 1965); a batch element whose energy an
+    extrapolation would raise takes the plain round instead, so that energies never rise.
+
+    Args:
+        state: to update, in which all variables have values or get them in the first round.
+        rounds: the updates of one round after another, all of the same variables.
+        limit: largest number of rounds.
+        tolerance: largest change at rest.
+        solver: whether to extrapolate.
+    """
+    steps = next(rounds)
+    run_rounds(state, [steps])
+    names = tuple(dict.fromkeys(step.name for step in steps))
+    x = _joined(state, names)
+    change = x.new_full((len(x),), math.inf)
+    if limit == 1:
+        return Equilibrium(1, change, tolerance)
+    history = Iterates.of(x)
+    start, energy = x, _energy(state) if solver == "anderson" else None
+    number = 1
+    while number < limit:
+        number += 1
+        _assign(state, names, start)
+        run_rounds(state, [next(rounds)])
+        after = _joined(state, names)
+        if energy is None:
+            change = (after - x).abs().amax(1)
+            x = start = after
+        else:
+            fresh = _energy(state)
+            accepted = (fresh <= energy + 8 * torch.finfo(fresh.dtype).eps * (1 + energy.abs()))[:, None]
+            change = torch.where(accepted[:, 0], (after - start).abs().amax(1), math.inf)
+            history.add(torch.where(accepted, after - start, 0), torch.where(accepted, after, x))
+            x, energy = torch.where(accepted, after, x), torch.where(accepted[:, 0], fresh, energy)
+            settled = (change <= tolerance)[:, None]
+            # what was refused starts again from a point whose next round cannot be refused
+            start = torch.where(accepted & ~settled, history.extrapolate(), x)
+        if bool((change <= tolerance).all()):
+            break
+    _assign(state, names, x)
+    return Equilibrium(number, change, tolerance)
+
+
+def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate]) -> None:
+    """Give the values of a state at rest the derivatives of the fixed point of a round.
+
+    By the implicit function theorem, of any order; memory is that of one round (Bai, Kolter and Koltun, 2019,
+    "Deep equilibrium models").
+
+    Args:
+        state: at rest.
+        steps: the updates of a round.
+    """
+    names = tuple(dict.fromkeys(step.name for step in steps))
+    state.detach_past()
+    state.sum_static(names)
+    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names))
+    _assign(state, names, values)
+
+
+def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
+    """Estimate of the factor by which a round shrinks small deviations from the present values, shape
+    ``(batch,)``: the growth of a random direction under the transposed Jacobian, by power iteration.
+
+    Args:
+        state: values at which the round is linearised.
+        steps: the updates of a round.
+    """
+    names = tuple(dict.fromkeys(step.name for step in steps))
+    x = _joined(state, names).detach()
+    with torch.enable_grad():
+        leaf = x.requires_grad_()
+        y = _RoundMap(state, steps, names)(leaf)
+    u = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
+    factor = x.new_zeros(len(x))
+    for _ in range(_POWER_STEPS):
+        u = u / u.norm(dim=1, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
+        (v,) = torch.autograd.grad(y, leaf, u, retain_graph=True, allow_unused=True)
+        u = torch.zeros_like(x) if v is None else v
+        factor = u.norm(dim=1)
+    return factor
+
+
+class _RoundMap:
+    """Values after a round as a function of those before it, of some variables side by side."""
+
+    def __init__(self, state: State, steps: Sequence[PlannedUpdate], names: Sequence[str]) -> None:
+        self._before = state.branch({})
+        self._steps, self._names = steps, names
+
+    def __call__(self, x: Tensor) -> Tensor:
+        branch = self._before.branch(_parts(self._before, self._names, x))
+        run_rounds(branch, [self._steps])
+        return _joined(branch, self._names)
+
+
+def _joined(state: State, names: Sequence[str]) -> Tensor:
+    """Values of variables side by side, shape ``(batch, entries)``."""
+    return torch.cat([state.value(name).flatten(1) for name in names], 1)
+
+
+def _parts(state: State, names: Sequence[str], x: Tensor) -> dict[str, Tensor]:
+    shapes = {name: state.evidence.shapes[name] for name in names}
+    parts = x.split([math.prod(shape) for shape in shapes.values()], 1)
+    return {
+        name: part.view(len(x), *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _assign(state: State, names: Sequence[str], x: Tensor) -> None:
+    for name, value in _parts(state, names, x).items():
+        state.replace(PlannedUpdate(name), value)
+
+
+def _energy(state: State) -> Tensor:
+    return torch.stack(torch.broadcast_tensors(*state_terms(state).values())).sum(0)
