@@ -25,7 +25,9 @@ from .descent.gradients import Unroll as Unroll
 from .descent.infer import infer as infer
 from .descent.model import DescentModel as DescentModel
 from .descent.orders import Block as Block
+from .descent.orders import Coloured as Coloured
 from .descent.orders import ForwardBackward as ForwardBackward
+from .descent.orders import Greedy as Greedy
 from .descent.orders import Order as Order
 from .descent.orders import RandomOrder as RandomOrder
 from .descent.relaxation import relax as relax

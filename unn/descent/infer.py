@@ -52,8 +52,8 @@ def infer(
         graph: the declaration.
         given: observed variables (and constants without a value) by name, shape ``(batch, *axes)``;
             ``Partial`` for some entries.
-        order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``. By distance from
-            what is given if left out.
+        order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``, ``Greedy``,
+            ``Coloured``. By distance from what is given if left out.
         iterations: how many rounds; a range draws the number. 1 by default, or 1000 with ``until``.
         until: stop after the round in which no entry changed by more than this.
         initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
@@ -117,7 +117,7 @@ def infer(
     require_inferred_parts(evidence, chosen.names, initial or {})
     state = State(plan, evidence, rule=update, fusions=chosen_fusions, generator=generator)
     monitor = Monitor(state, until, Energies(state) if trace else None, Terms(state) if terms else None)
-    every = steps_by_round(plan, chosen, evidence.shapes, evidence.like.device, generator)
+    every = steps_by_round(state, chosen, generator)
     run_rounds(state, islice(every, limit), monitor)
     status, message = monitor.verdict()
 

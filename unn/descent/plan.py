@@ -49,12 +49,14 @@ class PlannedUpdate:
         reused: keys of the messages that are still valid at the variable's next update, so worth keeping;
             None if that is not known.
         round: the number of its round, from 0.
+        rows: only in these batch elements, shape ``(batch,)``; in all if None.
     """
 
     name: str
     nodes: Tensor | None = None
     reused: frozenset[int] | None = None
     round: int = 0
+    rows: Tensor | None = None
 
     def __str__(self) -> str:
         return self.name if self.nodes is None else f"{self.name} ({int(self.nodes.sum())} nodes)"

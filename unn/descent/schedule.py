@@ -9,8 +9,11 @@ from itertools import repeat
 import torch
 
 from ..graph.interactions import Shapes
-from .orders import Listed, Order
+from .coloured import coloured_steps
+from .greedy import greedy_rounds
+from .orders import Coloured, Greedy, Listed, Order
 from .plan import Plan, PlannedUpdate
+from .state import State
 
 
 def live_steps(
@@ -71,18 +74,27 @@ def mark_reuse(plan: Plan, steps: Sequence[PlannedUpdate], cyclic: bool) -> list
 
 
 def steps_by_round(
-    plan: Plan, order: Order, shapes: Shapes, device: torch.device, generator: torch.Generator | None
+    state: State, order: Order, generator: torch.Generator | None = None
 ) -> Iterator[list[PlannedUpdate]]:
-    """The steps of one round after another, without end; those of a list are compiled once.
+    """The steps of one round after another, without end; those that are the same in all are compiled once.
 
     Args:
-        plan: of the graph.
+        state: of the run, on whose values greedy orders depend.
         order: of the blocks.
-        shapes: of all arrays, without batch axes.
-        device: of the run.
         generator: of random orders.
     """
-    if isinstance(order, Listed):
-        yield from repeat(mark_reuse(plan, plan.steps(order.round(generator), shapes, device), cyclic=True))
+    plan, shapes, device = state.plan, state.evidence.shapes, state.evidence.like.device
+    if isinstance(order, Greedy):
+        yield from greedy_rounds(state, plan.steps(order.items, shapes, device))
+    if isinstance(order, (Listed, Coloured)):
+        yield from repeat(mark_reuse(plan, round_of(plan, order, shapes, device), cyclic=True))
     while True:
         yield plan.steps(order.round(generator), shapes, device)
+
+
+def round_of(
+    plan: Plan, order: Listed | Coloured, shapes: Shapes, device: torch.device
+) -> list[PlannedUpdate]:
+    """The steps of every round of an order that is the same in all of them."""
+    steps = plan.steps(order.items, shapes, device)
+    return steps if isinstance(order, Listed) else coloured_steps(plan, steps, shapes)

@@ -206,7 +206,7 @@ class State:
         """Update only the unobserved rows of a variable; None where all of it must be computed."""
         name = step.name
         rows = self.evidence.free_rows.get(name)
-        if rows is None or not self.rule.exact or self.records(name):
+        if rows is None or not self.rule.exact or self.records(name) or step.rows is not None:
             return None
         if self.plan.static[name] or self.plan.update_kinds[name] != "closed form" or step.nodes is not None:
             return None
@@ -254,7 +254,11 @@ class State:
         """The sum of all messages to a variable, recorded as its pre-activation where that is wanted."""
         t = self.preactivation(step)
         if self.records(step.name):
-            self.preactivations[step.name] = t
+            before = self.preactivations.get(step.name)
+            if step.rows is not None and before is not None:
+                self.preactivations[step.name] = torch.where(_along(step.rows, t), t, before)
+            else:
+                self.preactivations[step.name] = t
         return t
 
     def records(self, name: str) -> bool:
@@ -414,14 +418,16 @@ class State:
         return inlet.factor.message(name, self.values, self.evidence.shapes[name])
 
     def hold(self, step: PlannedUpdate, x: Tensor) -> Tensor:
-        """Keep what this step must not touch: other nodes, and observed entries."""
+        """Keep what this step must not touch: other nodes and batch elements, and observed entries."""
+        old = self.values.get(step.name)
         if step.nodes is not None:
-            old = self.values.get(step.name)
             x = torch.where(step.nodes, x, 0 if old is None else old)
+        if step.rows is not None:
+            x = torch.where(_along(step.rows, x), x, 0 if old is None else old)
         if step.name in self.evidence.observed:
             value, where = self.evidence.observed[step.name]
             x = torch.where(where, value, x)
-        return self.keep_frozen(x, self.values.get(step.name))
+        return self.keep_frozen(x, old)
 
 
 def _along(elements: Tensor, x: Tensor) -> Tensor:

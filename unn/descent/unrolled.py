@@ -24,12 +24,12 @@ from .conditional_gradient import MAX_STEPS
 from .equilibrium import Equilibrium
 from .evidence import Initial
 from .gradients import UNROLL, Gradient, Implicit, Unroll
-from .orders import Block, Item, Listed, Order, as_order
+from .orders import Block, Coloured, Greedy, Item, Listed, Order, as_order
 from .ownership import input_storages, separate, separate_sum
 from .plan import Plan, PlannedUpdate
 from .reach import check_order, check_reach, default_order
 from .rounds import ROUND_CAP, UntilRest, round_limit, run_rounds
-from .schedule import live_steps, mark_reuse, steps_by_round
+from .schedule import live_steps, mark_reuse, round_of, steps_by_round
 from .state import State
 from .updates import MIRROR, Sample, Update, check_update
 from .verdict import unfinished_blocks
@@ -144,6 +144,11 @@ class Unrolled(nn.Module):
             raise InferenceError(
                 "gradient: samples have no fixed point; Implicit() needs Mirror() or Damped()."
             )
+        if isinstance(self.order, Greedy) and not isinstance(gradient, Unroll):
+            raise InferenceError(
+                f"gradient: {gradient} needs the same updates in every batch element, and Greedy chooses "
+                "them by their values; use Unroll()."
+            )
         if until is not None and not isinstance(gradient, Unroll):
             raise InferenceError(
                 f"gradient: {gradient} needs to know the number of rounds, which until= leaves open; give "
@@ -155,7 +160,7 @@ class Unrolled(nn.Module):
         self.initial: dict[str, Tensor | str] = dict(initial or {})
         self.dropout = dict(dropout or {})
         self.check_values = check_values
-        self._has_blocks = isinstance(self.order, Listed) and any(
+        self._has_blocks = isinstance(self.order, (Listed, Coloured)) and any(
             isinstance(item, Block) for item in self.order.items
         )
         self.equilibrium: Equilibrium | None = None
@@ -268,7 +273,9 @@ class Unrolled(nn.Module):
         state = State(plan, evidence, recorded, self.update, self.fusions)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
-            self._run_until(plan, state, rounds, self.until, generator)
+            self._run_until(state, rounds, self.until, generator)
+        elif isinstance(self.order, Greedy):
+            run_rounds(state, islice(steps_by_round(state, self.order), rounds))
         else:
             steps = self._steps(plan, state, rounds, generator)
             # of the last update the pre-activation may be all that is wanted
@@ -285,9 +292,7 @@ class Unrolled(nn.Module):
             )
         return state
 
-    def _run_until(
-        self, plan: Plan, state: State, rounds: int, until: float, generator: torch.Generator | None
-    ) -> None:
+    def _run_until(self, state: State, rounds: int, until: float, generator: torch.Generator | None) -> None:
         """Run rounds until none changes more than the tolerance."""
         if torch.compiler.is_compiling():
             raise InferenceError(
@@ -295,7 +300,7 @@ class Unrolled(nn.Module):
                 "network cannot follow; leave out until=, and fix the number with iterations=."
             )
         watch = UntilRest(state, until)
-        every = steps_by_round(plan, self.order, state.evidence.shapes, state.evidence.like.device, generator)
+        every = steps_by_round(state, self.order, generator)
         run_rounds(state, islice(every, rounds), watch)
         if watch.at_rest:
             return
@@ -320,16 +325,16 @@ class Unrolled(nn.Module):
         self, plan: Plan, state: State, rounds: int, generator: torch.Generator | None
     ) -> list[PlannedUpdate]:
         device, shapes = state.evidence.like.device, state.evidence.shapes
-        if not isinstance(self.order, Listed):
+        if not isinstance(self.order, (Listed, Coloured)):
             return self._schedule(
                 plan, [plan.steps(self.order.round(generator), shapes, device) for _ in range(rounds)]
             )
         # only the nodes of steps depend on the device and on sizes
         nodes = self._has_blocks or "coloured" in plan.update_kinds.values()
         key = (plan, rounds, (device, tuple(shapes.items())) if nodes else None)
-        listed = self.order.items
+        order = self.order
         return self._live.get_or_make(
-            key, lambda: self._schedule(plan, [plan.steps(listed, shapes, device)] * rounds)
+            key, lambda: self._schedule(plan, [round_of(plan, order, shapes, device)] * rounds)
         )
 
     def _schedule(self, plan: Plan, rounds: Sequence[Sequence[PlannedUpdate]]) -> list[PlannedUpdate]:

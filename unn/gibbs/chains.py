@@ -106,7 +106,7 @@ class Chains:
             for name in plan.free
             if plan.update_kinds[name] == "inner solver"
         }
-        self._rounds = steps_by_round(plan, Listed(plan.free), evidence.shapes, evidence.like.device, None)
+        self._rounds = steps_by_round(self.state, Listed(plan.free))
         self._sweeps = 0
         self.restart()
 
