@@ -209,9 +209,7 @@ def test_exchanges_of_couplings_cross_barriers_that_plain_chains_do_not():
     start = GibbsOptions(chains=1, burn_in=20, chain_draws=200)
     alone = sample(g, options=start, generator=seeded())["S"].mean((3, 4))
     assert float(alone.amin()) > 0 or float(alone.amax()) < 0
-    tempered = sample(
-        g, options=dataclasses.replace(start, tempering=12, chain_draws=1000), generator=seeded()
-    )
+    tempered = dataclasses.replace(start, tempering=12, chain_draws=1000)
     total = sample(g, options=tempered, generator=seeded())["S"].mean((3, 4))
     assert float(total.amin()) < -0.8
     assert float(total.amax()) > 0.8
