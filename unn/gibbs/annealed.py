@@ -62,7 +62,8 @@ def log_partition(
     Independent variables, of which the log-partition is known, are coupled by the factors in ``steps``
     equal steps, with a sweep after each; and chains at full coupling are uncoupled in as many (bidirectional
     Monte Carlo; Grosse, Ghahramani and Adams, 2015). Where the two bounds meet, the value is right if the
-    chains that were uncoupled had reached the distribution.
+    chains that were uncoupled had reached the distribution. Where no factor joins two variables that are not
+    given, the value is exact.
 
     Args:
         graph, given, queries, sizes, lengths, generator: as for ``sample``.
@@ -78,6 +79,8 @@ def log_partition(
     if options.tempering != 1:
         raise ArgumentError("log_partition anneals couplings itself; leave out the option tempering.")
     chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
+    if chains.are_independent:
+        return _exactly(chains)
     ladder = torch.linspace(0, 1, steps + 1, dtype=torch.float64).tolist()
     volume = chains.log_volume()
     rising = (volume + _annealed(chains, ladder)).view(chains.queries, chains.chains)
@@ -99,6 +102,14 @@ def log_partition(
         upper_error=falling.std(1) / root if count > 1 else single,
         effective=weights.sum(1).square() / weights.square().sum(1),
     )
+
+
+def _exactly(chains: Chains) -> AnnealedLogPartition:
+    """The log-partition of variables that no factor joins, whose errors are 0."""
+    value = chains.log_partition_of_independent().view(chains.queries, -1)[:, 0]
+    zero = torch.zeros_like(value)
+    effective = torch.full_like(value, chains.chains)
+    return AnnealedLogPartition(value, zero, value, zero, value, zero, effective)
 
 
 def _annealed(chains: Chains, ladder: list[float]) -> Tensor:

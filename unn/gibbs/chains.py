@@ -12,7 +12,7 @@ from ..descent.evidence import Evidence, Given
 from ..descent.orders import Listed
 from ..descent.plan import Plan, PlannedUpdate
 from ..descent.schedule import steps_by_round
-from ..descent.shares import factor_share
+from ..descent.shares import factor_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
 from ..errors import InferenceError, ObservationError, UnnError
@@ -22,6 +22,7 @@ from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
 from ..noise import uniform
 from ..regularizers import Elementwise, Regularizer
+from ..regularizers.base import batch_sum
 from .langevin import Langevin
 
 
@@ -187,13 +188,23 @@ class Chains:
         return total
 
     def log_volume(self) -> Tensor:
-        """Log-partition of the variables that are not given at coupling 0, shape ``(batch,)``.
+        """Log-partition at coupling 0: of the variables that are not given, with the share of those that are
+        in exp(-Psi / temperature); shape ``(batch,)``, float64.
 
         Raises:
             UnnError: for a variable given in part whose entries are not independent.
         """
         evidence = self.state.evidence
         total = evidence.like.new_zeros(evidence.batch, dtype=torch.float64)
+        for name in self.graph.variables:
+            mask = evidence.masks.get(name)
+            if name in self.state.plan.free:
+                if name not in evidence.observed or name in evidence.restricted:
+                    continue
+                known = evidence.observed[name][1]
+                mask = known if mask is None else known & mask
+            share = regularizer_share(evidence.regularizers[name], self.state.values[name], mask)
+            total = total - share.double() / self.temperature
         for name in self.state.plan.free:
             mask = evidence.masks.get(name)
             if name in evidence.observed and name not in evidence.restricted:
@@ -202,6 +213,32 @@ class Chains:
             t = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name], dtype=torch.float64)
             regularizer = evidence.regularizers[name]
             total = total + regularizer.conditional_log_partition(t, self.temperature, mask)
+        return total
+
+    @property
+    def are_independent(self) -> bool:
+        """Whether no factor joins two of the variables that are not given, or two nodes of one."""
+        plan = self.state.plan
+        return all(not plan.changing[name] for name in plan.free)
+
+    @torch.no_grad()
+    def log_partition_of_independent(self) -> Tensor:
+        """The exact log-partition where ``are_independent``, shape ``(batch,)``, float64."""
+        state, evidence = self.state, self.state.evidence
+        total = self.log_volume()
+        for factor in self.graph.energy_factors:
+            if not any(name in state.plan.free for name in factor.variables):
+                total = total - factor_share(factor, state.values).double() / self.temperature
+        for name in state.plan.free:
+            mask, regularizer = evidence.masks.get(name), evidence.regularizers[name]
+            t = state.preactivation(PlannedUpdate(name)).double()
+            t = t.expand(evidence.batch, *t.shape[1:])
+            if name in evidence.observed and name not in evidence.restricted:
+                observed, known = evidence.observed[name]
+                total = total + batch_sum(torch.where(known, observed * t, 0)) / self.temperature
+                mask = ~known if mask is None else ~known & mask
+            for scale, scores in ((1, t), (-1, torch.zeros_like(t))):
+                total = total + scale * regularizer.conditional_log_partition(scores, self.temperature, mask)
         return total
 
     def values(self, names: tuple[str, ...] | None = None) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""Boltzmann machines of images and labels."""
