@@ -35,13 +35,13 @@ class BoltzmannConfig:
     Attributes:
         data: Images and labels, "embedded" (8 x 8) or "mnist" (28 x 28, under $UNN_DATA). Their intensities
             are probabilities, from which binary pixels are drawn anew at every access.
-        hidden: Units of a hidden layer.
+        units: Units of a hidden layer.
         layers: Number of hidden layers; 1 for a restricted machine.
         annealing_steps: Steps of the annealed importance sampling that estimates log-likelihoods.
     """
 
     data: Literal["embedded", "mnist"] = "embedded"
-    hidden: int = 64
+    units: int = 64
     layers: int = 1
     annealing_steps: int = 1000
 
@@ -67,7 +67,7 @@ class BoltzmannProblem(DeclaredProblem):
     def check(self, config: Any) -> None:
         """Check the ranges of all options."""
         ranges: dict[str, tuple[float, float, float]] = {
-            "hidden": (config.hidden, 1, 100_000),
+            "units": (config.units, 1, 100_000),
             "layers": (config.layers, 1, 100),
             "annealing_steps": (config.annealing_steps, 1, 10**7),
         }
@@ -79,7 +79,7 @@ class BoltzmannProblem(DeclaredProblem):
         from .graph import declare
 
         side = _SIDES[config.data]
-        return declare(side, side, config.hidden, config.layers)
+        return declare(side, side, config.units, config.layers)
 
     def observable(self, config: BoltzmannConfig) -> tuple[str, ...]:
         """Pixels and labels."""

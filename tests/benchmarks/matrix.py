@@ -29,6 +29,7 @@ from unn.extending import SamplingOptions, engine_names
 
 FIELDS = ["problem", "engine", "quality", "training (s)", "query (ms)", "parameters"]
 METRICS = {
+    "boltzmann": ["accuracy_label_of_image", "nearest_mean_image_of_label", "log_likelihood"],
     "boolean": ["accuracy"],
     "digits": ["test_accuracy", "recognised_images", "spread_images"],
     "factorisation": ["rmse", "unused_spread"],

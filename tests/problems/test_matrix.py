@@ -27,6 +27,7 @@ SMALL = {
     "belief": ["--rounds", "20"],
     "encoder": ["--width", "8", "--blocks", "1", "--hidden", "8"],
     "exact": [],
+    "gibbs": ["--chains", "4", "--burn-in", "2", "--chain-draws", "4"],
     "latent": ["--width", "8", "--keys", "4", "--spatial-keys", "4", "--particles", "2"],
     "untied": ["--iterations", "2"],
     "recurrent": ["--width", "8", "--heads", "2", "--recurrences", "2"],
@@ -37,6 +38,7 @@ SMALL = {
 
 OPTIONS = {
     "digits": ["--channels", "2"],
+    "boltzmann": ["--units", "4", "--annealing-steps", "5"],
     "sudoku": ["--batch", "4"],
     "hopfield": ["--units", "6"],
     "colouring": ["--nodes", "8", "--degree", "4", "--examples", "16"],

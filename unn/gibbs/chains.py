@@ -15,7 +15,7 @@ from ..descent.schedule import steps_by_round
 from ..descent.shares import factor_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import InferenceError, ObservationError, UnnError
+from ..errors import ObservationError, UnnError
 from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
@@ -70,7 +70,7 @@ class Chains:
     Raises:
         DeclarationError: for a graph that has no chains; names the variable or factor.
         ObservationError: for evidence that does not fit.
-        InferenceError: if everything is given.
+        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move.
     """
 
     def __init__(
@@ -93,11 +93,10 @@ class Chains:
         lengths = {axis: x.repeat_interleave(repeats, 0) for axis, x in (lengths or {}).items()}
         fixed = [name for name, x in evidence_of.items() if isinstance(x, Tensor)]
         plan = Plan.of(graph, fixed)
-        if not plan.free:
-            raise InferenceError(
-                f"graph {graph.name!r}: every variable is given, so nothing is left to draw."
-            )
-        evidence = _evidence(graph, evidence_of, plan.free[0], queries * repeats, sizes, lengths)
+        if plan.free:
+            evidence = _evidence(graph, evidence_of, plan.free[0], queries * repeats, sizes, lengths)
+        else:
+            evidence = collect_evidence(graph, evidence_of, None, lengths, sizes)
         couplings = torch.linspace(0, 1, levels) if levels > 1 else torch.ones(1)
         self.couplings = couplings.repeat(queries * chains).to(evidence.like)
         self.temperature = temperature
@@ -246,7 +245,7 @@ class Chains:
         place = self.couplings.view(-1, self.levels).argmax(1)
         rows = torch.arange(len(place), device=place.device) * self.levels + place
         result = {}
-        for name in names or tuple(self.graph.variables):
+        for name in tuple(self.graph.variables) if names is None else names:
             x = self.state.result(name)
             x = x if self.levels == 1 else x[rows]
             result[name] = x.view(self.queries, self.chains, *x.shape[1:])

@@ -56,6 +56,8 @@ def completed(chains: Chains, sweeps: int) -> dict[str, Tensor]:
         chains.sweep()
     state = chains.state
     values = {name: state.result(name) for name in chains.graph.variables}
+    if not state.plan.free:
+        return values
     last = state.plan.free[-1]
     if state.plan.update_kinds[last] == "closed form":
         t = state.preactivation(PlannedUpdate(last))

@@ -106,7 +106,7 @@ def sample(
     Raises:
         DeclarationError: for a factor without an energy, or a variable without an exact conditional.
         ObservationError: for evidence that does not fit the graph.
-        InferenceError: if everything is given.
+        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move.
         ArgumentError: for options out of range.
     """
     options = checked(options)
@@ -122,7 +122,7 @@ def sample(
             kept.setdefault(name, []).append(x)
     values = {name: torch.stack(xs, 2) for name, xs in kept.items()}
     fixed = tuple(name for name in graph.variables if name not in free)
-    for name, x in chains.values(fixed).items() if fixed else ():
+    for name, x in chains.values(fixed).items():
         values[name] = x[:, :, None].expand(-1, -1, options.chain_draws, *x.shape[2:])
     return Draws({name: values[name] for name in graph.variables}, free)
 

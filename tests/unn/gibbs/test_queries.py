@@ -307,9 +307,40 @@ def test_bounded_variables_without_a_closed_form_are_refused_by_name():
         unn.infer(g, {}, initial={"X": "uniform"}, update=unn.Sample())
 
 
-def test_everything_given_leaves_nothing_to_draw():
-    with pytest.raises(InferenceError, match="nothing is left to draw"):
-        sample(grid(), {"S": torch.ones(1, 3, 3)})
+def test_everything_given_is_returned_with_its_energy():
+    g = grid()
+    x = torch.tensor([1.0, -1.0]).repeat(5)[:9].view(1, 3, 3)
+    answer = marginals(g, {"S": x}, options=GibbsOptions(chains=2, burn_in=1, chain_draws=4))
+    assert torch.equal(answer["S"], x)
+    assert float(answer.errors["S"].amax()) == 0
+    estimate = log_partition(g, {"S": x})
+    torch.testing.assert_close(estimate.value.float(), -g.energy({"S": x}))
+    assert float(estimate.error) == 0
+
+
+def test_log_partitions_of_variables_that_do_not_interact_are_exact():
+    g = machine(4)
+    given = {"S": torch.tensor([[1.0, -1.0, 1.0]]), "B": torch.tensor([[0.0, 1.0, 1.0]])}
+    one = unn.Partial(torch.eye(3)[None], torch.tensor([[True, True, False]]))
+    for evidence in ({**given, "X": one}, {"X": torch.eye(3)[None], "S": given["S"]}):
+        estimate = log_partition(g, evidence, options=GibbsOptions(chains=300), generator=seeded())
+        exact = unn.exact.log_partition(g, evidence).detach()
+        torch.testing.assert_close(estimate.value, exact, atol=5 * float(estimate.error) + 1e-5, rtol=0)
+    assert float(estimate.upper - estimate.lower) == 0
+
+
+def test_given_real_values_count_with_their_own_energy():
+    g, mean, covariance = gaussian()
+    total = log_partition(g, options=GibbsOptions(chains=500, burn_in=50), steps=100, generator=seeded())
+    x = torch.tensor([[0.3, -1.0, 0.8]])
+    marginal = torch.distributions.MultivariateNormal(mean[:3], covariance[:3, :3])
+    # a density is a ratio of partition functions
+    estimate = log_partition(g, {"x": x})
+    assert float(estimate.value - total.value) == pytest.approx(float(marginal.log_prob(x)), abs=0.05)
+    part = unn.Partial(x, torch.tensor([[True, False, False]]))
+    some = log_partition(g, {"x": part}, options=GibbsOptions(chains=500), steps=100, generator=seeded())
+    first = torch.distributions.Normal(mean[0], covariance[0, 0].sqrt())
+    assert float(some.value - total.value) == pytest.approx(float(first.log_prob(x[0, 0])), abs=0.05)
 
 
 @pytest.mark.parametrize(
