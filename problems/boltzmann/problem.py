@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from unn.extending import (
     DeclaredProblem,
     Defaults,
+    DenoiserOptions,
     DescentOptions,
+    EncoderOptions,
     GibbsOptions,
     Query,
+    RegressorOptions,
     TrainingConfig,
+    VAEACOptions,
     check_ranges,
 )
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from ..digits.data import Digits
 
 _SIDES = {"embedded": 8, "mnist": 28}
+_SHORT = TrainingConfig(steps=500, evaluate_every=500, batch=32, rate=2e-3, clip=1.0, ema=0.99)
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,17 @@ class BoltzmannProblem(DeclaredProblem):
     noun = "images"
     defaults = {
         "gibbs": Defaults(
-            GibbsOptions(chains=100, burn_in=200, chain_draws=50),
-            TrainingConfig(steps=3000, evaluate_every=1500, batch=100, rate=5e-3, ema=0.999),
+            GibbsOptions(chains=100, burn_in=200, chain_draws=50, learning_sweeps=5),
+            TrainingConfig(steps=4000, evaluate_every=2000, batch=100, rate=1e-2, ema=0.999),
+        ),
+        "denoiser": Defaults(
+            DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", sampling_steps=20), _SHORT
+        ),
+        "encoder": Defaults(EncoderOptions(width=64, blocks=2, hidden=128), _SHORT),
+        "regressor": Defaults(RegressorOptions(width=32, depth=4, heads=2, embedding="independent"), _SHORT),
+        "vaeac": Defaults(
+            VAEACOptions(width=128, depth=3),
+            TrainingConfig(steps=1000, evaluate_every=1000, batch=64, rate=1e-3, clip=1.0, ema=0.99),
         ),
         "descent": Defaults(
             DescentOptions(iterations=3),
