@@ -15,7 +15,17 @@ from tyro.conf import Positional, arg
 from ..errors import UnnError
 from .verb import Answer, Verb
 
-SECTIONS = ("core", "trees", "attention", "undirected_attention", "constraints", "exact", "vae", "gpu")
+SECTIONS = (
+    "core",
+    "trees",
+    "attention",
+    "undirected_attention",
+    "constraints",
+    "equilibrium",
+    "exact",
+    "vae",
+    "gpu",
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +35,9 @@ class Bench(Verb):
     name: ClassVar[str] = "bench"
 
     only: Annotated[Positional[str | None], arg(metavar="SECTION|CASE|uai")] = None
-    """A section (core, trees, attention, undirected_attention, constraints, exact, vae, gpu), or part of the
-    names of the cases to run; everything by default. uai: exact inference on the models of a folder."""
+    """A section (core, trees, attention, undirected_attention, constraints, equilibrium, exact, vae, gpu), or
+    part of the names of the cases to run; everything by default. uai: exact inference on the models of a
+    folder."""
     folder: Annotated[Positional[Path | None], arg(metavar="DIR")] = None
     """Folder of models in the UAI format, with uai."""
     quick: bool = False

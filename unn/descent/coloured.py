@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from ..errors import InferenceError
-from ..graph.colouring import greedy_colours, meets_itself, node_pairs
+from ..graph.colouring import greedy_colours, meets_itself
 from ..graph.interactions import Shapes
 from .plan import Plan, PlannedUpdate
 
@@ -79,7 +79,7 @@ def _edges_within(
     for factor in plan.factors_of(name):
         if not meets_itself(factor, variable):
             continue
-        pairs = owner[node_pairs(factor, variable, shapes)]
+        pairs = owner[plan.node_pairs(factor, variable, shapes)]
         pairs = np.unique(np.sort(pairs[(pairs >= 0).all(1)], 1), axis=0)
         edges |= {(int(a), int(b)) for a, b in pairs if a != b}
     return sorted(edges)

@@ -11,7 +11,12 @@ from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
 
-_CYCLES = 6
+_PRODUCTS = 240
+"""Largest number of products with the Jacobian in the solution of one linear system."""
+_BASIS = 40
+_BASIS_OF_LARGE_BLOCKS = 10
+_LARGE_SYSTEM = 256
+"""Entries of a batch element from which a short basis saves memory."""
 _MEMORY = 40
 _MEMORY_OF_LARGE_BLOCKS = 10
 _LARGE = 4096
@@ -146,14 +151,14 @@ def _solve_linear(product: Map, right: Tensor) -> Tensor:
     work = right.dtype if right.dtype in (torch.float32, torch.float64) else torch.float32
     flat = right.reshape(len(right), -1).to(work)
     tolerance = 8 * torch.finfo(right.dtype).eps * flat.norm(dim=1)
-    dimension = min(_MEMORY if flat.shape[1] <= _LARGE else _MEMORY_OF_LARGE_BLOCKS, flat.shape[1])
+    dimension = min(_BASIS if flat.shape[1] <= _LARGE_SYSTEM else _BASIS_OF_LARGE_BLOCKS, flat.shape[1])
 
     def image(u: Tensor) -> Tensor:
         return u - product(u.view_as(right).to(right.dtype)).detach().reshape(u.shape).to(work)
 
     solution = torch.zeros_like(flat)
     smallest = flat.norm(dim=1)
-    for _ in range(_CYCLES):
+    for _ in range(max(1, _PRODUCTS // dimension)):
         residual = flat - image(solution)
         if not bool(residual.isfinite().all()):
             # an overflow in some element; the caller reports a gradient that is not a number

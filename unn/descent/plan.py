@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor, SharedMessages
 from ..graph.fusion import Fusion
 from ..graph.interactions import Shapes
-from .orders import Block, Item
+from .orders import Block, Item, Order
 
 UpdateKind = Literal["closed form", "coloured", "inner solver"]
 
@@ -159,6 +160,8 @@ class Plan:
             if how == "coloured" and not graph.variables[name].node_axes:
                 self.update_kinds[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
+        self._pairs: BoundedCache[object, np.ndarray] = BoundedCache(64)
+        self._kept_rounds: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(16)
         self._single = Reception(self.static, self.changing, {}, ())
         self._receptions: BoundedCache[tuple[int, ...], Reception] = BoundedCache(8)
 
@@ -248,6 +251,17 @@ class Plan:
 
         return self._colours.get_or_make(key, colour)
 
+    def node_pairs(self, factor: EnergyFactor, variable: Variable, shapes: Shapes) -> np.ndarray:
+        """Pairs of nodes of a variable that meet in a factor, flat indices, shape ``(pairs, 2)``."""
+        key = (variable.name, factor.name, tuple(shapes[array] for array in factor.operands))
+        return self._pairs.get_or_make(key, lambda: node_pairs(factor, variable, shapes))
+
+    def kept_round(
+        self, order: Order, shapes: Shapes, device: torch.device, make: Callable[[], list[PlannedUpdate]]
+    ) -> list[PlannedUpdate]:
+        """The round of an order that is the same in all rounds, made once."""
+        return self._kept_rounds.get_or_make((order, device, tuple(shapes.items())), make)
+
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> PlannedUpdate:
         variable = self.graph.variable_named(block.name)
         shape = shapes[block.name][: len(variable.node_axes)]
@@ -271,7 +285,7 @@ class Plan:
             flat = nodes.flatten().cpu().numpy()
             for factor in self.factors_of(block.name):
                 if meets_itself(factor, variable):
-                    pairs = node_pairs(factor, variable, shapes)
+                    pairs = self.node_pairs(factor, variable, shapes)
                     clash = pairs[flat[pairs[:, 0]] & flat[pairs[:, 1]]]
                     if len(clash):
                         raise InferenceError(

@@ -96,5 +96,9 @@ def round_of(
     plan: Plan, order: Listed | Coloured, shapes: Shapes, device: torch.device
 ) -> list[PlannedUpdate]:
     """The steps of every round of an order that is the same in all of them."""
-    steps = plan.steps(order.items, shapes, device)
-    return steps if isinstance(order, Listed) else coloured_steps(plan, steps, shapes)
+    if isinstance(order, Listed):
+        return plan.steps(order.items, shapes, device)
+    items = order.items
+    return plan.kept_round(
+        order, shapes, device, lambda: coloured_steps(plan, plan.steps(items, shapes, device), shapes)
+    )
