@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from unn.belief import BeliefOptions
 from unn.extending import (
     DeclaredProblem,
     Defaults,
@@ -62,6 +63,9 @@ class BoltzmannProblem(DeclaredProblem):
         "gibbs": Defaults(
             GibbsOptions(chains=100, burn_in=200, chain_draws=50, learning_sweeps=5),
             TrainingConfig(steps=4000, evaluate_every=2000, batch=100, rate=1e-2, ema=0.999),
+        ),
+        "belief": Defaults(
+            BeliefOptions(rounds=20), TrainingConfig(steps=100, evaluate_every=100, batch=32, rate=2e-2)
         ),
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", sampling_steps=20), _SHORT
