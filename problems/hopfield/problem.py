@@ -12,6 +12,7 @@ from unn.extending import (
     DenoiserOptions,
     DescentOptions,
     ExactOptions,
+    GibbsOptions,
     Query,
     RegressorOptions,
     TrainingConfig,
@@ -65,6 +66,10 @@ class HopfieldProblem(DeclaredProblem):
         ),
         "exact": Defaults(
             ExactOptions(), TrainingConfig(steps=200, evaluate_every=200, batch=64, rate=5e-2, clip=1.0)
+        ),
+        "gibbs": Defaults(
+            GibbsOptions(learning="pseudolikelihood"),
+            TrainingConfig(steps=300, evaluate_every=300, batch=64, rate=2e-2, clip=1.0),
         ),
         "regressor": Defaults(
             RegressorOptions(width=32, depth=3, heads=2, embedding="independent"), _TRAINING
