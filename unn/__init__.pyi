@@ -16,6 +16,7 @@ from . import runs as runs
 from . import testing as testing
 from . import tracing as tracing
 from . import training as training
+from .descent.contraction import Contraction as Contraction
 from .descent.equilibrium import Equilibrium as Equilibrium
 from .descent.gradients import Checkpoint as Checkpoint
 from .descent.gradients import Gradient as Gradient

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor
 
+from .descent.contraction import Contraction
+from .descent.contraction import contraction as contraction_of
 from .descent.energy import energy_terms
 from .errors import ArgumentError, unknown
 from .graph import describe
@@ -104,6 +106,22 @@ class FactorGraph(Declaration):
             if name not in self.arrays:
                 raise ArgumentError(f"graph {self.name!r}: " + unknown("variable", name, self.variables))
         return boundedness_of(self, given)
+
+    def contraction(self, given: Mapping[str, Tensor] | None = None) -> Contraction:
+        """Certify that the energy has one fixed point, to which every order of updates converges.
+
+        Args:
+            given: observed variables and constants by name, one row, shape ``(1, *axes)``; their values count
+                only where a factor multiplies them with two others.
+
+        Raises:
+            ObservationError: for values that do not fit, or of several rows.
+
+        Example:
+            >>> bool(g.contraction({"X": x[:1]}))
+            True
+        """
+        return contraction_of(self, given)
 
     def adjacency(self, /, **sizes: int) -> Adjacency:
         """Adjacency of the nodes, a sparse symmetric matrix with named blocks.

@@ -30,6 +30,10 @@ class Ball(AlongAxis):
         if not (math.isfinite(self.radius) and self.radius > 0):
             raise DeclarationError(f"Ball needs a finite radius > 0, got {radius}.")
 
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
+
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(x) if mask is None else torch.where(mask, widened(x), 0)
         total = batch_sum(0.5 * (wide * wide).sum(self.dim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -37,6 +38,11 @@ class Regularizer(ABC):
 
     activation: ClassVar[str] = "mirror"
     """Common name of the gradient of the conjugate."""
+
+    @property
+    def lipschitz(self) -> float:
+        """A Lipschitz constant of ``mirror`` in the Euclidean norm; infinite where none is known."""
+        return math.inf
 
     @abstractmethod
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

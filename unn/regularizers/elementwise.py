@@ -105,6 +105,10 @@ class SquaredNorm(Elementwise):
     formula = "1/2 ||x||^2"
     activation = "identity"
 
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
+
     def entry_value(self, x: Tensor) -> Tensor:
         return 0.5 * x * x
 
@@ -139,6 +143,10 @@ class NonNegative(Elementwise):
     def interval(self) -> tuple[float, float]:
         return 0.0, math.inf
 
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
+
     def entry_value(self, x: Tensor) -> Tensor:
         return 0.5 * x * x
 
@@ -168,6 +176,10 @@ class BinaryEntropy(Elementwise):
 
     def interval(self) -> tuple[float, float]:
         return 0.0, 1.0
+
+    @property
+    def lipschitz(self) -> float:
+        return 0.25
 
     def entry_value(self, x: Tensor) -> Tensor:
         return _phi(x) + _phi(1 - x)
@@ -206,6 +218,10 @@ class SignedEntropy(Elementwise):
 
     def interval(self) -> tuple[float, float]:
         return -1.0, 1.0
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
 
     def entry_value(self, x: Tensor) -> Tensor:
         return _phi((1 + x) / 2) + _phi((1 - x) / 2)
@@ -251,6 +267,10 @@ class Box(Elementwise):
     def interval(self) -> tuple[float, float]:
         return self.low, self.high
 
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
+
     def entry_value(self, x: Tensor) -> Tensor:
         return 0.5 * x * x
 
@@ -288,6 +308,10 @@ class L1(Elementwise):
         self.strength = real_number("L1", "strength", strength)
         if not (math.isfinite(self.strength) and self.strength >= 0):
             raise DeclarationError(f"L1 needs a finite strength >= 0, got {strength}.")
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
 
     def entry_value(self, x: Tensor) -> Tensor:
         return 0.5 * x * x + self.strength * x.abs()

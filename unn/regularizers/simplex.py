@@ -162,6 +162,10 @@ class Entropy(Simplex):
                 f"{type(self).__name__} needs a finite temperature > 0, got {temperature}."
             )
 
+    @property
+    def lipschitz(self) -> float:
+        return 0.5 / self.temperature
+
     def row_value(self, x: Tensor) -> Tensor:
         negative: Tensor = torch.special.entr(x).sum(self.dim) * -self.temperature
         return negative
@@ -231,6 +235,10 @@ class SimplexNorm(Simplex):
     formula = "1/2 ||x||^2 on the simplex"
     activation = "sparsemax"
 
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
+
     def row_value(self, x: Tensor) -> Tensor:
         return 0.5 * (x * x).sum(self.dim)
 
@@ -278,6 +286,10 @@ class TsallisEntropy(Simplex):
             raise DeclarationError(
                 f"TsallisEntropy needs 1 < alpha <= 2, got {alpha}; for alpha = 1 use Entropy()."
             )
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
 
     def row_value(self, x: Tensor) -> Tensor:
         positive = x > 0

@@ -141,6 +141,20 @@ class RegularizerContract(ABC):
         x = r.mirror(self.scores(seed, scale))
         _holds(r.contains(x), x, f"{r!r}: contains() rejects mirror(t), for scores of scale {scale:g}")
 
+    @given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 1.0, 10.0]))
+    @settings(max_examples=20, deadline=None, suppress_health_check=_INHERITED)
+    def test_mirrors_are_as_close_as_the_lipschitz_constant_says(self, seed: int, scale: float) -> None:
+        r = self.regularizer()
+        t, step = self.scores(seed, scale), self.noise(seed + 1, scale)
+        for size in (1.0, 1e-3):
+            moved = (r.mirror(t + size * step) - r.mirror(t)).flatten(1).norm(dim=1)
+            limit = r.lipschitz * size * step.flatten(1).norm(dim=1)
+            _holds(
+                moved <= limit * (1 + 1e-9) + 1e-12,
+                moved,
+                f"{r!r}: mirror(t) moves further than lipschitz = {r.lipschitz:g} times the scores",
+            )
+
     def test_mean_of_mirrors_lies_in_the_domain(self) -> None:
         r = self.regularizer()
         x = torch.stack([r.mirror(self.scores(k, 3.0)) for k in range(4)]).mean(0)

@@ -1,0 +1,158 @@
+"""Certificates of a single fixed point."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unn
+from factors import Conv2d, Implicit, Multilinear, TreeEntropy
+from unn.errors import ObservationError
+
+KINDS = (
+    unn.SignedEntropy,
+    unn.BinaryEntropy,
+    unn.SquaredNorm,
+    lambda: unn.Entropy(temperature=0.7),
+    unn.NonNegative,
+    unn.SimplexNorm,
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_graph(seed, scale):
+    pick = torch.randint(len(KINDS), (2,), generator=seeded(seed)).tolist()
+    g = unn.FactorGraph("random", x=3, a=4, b=3)
+    x = g.variable("X", "x", unn.SquaredNorm())
+    a, b = g.variable("A", "a", KINDS[pick[0]]()), g.variable("B", "b", KINDS[pick[1]]())
+    g.factor(Multilinear(x["x"], g.parameter("P", "x a")["x a"], a["a"]))
+    g.factor(Multilinear(a["a"], g.parameter("Q", "a b")["a b"], b["b"]))
+    g.factor(Multilinear(x["x"], a["a"], g.parameter("R", "x a b")["x a b"], b["b"]))
+    g.double()
+    with torch.no_grad():
+        for p in g.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=seeded(seed), dtype=torch.float64))
+    return g, torch.randn(1, 3, generator=seeded(seed + 1), dtype=torch.float64)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 0.25, 0.6]))
+def test_certified_graphs_have_one_fixed_point_and_shrink_as_fast_as_is_said(seed, scale):
+    g, x = random_graph(seed, scale)
+    certificate = g.contraction({"X": x})
+    if not certificate:
+        return
+    ends = []
+    for k in range(3):
+        start = {
+            name: g.variables[name].regularizer.mirror(
+                3 * torch.randn(1, n, generator=seeded(k), dtype=torch.float64)
+            )
+            for name, n in (("A", 4), ("B", 3))
+        }
+        out = unn.infer(g, {"X": x}, order=["A", "B"], initial=start, until=1e-12, iterations=5000)
+        assert out.converged
+        ends.append(torch.cat([out["A"], out["B"]], 1))
+    for end in ends:
+        torch.testing.assert_close(end, ends[0], atol=1e-9 / (1 - certificate.factor), rtol=0)
+    # two rounds from points that differ in B alone
+    b = [
+        g.variables["B"].regularizer.mirror(torch.randn(1, 3, generator=seeded(k), dtype=torch.float64))
+        for k in (7, 8)
+    ]
+    after = [unn.infer(g, {"X": x}, order=["A", "B"], initial={"B": start}, iterations=1)["B"] for start in b]
+    gain = certificate.gains["A", "B"] * certificate.gains["B", "A"]
+    assert (
+        float((after[0] - after[1]).norm().detach())
+        <= gain * float((b[0] - b[1]).norm()) * (1 + 1e-9) + 1e-12
+    )
+
+
+def test_the_gain_of_a_pair_is_the_norm_of_the_matrix_between_them():
+    g = unn.FactorGraph("pair", a=3, b=5)
+    a, b = g.variable("A", "a", unn.SquaredNorm()), g.variable("B", "b", unn.BinaryEntropy())
+    w = g.parameter("W", "a b")
+    g.factor(Multilinear(a["a"], w["a b"], b["b"]))
+    certificate = g.contraction()
+    norm = float(torch.linalg.matrix_norm(g.W.detach(), 2))
+    assert certificate.gains["A", "B"] == pytest.approx(norm, rel=1e-5)
+    assert certificate.gains["B", "A"] == pytest.approx(norm / 4, rel=1e-5)
+    assert certificate.factor == pytest.approx(norm / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(("coupling", "certified"), [(0.2, True), (0.3, False)])
+def test_a_ring_of_spins_is_certified_up_to_half_its_coupling(coupling, certified):
+    g = unn.FactorGraph("ring", n=6)
+    s = g.variable("S", "n", unn.SignedEntropy())
+    i, j = torch.arange(6), (torch.arange(6) + 1) % 6
+    w = torch.zeros(6, 6)
+    w[i, j] = 2 * coupling
+    g.factor(Multilinear(s["i"], g.constant("J", "n n", w)["i j"], s["j"]))
+    certificate = g.contraction()
+    # the energy is -2 J sum of neighbours; every spin has two
+    assert certificate.factor == pytest.approx(4 * coupling, rel=1e-5)
+    assert bool(certificate) is certified
+
+
+def test_shared_kernels_count_with_the_norm_of_the_convolution():
+    g = unn.FactorGraph("conv", channel=1, row=6, column=6, filter=2, up=4, across=4, height=3, width=3)
+    x = g.variable("X", "channel row column", unn.SquaredNorm())
+    h = g.variable("H", "filter up across", unn.SignedEntropy())
+    k = g.parameter("K", "filter channel height width")
+    g.factor(Conv2d(h, k, x))
+    certificate = g.contraction()
+    basis = torch.eye(36).view(36, 1, 6, 6)
+    matrix = torch.nn.functional.conv2d(basis, g.K.detach()).flatten(1)
+    assert certificate.gains["H", "X"] == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-4)
+
+
+def test_what_is_given_acts_on_nothing():
+    g, x = random_graph(0, 5.0)
+    assert not g.contraction({"X": x})
+    certificate = g.contraction(
+        {"X": x, "A": g.variables["A"].regularizer.mirror(torch.zeros(1, 4).double())}
+    )
+    assert certificate.factor == 0
+    assert certificate.gains == {}
+
+
+def test_what_is_not_known_is_named():
+    g = unn.FactorGraph("triple", n=2)
+    a, b, c = (g.variable(name, "n", unn.SignedEntropy()) for name in "ABC")
+    g.factor(Multilinear(a["i"], b["i"], c["i"], name="product"))
+    assert math.isinf(g.contraction().factor)
+    assert "'product'" in str(g.contraction())
+    assert g.contraction({"A": torch.full((1, 2), 0.5)}).factor == pytest.approx(0.5)
+    h = unn.FactorGraph("curved", n=2)
+    h.factor(Implicit(lambda x: x.sum(1).cosh(), h.variable("X", "n", unn.SquaredNorm())["i"], name="cosh"))
+    assert "'cosh'" in str(h.contraction())
+    t = unn.FactorGraph("trees", head=3, modifier=3)
+    t.factor(
+        Multilinear(
+            t.variable("A", "head modifier", TreeEntropy())["h m"], t.parameter("W", "head modifier")["h m"]
+        )
+    )
+    assert "'A'" in str(t.contraction())
+
+
+def test_the_text_says_what_is_certified_and_which_gain_is_too_large():
+    g = unn.FactorGraph("pair", a=1, b=1)
+    a, b = g.variable("A", "a", unn.SquaredNorm()), g.variable("B", "b", unn.SquaredNorm())
+    w = g.parameter("W", "a b", init=torch.tensor([[0.5]]))
+    g.factor(Multilinear(a["a"], w["a b"], b["b"]))
+    assert "one fixed point" in str(g.contraction())
+    with torch.no_grad():
+        g.W.fill_(2.0)
+    assert "2" in str(g.contraction())
+    assert "no certificate" in str(g.contraction())
+
+
+def test_several_rows_are_refused():
+    g, x = random_graph(0, 0.1)
+    with pytest.raises(ObservationError, match="one example"):
+        g.contraction({"X": x.expand(2, 3)})

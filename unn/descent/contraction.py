@@ -1,0 +1,161 @@
+"""A certificate that the energy has one fixed point, from operator norms of the factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ObservationError
+from ..graph.declaration import Declaration
+from ..graph.factor import EnergyFactor
+from .collect import collect_evidence
+from .evidence import Evidence
+from .plan import Plan
+
+_LARGEST = 2**26
+"""Entries of a matrix whose norm is computed."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """How strongly the variables of a graph act on one another.
+
+    Attributes:
+        factor: spectral radius of the gains. Below 1 the energy is strongly convex: there is one fixed point,
+            every order of exact updates converges to it, and rounds shrink the distance to it at least by
+            this factor in the end. Infinite where a gain is not known.
+        gains: by pair of variables, how much a change of the second can move the update of the first at most:
+            the operator norm of the factors between them, times the Lipschitz constant of the activation.
+        reason: why a gain is not known, in one sentence; empty if all are.
+    """
+
+    factor: float
+    gains: Mapping[tuple[str, str], float]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.factor < 1
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"no certificate: {self.reason}"
+        if self:
+            return f"one fixed point; in the end a round shrinks distances to {self.factor:.3g} or less"
+        strongest = max(self.gains, key=lambda pair: self.gains[pair], default=("", ""))
+        return (
+            f"no certificate: the spectral radius of the gains is {self.factor:.3g}, not below 1; the "
+            f"largest gain is {self.gains.get(strongest, 0.0):.3g}, of {strongest[1]!r} on {strongest[0]!r}"
+        )
+
+
+@torch.no_grad()
+def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -> Contraction:
+    """The certificate of a graph, for the variables that are not given.
+
+    With L the Lipschitz constants of the activations and N the operator norms of the matrices by which the
+    messages depend on the other variables, the energy is strongly convex if the spectral radius of L N is
+    below 1: its second derivative is at least 1/L - N, block by block.
+
+    Args:
+        graph: declaration.
+        given: observed variables and constants by name, one row, shape ``(1, *axes)``.
+
+    Raises:
+        ObservationError: for values that do not fit, or of several rows.
+    """
+    given = dict(given or {})
+    plan = Plan.of(graph, list(given))
+    start = {
+        name: torch.zeros(
+            1, *(size or 1 for size in graph.size_table.shape(graph.variables[name], graph.size_table.static))
+        )
+        for name in plan.free[:1]
+        if not given
+    }
+    evidence = collect_evidence(graph, given, start or None)
+    if evidence.batch != 1:
+        raise ObservationError(
+            f"contraction: norms are those of one example, got {evidence.batch} rows; pass x[k : k + 1]."
+        )
+    reason = _refusal(plan, evidence)
+    if reason:
+        return Contraction(math.inf, {}, reason)
+    norms: dict[tuple[str, str], float] = {}
+    for name in plan.free:
+        sources = dict.fromkeys(source for inlet in plan.changing[name] for source in inlet.sources)
+        for source in sources:
+            factors = [inlet.factor for inlet in plan.changing[name] if source in inlet.sources]
+            norms[name, source] = _norm(factors, evidence, name, source)
+    gains = {
+        (name, source): norm * evidence.regularizers[name].lipschitz for (name, source), norm in norms.items()
+    }
+    matrix = torch.zeros(len(plan.free), len(plan.free), dtype=torch.float64)
+    place = {name: k for k, name in enumerate(plan.free)}
+    for (name, source), gain in gains.items():
+        matrix[place[name], place[source]] = gain
+    radius = float(torch.linalg.eigvals(matrix).abs().amax()) if len(plan.free) else 0.0
+    return Contraction(radius, gains)
+
+
+def _refusal(plan: Plan, evidence: Evidence) -> str:
+    """Why a gain is not known, in one sentence; empty if all are."""
+    for name in plan.free:
+        if not math.isfinite(evidence.regularizers[name].lipschitz):
+            kind = repr(evidence.regularizers[name])
+            return f"the activation of {name!r} ({kind}) has no known Lipschitz constant"
+        for inlet in plan.changing[name]:
+            kind = type(inlet.factor).__name__
+            if not inlet.factor.multilinear:
+                return f"factor {inlet.factor.name!r} ({kind}) is not multilinear"
+            repeats = [r.array.name for r in inlet.factor.references if r.array.name in plan.free]
+            if len(repeats) > 2:
+                count = len(repeats)
+                return (
+                    f"factor {inlet.factor.name!r} ({kind}) multiplies {count} variables that are not given"
+                )
+    return ""
+
+
+def _norm(factors: list[EnergyFactor], evidence: Evidence, name: str, source: str) -> float:
+    """Operator norm of the sum of some messages to a variable as a linear map of another."""
+    shape = evidence.shapes[source]
+    count, rows = math.prod(shape), math.prod(evidence.shapes[name])
+    if count * rows > _LARGEST:
+        return _frobenius_bound(factors, evidence, name, source)
+    like = evidence.like
+    basis = torch.eye(count, dtype=like.dtype, device=like.device).view(count, *shape)
+    return float(torch.linalg.matrix_norm(_messages(factors, evidence, name, source, basis).double(), 2))
+
+
+def _frobenius_bound(factors: list[EnergyFactor], evidence: Evidence, name: str, source: str) -> float:
+    """An upper bound of the operator norm, row block by row block."""
+    shape, count = evidence.shapes[source], math.prod(evidence.shapes[source])
+    at_once = max(1, _LARGEST // math.prod(evidence.shapes[name]))
+    total = 0.0
+    for first in range(0, count, at_once):
+        size = min(at_once, count - first)
+        basis = torch.zeros(size, count, dtype=evidence.like.dtype, device=evidence.like.device)
+        basis[torch.arange(size), torch.arange(first, first + size)] = 1
+        part = _messages(factors, evidence, name, source, basis.view(size, *shape))
+        total += float(part.double().square().sum())
+    return math.sqrt(total)
+
+
+def _messages(
+    factors: list[EnergyFactor], evidence: Evidence, name: str, source: str, values: Tensor
+) -> Tensor:
+    """Messages to a variable for some values of another, shape ``(values, entries)``."""
+    shape = evidence.shapes[name]
+    context = {
+        other: x.expand(len(values), *x.shape[1:]) if other in evidence.regularizers else x
+        for other, x in evidence.values.items()
+    }
+    context[source] = values
+    total = values.new_zeros(len(values), *shape)
+    for factor in factors:
+        total = total + factor.message(name, context, shape)
+    return total.flatten(1)
