@@ -68,7 +68,7 @@ class GibbsMarginals:
     @cached_property
     def worst_reduction(self) -> float:
         """Largest R-hat of all entries; chains above 1.01 have not forgotten where they started."""
-        peaks = [float(x.nan_to_num(1.0).amax()) for x in self.reduction.values() if x.numel()]
+        peaks = [float(x.nan_to_num(1.0, torch.inf).amax()) for x in self.reduction.values() if x.numel()]
         return max(peaks, default=1.0)
 
     @cached_property
