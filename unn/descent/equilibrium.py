@@ -96,7 +96,7 @@ def settle(
     return Equilibrium(number, change, tolerance)
 
 
-def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate]) -> None:
+def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tolerance: float) -> None:
     """Give the values of a state at rest the derivatives of the fixed point of a round.
 
     By the implicit function theorem, of any order; memory is that of one round (Bai, Kolter and Koltun, 2019,
@@ -105,11 +105,12 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate]) -> 
     Args:
         state: at rest.
         steps: the updates of a round.
+        tolerance: of the linear system, relative to its right side.
     """
     names = tuple(dict.fromkeys(step.name for step in steps))
     state.detach_past()
     state.sum_static(names)
-    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names))
+    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
     _assign(state, names, values)
 
 

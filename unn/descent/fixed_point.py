@@ -79,7 +79,7 @@ class Iterates:
         return mixed.view_as(self._points[-1])
 
 
-def at_fixed_point(function: Map, x: Tensor) -> Tensor:
+def at_fixed_point(function: Map, x: Tensor, tolerance: float = 0.0) -> Tensor:
     """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
 
     By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the
@@ -88,14 +88,15 @@ def at_fixed_point(function: Map, x: Tensor) -> Tensor:
     Args:
         function: differentiable in x and in the tensors that it closes over; batch elements do not interact.
         x: its fixed point, shape ``(batch, *axes)``.
+        tolerance: residual of the linear systems relative to their right side; that of rounding by default.
     """
     x = x.detach()
     y = function(x)
     if not y.requires_grad:
         return x
-    first = _FixedPoint.apply(y, x, function)
+    first = _FixedPoint.apply(y, x, function, tolerance)
     # the derivative of y is taken at constant x there, so that its own derivative would lack that of x
-    second: Tensor = _FixedPoint.apply(function(first.view_as(first)), first, function)
+    second: Tensor = _FixedPoint.apply(function(first.view_as(first)), first, function, tolerance)
     return second
 
 
@@ -104,25 +105,25 @@ class _FixedPoint(torch.autograd.Function):
     twice."""
 
     @staticmethod
-    def forward(y: Tensor, x: Tensor, function: Map) -> Tensor:
+    def forward(y: Tensor, x: Tensor, function: Map, tolerance: float) -> Tensor:
         return x.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Map], output: Tensor) -> None:
-        ctx.function = inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Map, float], output: Tensor) -> None:
+        _, _, ctx.function, ctx.tolerance = inputs
         ctx.save_for_backward(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (x,) = ctx.saved_tensors
         differentiable = torch.is_grad_enabled()
         if not differentiable and not bool(gradient.any()):
-            return gradient, None, None
+            return gradient, None, None, None
         with torch.enable_grad():
             z = x.view_as(x) if differentiable else x.detach().requires_grad_()
             y = ctx.function(z)
         if not y.requires_grad:
-            return gradient, None, None
+            return gradient, None, None, None
 
         def product(u: Tensor) -> Tensor:
             (transposed,) = torch.autograd.grad(
@@ -133,24 +134,25 @@ class _FixedPoint(torch.autograd.Function):
         def equation(u: Tensor) -> Tensor:
             return gradient + product(u)
 
-        solution = _solve_linear(product, gradient.detach())
+        solution = _solve_linear(product, gradient.detach(), ctx.tolerance)
         if differentiable:
-            solution = _FixedPoint.apply(equation(solution), solution, equation)
-        return solution, -product(solution) if ctx.needs_input_grad[1] else None, None
+            solution = _FixedPoint.apply(equation(solution), solution, equation, ctx.tolerance)
+        return solution, -product(solution) if ctx.needs_input_grad[1] else None, None, None
 
 
-def _solve_linear(product: Map, right: Tensor) -> Tensor:
+def _solve_linear(product: Map, right: Tensor, relative: float) -> Tensor:
     """The solution u of u - product(u) = right by restarted GMRES (Saad and Schultz, 1986), each batch
     element by itself.
 
     Args:
         product: linear, of tensors of the shape of ``right``.
         right: shape ``(batch, *axes)``.
+        relative: norm of the residual relative to that of ``right``, if above rounding.
     """
     # small dense problems are not solved in half precision
     work = right.dtype if right.dtype in (torch.float32, torch.float64) else torch.float32
     flat = right.reshape(len(right), -1).to(work)
-    tolerance = 8 * torch.finfo(right.dtype).eps * flat.norm(dim=1)
+    tolerance = max(relative, 8 * torch.finfo(right.dtype).eps) * flat.norm(dim=1)
     dimension = min(_BASIS if flat.shape[1] <= _LARGE_SYSTEM else _BASIS_OF_LARGE_BLOCKS, flat.shape[1])
 
     def image(u: Tensor) -> Tensor:

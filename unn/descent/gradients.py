@@ -126,7 +126,8 @@ class Implicit(Gradient):
     where they did not settle there is a ``ConvergenceWarning``.
 
     Args:
-        tolerance: largest change of an entry in the last round, above 0.
+        tolerance: largest change of an entry in the last round, and residual of the linear system relative to
+            its right side, above 0.
         solver: "rounds", or "anderson" to extrapolate from the last rounds as long as the energy falls
             (Anderson, 1965).
 
@@ -156,7 +157,7 @@ class Implicit(Gradient):
         if not equilibrium.converged:
             _warn_of_unrest(state, rounds[-1], equilibrium)
         if torch.is_grad_enabled():
-            differentiable_equilibrium(state, rounds[-1])
+            differentiable_equilibrium(state, rounds[-1], self.tolerance)
         run_steps(state, rounds[-1], receive_last)
         return equilibrium
 
