@@ -65,7 +65,7 @@ class BoltzmannProblem(DeclaredProblem):
             TrainingConfig(steps=4000, evaluate_every=2000, batch=100, rate=1e-2, ema=0.999),
         ),
         "belief": Defaults(
-            BeliefOptions(rounds=20), TrainingConfig(steps=100, evaluate_every=100, batch=32, rate=2e-2)
+            BeliefOptions(rounds=20), TrainingConfig(steps=20, evaluate_every=20, batch=32, rate=2e-2)
         ),
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=4, heads=2, embedding="independent", sampling_steps=20), _SHORT
