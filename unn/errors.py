@@ -28,7 +28,7 @@ class InferenceError(UnnError, ValueError):
 
 
 class DivergenceError(InferenceError, FloatingPointError):
-    """An unrolled network computed NaN or infinite values."""
+    """An unrolled network, or chains that sample, computed NaN or infinite values."""
 
 
 class ConvergenceWarning(UserWarning):

@@ -87,6 +87,7 @@ def log_partition(
     for number in range(options.burn_in):
         chains.sweep(adapts=2 * number < options.burn_in)
     falling = (volume - _annealed(chains, ladder[::-1])).view(chains.queries, chains.chains)
+    chains.require_finite()
     count = chains.chains
     peak = rising.amax(1, keepdim=True)
     weights = (rising - peak).exp()

@@ -15,8 +15,9 @@ from ..descent.schedule import steps_by_round
 from ..descent.shares import factor_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import ObservationError, UnnError
+from ..errors import DivergenceError, ObservationError, UnnError
 from ..graph.arrays import Constant
+from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from ..graph.partial import Partial
@@ -176,6 +177,21 @@ class Chains:
         )
         self.couplings = exchanged.flatten()
         self.state.rule = self._rule()
+
+    def require_finite(self) -> None:
+        """Check that no chain has left for infinity.
+
+        Raises:
+            DivergenceError: names the variable, and says whether the energy has a minimum.
+        """
+        for name in self.state.plan.free:
+            bad = ~self.state.values[name].isfinite().flatten(1).all(1)
+            if bool(bad.any()):
+                given = [other for other in self.graph.variables if other not in self.state.plan.free]
+                raise DivergenceError(
+                    f"graph {self.graph.name!r}: variable {name!r} is NaN or infinite in {int(bad.sum())} of "
+                    f"{len(bad)} chains. The energy: {boundedness_of(self.graph, given)}"
+                )
 
     @torch.no_grad()
     def factor_energy(self) -> Tensor:

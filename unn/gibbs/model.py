@@ -163,6 +163,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                 chains.sweep(adapts=2 * number < sweeps)
                 if trace is not None:
                     trace(number, {name: x[:, 0] for name, x in chains.values().items()})
+            chains.require_finite()
             parts.append({name: x[:, 0].float() for name, x in chains.values().items()})
         values = {name: torch.cat([part[name] for part in parts]) for name in self.graph.variables}
         return Samples(values, None, torch.ones(count, dtype=torch.long))

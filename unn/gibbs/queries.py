@@ -107,6 +107,7 @@ def sample(
         DeclarationError: for a factor without an energy, or a variable without an exact conditional.
         ObservationError: for evidence that does not fit the graph.
         InferenceError: for a variable that neither exact draws nor Langevin dynamics can move.
+        DivergenceError: if chains leave for infinity, as they do where the energy has no minimum.
         ArgumentError: for options out of range.
     """
     options = checked(options)
@@ -120,6 +121,7 @@ def sample(
             chains.sweep()
         for name, x in chains.values(free).items():
             kept.setdefault(name, []).append(x)
+    chains.require_finite()
     values = {name: torch.stack(xs, 2) for name, xs in kept.items()}
     fixed = tuple(name for name in graph.variables if name not in free)
     for name, x in chains.values(fixed).items():
@@ -164,7 +166,7 @@ def marginals(
         observed = (given or {}).get(name)
         if isinstance(observed, Partial):
             where = _mask_like(observed.mask, means[name])
-            errors[name] = torch.where(where, 0, errors[name])
+            errors[name] = torch.where(where.cpu(), 0, errors[name])
     return GibbsMarginals(means, errors, effective, reduction)
 
 

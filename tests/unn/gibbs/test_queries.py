@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 import unn
 from factors import Cardinality, Implicit, Multilinear, TreeEntropy
-from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError
+from unn.errors import ArgumentError, DeclarationError, DivergenceError, InferenceError, ObservationError
 from unn.gibbs import GibbsOptions, log_partition, marginals, sample
 
 MANY = GibbsOptions(chains=500, burn_in=50, chain_draws=40)
@@ -305,6 +305,15 @@ def test_bounded_variables_without_a_closed_form_are_refused_by_name():
         sample(g)
     with pytest.raises(InferenceError, match="'X' has no closed form.*Sample"):
         unn.infer(g, {}, initial={"X": "uniform"}, update=unn.Sample())
+
+
+def test_energies_without_a_minimum_are_reported_and_not_sampled():
+    g = unn.FactorGraph("open", n=2)
+    x, y = g.variable("x", "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], g.constant("A", "", torch.tensor(3.0))[""], y["i"]))
+    for query in (sample, log_partition):
+        with pytest.raises(DivergenceError, match="'x'.*chains.*energy"):
+            query(g, options=GibbsOptions(chains=4))
 
 
 def test_everything_given_is_returned_with_its_energy():
