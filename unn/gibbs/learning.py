@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -14,7 +15,9 @@ from ..descent.shares import factor_share, regularizer_share
 from ..descent.state import State
 from ..errors import InferenceError
 from ..graph.declaration import Declaration
+from ..regularizers import Elementwise, Entropy
 from ..regularizers.base import batch_sum
+from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .chains import Chains
 
 
@@ -78,6 +81,111 @@ def _mean(evidence: Evidence, name: str, t: Tensor, temperature: float) -> Tenso
     return (gradient * temperature).to(t.dtype)
 
 
+def energy_discrepancy(
+    graph: Declaration, values: Mapping[str, Tensor], temperature: float, noise: float, copies: int
+) -> Tensor:
+    """Mean over examples x of log(1/M + 1/M sum_i exp((E(x) - E(x_i)) / temperature)), a scalar (Schroeder et
+    al., 2023, "Energy discrepancies: a score-independent loss for energy-based models").
+
+    The M copies x_i of x are drawn by adding noise twice, the first time in common. Discrete nodes are drawn
+    anew with the probability ``noise``; real variables have normal noise of this standard deviation.
+
+    Args:
+        graph: declaration.
+        values: examples of all variables, shape ``(batch, *axes)``.
+        temperature: above 0.
+        noise: above 0.
+        copies: number M.
+
+    Raises:
+        InferenceError: for a variable without values, or of a kind that has no such noise.
+    """
+    _require_values(graph, values, "energy discrepancy")
+    noisy = {name: _with_noise(graph, name, x, noise) for name, x in values.items()}
+    far = {name: _with_noise(graph, name, x.repeat_interleave(copies, 0), noise) for name, x in noisy.items()}
+    gap = _whole_energy(graph, values)[:, None] - _whole_energy(graph, far).view(-1, copies)
+    stable = torch.cat([gap / temperature, torch.zeros_like(gap[:, :1])], 1)
+    return (torch.logsumexp(stable, 1) - math.log(copies)).mean()
+
+
+def _with_noise(graph: Declaration, name: str, x: Tensor, noise: float) -> Tensor:
+    regularizer, shape = graph.variables[name].regularizer, x.shape
+    if isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf):
+        return x + noise * torch.randn_like(x)
+    if not isinstance(regularizer, (BinaryEntropy, SignedEntropy, Entropy)):
+        raise InferenceError(
+            f"graph {graph.name!r}: variable {name!r} ({regularizer!r}) has no noise for the energy "
+            "discrepancy; use learning='persistent'."
+        )
+    fresh = regularizer.conditional_sample(torch.zeros_like(x))
+    if isinstance(regularizer, Entropy):
+        # rows are drawn as wholes
+        shape = x.sum(regularizer.dim, keepdim=True).shape
+    return torch.where(torch.rand(shape, device=x.device) < min(noise, 1.0), fresh, x)
+
+
+def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature: float) -> Tensor:
+    """Mean over examples of |d log p|^2 / 2 + trace of the second derivative of log p, a scalar (Hyvaerinen,
+    2005), with log p = -E / temperature up to a constant.
+
+    Takes one backward pass for each entry of an example.
+
+    Args:
+        graph: declaration.
+        values: examples of all variables, shape ``(batch, *axes)``.
+        temperature: above 0.
+
+    Raises:
+        InferenceError: for a variable without values, or with a bounded or discrete domain.
+    """
+    _require_values(graph, values, "score matching")
+    for name, variable in graph.variables.items():
+        regularizer = variable.regularizer
+        if not (isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf)):
+            raise InferenceError(
+                f"graph {graph.name!r}: score matching needs real variables, and {name!r} has "
+                f"{regularizer!r}; use learning='persistent'."
+            )
+    leaves = {name: x.detach().requires_grad_() for name, x in values.items()}
+    log_density = -_whole_energy(graph, leaves).sum() / temperature
+    slopes = torch.autograd.grad(log_density, list(leaves.values()), create_graph=True)
+    total = log_density.new_zeros(())
+    for leaf, slope in zip(leaves.values(), slopes, strict=True):
+        flat = slope.flatten(1)
+        total = total + 0.5 * flat.square().sum(1).mean()
+        if not slope.requires_grad:
+            continue
+        for entry in range(flat.shape[1]):
+            (second,) = torch.autograd.grad(flat[:, entry].sum(), leaf, create_graph=True, allow_unused=True)
+            if second is not None:
+                total = total + second.flatten(1)[:, entry].mean()
+    return total
+
+
+def _whole_energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
+    """Energy with the regularizers, shape ``(batch,)``; that of discrete values is 0 in these."""
+    total = _energy(graph, values)
+    for name, x in values.items():
+        regularizer = graph.variables[name].regularizer
+        if isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf):
+            total = total + regularizer_share(regularizer, x, None)
+    return total
+
+
+def _require_values(graph: Declaration, values: Mapping[str, Tensor], what: str) -> None:
+    """Check that all variables have examples.
+
+    Raises:
+        InferenceError: names the first that has none.
+    """
+    for name in graph.variables:
+        if name not in values:
+            raise InferenceError(
+                f"graph {graph.name!r}: {what} needs examples of all variables, and {name!r} has none; use "
+                "learning='persistent'."
+            )
+
+
 def minus_log_pseudolikelihood(
     graph: Declaration, values: Mapping[str, Tensor], temperature: float
 ) -> Tensor:
@@ -93,12 +201,7 @@ def minus_log_pseudolikelihood(
     Raises:
         InferenceError: for a variable without values, or without a closed form given the others.
     """
-    for name in graph.variables:
-        if name not in values:
-            raise InferenceError(
-                f"graph {graph.name!r}: the pseudolikelihood needs examples of all variables, and {name!r} "
-                "has none; use learning='persistent'."
-            )
+    _require_values(graph, values, "the pseudolikelihood")
     plan = Plan.of(graph, ())
     evidence = collect_evidence(graph, values, check_values=False)
     # an evidence of given values has no free variables; those of this plan are all there

@@ -15,7 +15,13 @@ from ..exact.options import ExactOptions
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .chains import Chains, refusal
-from .learning import completed, contrast, minus_log_pseudolikelihood
+from .learning import (
+    completed,
+    contrast,
+    energy_discrepancy,
+    minus_log_pseudolikelihood,
+    score_matching,
+)
 from .options import GibbsOptions
 from .queries import Given, marginals
 
@@ -51,7 +57,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         """A scalar whose gradient is that of what training minimises, or an estimate of it.
 
         For "likelihood" and "pseudolikelihood" it is the mean of minus the logarithm; with chains, the
-        difference of two mean energies, whose value means nothing.
+        difference of two mean energies, whose value means nothing; else what its name says.
 
         Args:
             values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
@@ -75,6 +81,10 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             return ExactModel(self.graph, ExactOptions()).loss(values, {}, **sizes)
         if options.learning == "pseudolikelihood":
             return minus_log_pseudolikelihood(self.graph, values, options.temperature)
+        if options.learning == "energy-discrepancy":
+            return energy_discrepancy(self.graph, values, options.temperature, options.noise, options.copies)
+        if options.learning == "score-matching":
+            return score_matching(self.graph, values, options.temperature)
         batch = len(next(iter(values.values())))
         examples = dict(values)
         if len(values) < len(self.graph.variables):

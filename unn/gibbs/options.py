@@ -8,7 +8,14 @@ from typing import Literal
 from ..errors import ArgumentError, suggest, whole_number
 from ..ranges import check_ranges
 
-LOSSES = ("persistent", "contrastive", "pseudolikelihood", "likelihood")
+LOSSES = (
+    "persistent",
+    "contrastive",
+    "pseudolikelihood",
+    "likelihood",
+    "energy-discrepancy",
+    "score-matching",
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,13 @@ class GibbsOptions:
         learning: What training maximises: the likelihood, with chains that persist from step to step
             ("persistent") or start at the examples ("contrastive"), or exactly ("likelihood", for graphs that
             the engine exact serves); or the product of the probabilities of each variable given all others
-            ("pseudolikelihood").
+            ("pseudolikelihood"). "energy-discrepancy" and "score-matching" minimise distances that need no
+            partition function: between energies of examples and of noisy copies, and of the slopes of
+            log-densities, of real variables.
         learning_sweeps: Sweeps of the chains in a training step.
+        noise: For "energy-discrepancy", probability with which a noisy copy draws a discrete node anew, and
+            standard deviation of the noise of real variables.
+        copies: Noisy copies of each example.
     """
 
     chains: int = 64
@@ -37,8 +49,12 @@ class GibbsOptions:
     thinning: int = 1
     tempering: int = 1
     temperature: float = 1.0
-    learning: Literal["persistent", "contrastive", "pseudolikelihood", "likelihood"] = "persistent"
+    learning: Literal[
+        "persistent", "contrastive", "pseudolikelihood", "likelihood", "energy-discrepancy", "score-matching"
+    ] = "persistent"
     learning_sweeps: int = 1
+    noise: float = 0.2
+    copies: int = 16
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -53,8 +69,10 @@ class GibbsOptions:
             "thinning": (self.thinning, 1, 10**6),
             "tempering": (self.tempering, 1, 1000),
             "learning_sweeps": (self.learning_sweeps, 1, 10**6),
+            "copies": (self.copies, 1, 10**6),
         }
-        check_ranges(where, {**counts, "temperature": (self.temperature, 1e-6, 1e6)})
+        numbers = {"temperature": (self.temperature, 1e-6, 1e6), "noise": (self.noise, 1e-6, 1e6)}
+        check_ranges(where, {**counts, **numbers})
         for name, (value, _, _) in counts.items():
             whole_number(f"{where}: option {name}", value, 0, ArgumentError)
         if self.learning not in LOSSES:

@@ -50,7 +50,9 @@ def examples():
     return g, unn.exact.sample(g, count=4000, generator=seeded(1))["S"][0].float()
 
 
-@pytest.mark.parametrize("learning", ["likelihood", "pseudolikelihood", "persistent", "contrastive"])
+@pytest.mark.parametrize(
+    "learning", ["likelihood", "pseudolikelihood", "persistent", "contrastive", "energy-discrepancy"]
+)
 def test_couplings_are_recovered_from_samples(learning, examples):
     truth, x = examples
     g = spins()
@@ -121,6 +123,51 @@ def test_the_pseudolikelihood_of_real_variables_is_a_density():
     torch.testing.assert_close(loss, -(logs[0] + logs[1]).mean())
 
 
+def normal_graph():
+    g = unn.FactorGraph("normal", n=2)
+    x, y = g.variable("x", "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], g.parameter("A", "n n", init="zeros")["i j"], y["j"]))
+    g.factor(Multilinear(g.parameter("b", "n", init="zeros")["i"], x["i"]))
+    return g
+
+
+@pytest.mark.parametrize("learning", ["score-matching", "energy-discrepancy"])
+def test_losses_without_a_partition_function_recover_a_normal_distribution(learning):
+    a, b = torch.tensor([[0.4, -0.2], [0.1, 0.3]]), torch.tensor([0.5, -0.3])
+    precision = torch.eye(4)
+    precision[:2, 2:], precision[2:, :2] = -a, -a.T
+    mean = precision.inverse() @ torch.cat([b, torch.zeros(2)])
+    torch.manual_seed(0)
+    draws = torch.distributions.MultivariateNormal(mean, precision_matrix=precision).sample((20_000,))
+    model = GibbsModel(normal_graph(), GibbsOptions(learning=learning, noise=0.5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(150):
+        rows = draws[torch.randint(len(draws), (4000,))]
+        optimizer.zero_grad()
+        model.loss({"x": rows[:, :2], "y": rows[:, 2:]}, {}).backward()
+        optimizer.step()
+    torch.testing.assert_close(model.graph.A.detach(), a, atol=0.06, rtol=0)
+    torch.testing.assert_close(model.graph.b.detach(), b, atol=0.06, rtol=0)
+
+
+def test_score_matching_is_that_of_the_log_density():
+    g = unn.FactorGraph("curved", n=2)
+    x = g.variable("x", "n", unn.SquaredNorm())
+    g.factor(Implicit(lambda x: (x[:, 0] * x[:, 1]).cosh(), x["i"]))
+    values = torch.randn(3, 2, generator=seeded(0), dtype=torch.float64)
+    loss = GibbsModel(g, GibbsOptions(learning="score-matching", temperature=2.0)).loss({"x": values}, {})
+
+    def log_density(v):
+        return -(0.5 * v.square().sum() + (v[0] * v[1]).cosh()) / 2.0
+
+    expected = []
+    for v in values:
+        slope = torch.autograd.functional.jacobian(log_density, v)
+        curvature = torch.autograd.functional.hessian(log_density, v)
+        expected.append(0.5 * slope.square().sum() + curvature.trace())
+    torch.testing.assert_close(loss, torch.stack(expected).mean())
+
+
 def test_persistent_chains_go_on_where_they_were_and_are_saved(examples):
     _, x = examples
     model = GibbsModel(spins(), GibbsOptions(chains=10, learning_sweeps=2))
@@ -179,6 +226,26 @@ def test_the_pseudolikelihood_refuses_variables_without_a_closed_form_by_name():
     g.factor(Implicit(lambda x: x.sum(1).cosh(), x["i"]))
     with pytest.raises(InferenceError, match="'X'.*closed form"):
         GibbsModel(g, GibbsOptions(learning="pseudolikelihood")).loss({"X": torch.ones(2, 3)}, {})
+
+
+@pytest.mark.parametrize("learning", ["score-matching", "energy-discrepancy"])
+def test_losses_of_all_values_refuse_latent_variables_by_name(learning):
+    with pytest.raises(InferenceError, match="'h'.*persistent"):
+        GibbsModel(machine(), GibbsOptions(learning=learning)).loss({"v": torch.ones(2, 4)}, {})
+
+
+def test_score_matching_refuses_discrete_variables_by_name(examples):
+    _, x = examples
+    with pytest.raises(InferenceError, match="'S'.*SignedEntropy"):
+        GibbsModel(spins(), GibbsOptions(learning="score-matching")).loss({"S": x[:2]}, {})
+
+
+def test_the_energy_discrepancy_refuses_half_lines_by_name():
+    g = unn.FactorGraph("half", n=3)
+    x = g.variable("X", "n", unn.NonNegative())
+    g.factor(Multilinear(x["i"], g.parameter("b", "n")["i"]))
+    with pytest.raises(InferenceError, match="'X'.*NonNegative"):
+        GibbsModel(g, GibbsOptions(learning="energy-discrepancy")).loss({"X": torch.ones(2, 3)}, {})
 
 
 def test_the_exact_likelihood_refuses_other_temperatures():
