@@ -67,6 +67,9 @@ def infer(command: Infer) -> Answer:
         # the engine's message is for Python callers
         plural = "s" if solution.rounds > 1 else ""
         message = f"ran {solution.rounds} round{plural}; --iterations sets another number."
+        model = getattr(run.config, "model", None)
+        if not solution.schedule and command.iterations is None and not hasattr(model, "iterations"):
+            message = f"answered by engine {run.config.engine}."
     lines = [message]
     data: dict[str, Any] = {"status": solution.status.value}
     if solution.energy is not None:
