@@ -166,6 +166,10 @@ class Unrolled(nn.Module):
         self.equilibrium: Equilibrium | None = None
         self._live: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(64)
         Plan.of(graph, fixed).prepare()
+        if isinstance(gradient, Implicit):
+            verdict = boundedness_of(graph, self.given)
+            if verdict.bounded is False:
+                raise InferenceError(f"gradient: Implicit() needs a fixed point. The energy: {verdict}")
 
     @property
     def graph(self) -> Declaration:

@@ -23,7 +23,7 @@ from .learning import (
     score_matching,
 )
 from .options import GibbsOptions
-from .queries import Given, marginals
+from .queries import Given, marginals, require_bounded
 
 
 class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
@@ -148,8 +148,10 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         Raises:
             ArgumentError: for options of denoising.
             ObservationError: for evidence that does not fit the graph, or of another number of rows.
+            InferenceError: for an energy without a lower bound.
         """
         options.check()
+        require_bounded(self.graph, given)
         for name in ("sampler", "spacing"):
             if getattr(options, name) is not None:
                 raise ArgumentError(f"samples of Markov chains have no {name}; leave out --{name}.")

@@ -9,7 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, DeclarationError, UnknownNameError, unknown
+from ..errors import ArgumentError, DeclarationError, InferenceError, UnknownNameError, unknown
+from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .chains import Chains, refusal
@@ -106,7 +107,8 @@ def sample(
     Raises:
         DeclarationError: for a factor without an energy, or a variable without an exact conditional.
         ObservationError: for evidence that does not fit the graph.
-        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move.
+        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move, or an energy
+            without a lower bound.
         DivergenceError: if chains leave for infinity, as they do where the energy has no minimum.
         ArgumentError: for options out of range.
     """
@@ -218,6 +220,7 @@ def start(
     reason = refusal(graph)
     if reason:
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
+    require_bounded(graph, given)
     if queries is None:
         rows = [len(x.value if isinstance(x, Partial) else x) for x in _rows_of(graph, given)]
         queries = max(rows, default=1)
@@ -232,6 +235,17 @@ def start(
         temperature=options.temperature,
         generator=generator,
     )
+
+
+def require_bounded(graph: Declaration, given: Given) -> None:
+    """Check that exp(-E) may have a finite sum, as far as the declaration tells.
+
+    Raises:
+        InferenceError: for an energy without a lower bound; says what to bound.
+    """
+    verdict = boundedness_of(graph, [name for name in given if name in graph.arrays])
+    if verdict.bounded is False:
+        raise InferenceError(f"graph {graph.name!r}: exp(-E) has no finite sum. The energy: {verdict}")
 
 
 def _rows_of(graph: Declaration, given: Given) -> list[Tensor | Partial]:

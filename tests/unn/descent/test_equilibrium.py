@@ -261,3 +261,13 @@ def test_samples_have_no_fixed_point():
     g, _ = random_graph(0)
     with pytest.raises(InferenceError, match="no fixed point"):
         unn.Unrolled(g, "X", "C", update=unn.Sample(), gradient=unn.Implicit())
+
+
+def test_energies_without_a_minimum_have_no_equilibrium_and_are_refused_with_what_to_bound():
+    g = unn.FactorGraph("open", n=2)
+    x = g.variable("X", "n", unn.SquaredNorm())
+    a, b = g.variable("A", "n", unn.SquaredNorm()), g.variable("B", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], a["i"]))
+    g.factor(Multilinear(a["i"], g.constant("J", "", torch.tensor(3.0))[""], b["i"]))
+    with pytest.raises(InferenceError, match="fixed point.*unbounded below.*Bound one of A, B"):
+        unn.Unrolled(g, "X", "B", gradient=unn.Implicit())

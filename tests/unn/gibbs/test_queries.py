@@ -307,13 +307,27 @@ def test_bounded_variables_without_a_closed_form_are_refused_by_name():
         unn.infer(g, {}, initial={"X": "uniform"}, update=unn.Sample())
 
 
-def test_energies_without_a_minimum_are_reported_and_not_sampled():
+def product(coupling):
     g = unn.FactorGraph("open", n=2)
     x, y = g.variable("x", "n", unn.SquaredNorm()), g.variable("y", "n", unn.SquaredNorm())
-    g.factor(Multilinear(x["i"], g.constant("A", "", torch.tensor(3.0))[""], y["i"]))
-    for query in (sample, log_partition):
-        with pytest.raises(DivergenceError, match="'x'.*chains.*energy"):
-            query(g, options=GibbsOptions(chains=4))
+    g.factor(Multilinear(x["i"], coupling(g)[""], y["i"]))
+    return g
+
+
+@pytest.mark.parametrize("query", [sample, marginals, log_partition])
+def test_energies_without_a_minimum_are_refused_with_what_to_bound(query):
+    g = product(lambda g: g.constant("A", "", torch.tensor(3.0)))
+    with pytest.raises(InferenceError, match="no finite sum.*unbounded below.*Bound one of x, y"):
+        query(g)
+    assert float(sample(g, {"x": torch.ones(1, 2)})["y"].mean()) == pytest.approx(3, abs=0.1)
+
+
+@pytest.mark.parametrize("query", [sample, log_partition])
+def test_chains_that_leave_for_infinity_are_reported(query):
+    # whether there is a minimum depends on a weight, which the declaration does not know
+    g = product(lambda g: g.parameter("A", "", init=torch.tensor(3.0)))
+    with pytest.raises(DivergenceError, match="'x'.*chains.*energy"):
+        query(g, options=GibbsOptions(chains=4))
 
 
 def test_everything_given_is_returned_with_its_energy():
