@@ -204,12 +204,13 @@ def minus_log_pseudolikelihood(
     _require_values(graph, values, "the pseudolikelihood")
     plan = Plan.of(graph, ())
     evidence = collect_evidence(graph, values, check_values=False)
-    # an evidence of given values has no free variables; those of this plan are all there
+    # the plan has messages to all variables, and the evidence values of all of them
     state = State(plan, evidence, ())
     total = evidence.like.new_zeros(())
     for name in graph.variables:
         step = PlannedUpdate(name)
-        if plan.update_kinds[name] == "inner solver":
+        steps = plan.steps([name], evidence.shapes, evidence.like.device)
+        if not all(state.closed_form(own) for own in steps):
             raise InferenceError(
                 f"graph {graph.name!r}: variable {name!r} has no closed form given the others, so that its "
                 "pseudolikelihood is not known; use learning='persistent'."

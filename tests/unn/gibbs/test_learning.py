@@ -248,6 +248,14 @@ def test_the_energy_discrepancy_refuses_half_lines_by_name():
         GibbsModel(g, GibbsOptions(learning="energy-discrepancy")).loss({"X": torch.ones(2, 3)}, {})
 
 
+def test_the_pseudolikelihood_refuses_nodes_that_interact_with_themselves_by_name():
+    g = unn.FactorGraph("square", n=3)
+    s = g.variable("S", "n", unn.SignedEntropy())
+    g.factor(Multilinear(s["i"], g.parameter("W", "n")["i"], s["i"]))
+    with pytest.raises(InferenceError, match="'S'.*closed form"):
+        GibbsModel(g, GibbsOptions(learning="pseudolikelihood")).loss({"S": torch.ones(2, 3)}, {})
+
+
 def test_the_exact_likelihood_refuses_other_temperatures():
     with pytest.raises(ArgumentError, match="temperature 1"):
         GibbsModel(machine(), GibbsOptions(learning="likelihood", temperature=2.0)).loss(
