@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
-import torch
 from torch import Tensor
 
 from .descent.contraction import Contraction
 from .descent.contraction import contraction as contraction_of
-from .descent.energy import energy_terms
+from .descent.energy import energy_terms, total_energy
 from .errors import ArgumentError, unknown
 from .graph import describe
 from .graph.adjacency import Adjacency
@@ -87,7 +86,7 @@ class FactorGraph(Declaration):
         terms = energy_terms(self, values, lengths)
         if by_factor:
             return terms
-        return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
+        return total_energy(terms)
 
     def boundedness(self, given: Collection[str] = ()) -> Boundedness:
         """Decide whether the energy is bounded below when ``given`` are observed.

@@ -48,6 +48,11 @@ def energy_terms(
     return _shares(graph, evidence)
 
 
+def total_energy(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum of the shares, shape ``(batch,)``."""
+    return torch.stack(torch.broadcast_tensors(*terms.values())).sum(0)
+
+
 def unconstrained_terms(graph: Declaration, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``energy_terms`` without constraints and other factors that have no energy."""
     graph.require_parameters()

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .energy import state_terms
+from .energy import state_terms, total_energy
 from .fixed_point import Iterates, at_fixed_point
 from .plan import PlannedUpdate
 from .rounds import run_rounds
@@ -65,13 +65,13 @@ def settle(
     """
     steps = next(rounds)
     run_rounds(state, [steps])
-    names = tuple(dict.fromkeys(step.name for step in steps))
+    names = _names(steps)
     x = _joined(state, names)
     change = x.new_full((len(x),), math.inf)
     if limit == 1:
         return Equilibrium(1, change, tolerance)
     history = Iterates.of(x)
-    start, energy = x, _energy(state) if solver == "anderson" else None
+    start, energy = x, total_energy(state_terms(state)) if solver == "anderson" else None
     number = 1
     while number < limit:
         number += 1
@@ -82,7 +82,7 @@ def settle(
             change = (after - x).abs().amax(1)
             x = start = after
         else:
-            fresh = _energy(state)
+            fresh = total_energy(state_terms(state))
             accepted = (fresh <= energy + 8 * torch.finfo(fresh.dtype).eps * (1 + energy.abs()))[:, None]
             change = torch.where(accepted[:, 0], (after - start).abs().amax(1), math.inf)
             history.add(torch.where(accepted, after - start, 0), torch.where(accepted, after, x))
@@ -107,7 +107,7 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tol
         steps: the updates of a round.
         tolerance: of the linear system, relative to its right side.
     """
-    names = tuple(dict.fromkeys(step.name for step in steps))
+    names = _names(steps)
     state.detach_past()
     state.sum_static(names)
     values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
@@ -122,7 +122,7 @@ def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
         state: values at which the round is linearised.
         steps: the updates of a round.
     """
-    names = tuple(dict.fromkeys(step.name for step in steps))
+    names = _names(steps)
     x = _joined(state, names).detach()
     with torch.enable_grad():
         leaf = x.requires_grad_()
@@ -168,5 +168,5 @@ def _assign(state: State, names: Sequence[str], x: Tensor) -> None:
         state.replace(PlannedUpdate(name), value)
 
 
-def _energy(state: State) -> Tensor:
-    return torch.stack(torch.broadcast_tensors(*state_terms(state).values())).sum(0)
+def _names(steps: Sequence[PlannedUpdate]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.name for step in steps))

@@ -222,7 +222,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         all, so that the answer to a query does not depend on the others.
         """
         whole_number("inference: count", count, 1, ArgumentError)
-        evidence = {name: _expanded(name, x, count) for name, x in given.items()}
+        evidence = {name: expanded(name, x, count) for name, x in given.items()}
         masks = {
             name: x.mask if isinstance(x, Partial) else torch.ones(count, 1, dtype=torch.bool)
             for name, x in evidence.items()
@@ -300,7 +300,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             ObservationError: for values that do not fit the graph.
             InferenceError: for variables that cannot be reached.
         """
-        evidence = {name: _expanded(name, x, count) for name, x in given.items()}
+        evidence = {name: expanded(name, x, count) for name, x in given.items()}
         evidence = {name: _completed(x) for name, x in evidence.items()}
         static = self.graph.size_table.static
         for axis, size in sizes.items():
@@ -405,7 +405,7 @@ def _patterns(masks: Mapping[str, Tensor]) -> list[tuple[Tensor | None, Pattern]
     return [((group == k).nonzero()[:, 0], pattern) for k, pattern in enumerate(patterns)]
 
 
-def _expanded(name: str, value: Tensor | Partial, count: int) -> Tensor | Partial:
+def expanded(name: str, value: Tensor | Partial, count: int) -> Tensor | Partial:
     """Repeat evidence with a batch axis of 1.
 
     Raises:

@@ -98,7 +98,41 @@ class RandomOrder(Order):
         return f"RandomOrder({list(self._permuted)}{f', last={self._last[0]!r}' if self._last else ''})"
 
 
-class Greedy(Order):
+class Chosen(Order):
+    """Blocks of which the engine chooses how to update them: base of ``Greedy`` and ``Coloured``.
+
+    Args:
+        items: names of variables, and blocks of their nodes.
+
+    Raises:
+        InferenceError: for anything else.
+    """
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        kind = type(self).__name__
+        good = isinstance(items, Sequence) and not isinstance(items, str) and len(items)
+        if not good or not all(isinstance(item, (str, Block)) for item in items):
+            raise InferenceError(
+                f"{kind} takes a list of names of variables or unn.Block(name, nodes), got {items!r:.200}."
+            )
+        self.items = tuple(items)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return _names_of(self.items)
+
+    def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:
+        return self.items
+
+    def __repr__(self) -> str:
+        shown = [
+            item if isinstance(item, str) else f"{item.name} ({int(item.nodes.sum())} nodes)"
+            for item in self.items
+        ]
+        return f"{type(self).__name__}({shown})"
+
+
+class Greedy(Chosen):
     """The block whose update lowers the energy most, in each batch element by itself; a round is one update.
 
     Every round computes the updates of all blocks to compare them. Variables without a value come first, in
@@ -110,21 +144,8 @@ class Greedy(Order):
         items: names of variables, and blocks of their nodes.
     """
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.items = _items("Greedy", items)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return _names_of(self.items)
-
-    def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:
-        return self.items
-
-    def __repr__(self) -> str:
-        return f"Greedy({list(map(_described, self.items))})"
-
-
-class Coloured(Order):
+class Coloured(Chosen):
     """Blocks that do not interact, side by side: equal to one update after another, in fewer steps.
 
     Blocks are coloured greedily in the order of the list, so that no two of a colour meet in a factor; a
@@ -135,35 +156,9 @@ class Coloured(Order):
         items: names of variables, and blocks of their nodes, each node at most once.
     """
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.items = _items("Coloured", items)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return _names_of(self.items)
-
-    def round(self, generator: torch.Generator | None = None) -> tuple[Item, ...]:
-        return self.items
-
-    def __repr__(self) -> str:
-        return f"Coloured({list(map(_described, self.items))})"
-
-
-def _items(kind: str, items: Sequence[Item]) -> tuple[Item, ...]:
-    good = isinstance(items, Sequence) and not isinstance(items, str) and len(items)
-    if not good or not all(isinstance(item, (str, Block)) for item in items):
-        raise InferenceError(
-            f"{kind} takes a list of names of variables or unn.Block(name, nodes), got {items!r:.200}."
-        )
-    return tuple(items)
-
 
 def _names_of(items: Sequence[Item]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item if isinstance(item, str) else item.name for item in items))
-
-
-def _described(item: Item) -> str:
-    return item if isinstance(item, str) else f"{item.name} ({int(item.nodes.sum())} nodes)"
 
 
 def as_order(order: Order | Sequence[Item] | str) -> Order:

@@ -161,7 +161,7 @@ class Plan:
                 self.update_kinds[name] = "inner solver"
         self._colours: BoundedCache[object, list[Tensor] | None] = BoundedCache(64)
         self._pairs: BoundedCache[object, np.ndarray] = BoundedCache(64)
-        self._kept_rounds: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(16)
+        self._lasting_rounds: BoundedCache[object, list[PlannedUpdate]] = BoundedCache(16)
         self._single = Reception(self.static, self.changing, {}, ())
         self._receptions: BoundedCache[tuple[int, ...], Reception] = BoundedCache(8)
 
@@ -256,11 +256,11 @@ class Plan:
         key = (variable.name, factor.name, tuple(shapes[array] for array in factor.operands))
         return self._pairs.get_or_make(key, lambda: node_pairs(factor, variable, shapes))
 
-    def kept_round(
+    def lasting_round(
         self, order: Order, shapes: Shapes, device: torch.device, make: Callable[[], list[PlannedUpdate]]
     ) -> list[PlannedUpdate]:
         """The round of an order that is the same in all rounds, made once."""
-        return self._kept_rounds.get_or_make((order, device, tuple(shapes.items())), make)
+        return self._lasting_rounds.get_or_make((order, device, tuple(shapes.items())), make)
 
     def _block(self, block: Block, shapes: Shapes, device: torch.device) -> PlannedUpdate:
         variable = self.graph.variable_named(block.name)

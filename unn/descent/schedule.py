@@ -99,6 +99,6 @@ def round_of(
     if isinstance(order, Listed):
         return plan.steps(order.items, shapes, device)
     items = order.items
-    return plan.kept_round(
+    return plan.lasting_round(
         order, shapes, device, lambda: coloured_steps(plan, plan.steps(items, shapes, device), shapes)
     )

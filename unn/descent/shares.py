@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -46,6 +46,20 @@ def regularizer_share(
         return share
     # a row rounded to half precision does not sum to one as exactly as the wider dtype asks for
     return torch.where(share.isfinite(), share, value(x.dtype).to(dtype))
+
+
+def factors_share(factors: Iterable[EnergyFactor], values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The energy of several factors, shape ``(batch,)``.
+
+    Args:
+        factors: factors.
+        values: of all arrays that they touch.
+        like: zeros of that shape, for no factors.
+    """
+    total = like
+    for factor in factors:
+        total = total + factor_share(factor, values)
+    return total
 
 
 def factor_share(factor: EnergyFactor, values: Mapping[str, Tensor]) -> Tensor:

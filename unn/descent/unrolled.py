@@ -189,7 +189,7 @@ class Unrolled(nn.Module):
             inputs: the observed variables, in the order of ``given``.
             lengths: for ragged axes by name, shape ``(batch,)``.
             iterations: another number of rounds for this call.
-            generator: of random orders, numbers of rounds, initial values and dropout.
+            generator: of random orders, numbers of rounds, initial values, dropout and samples.
 
         Raises:
             ObservationError: for values that do not fit the declaration.
@@ -274,7 +274,7 @@ class Unrolled(nn.Module):
         )
         require_inferred_parts(evidence, self.order.names, self.initial, readable=readable)
         plan = Plan.of(graph, fixed)
-        state = State(plan, evidence, recorded, self.update, self.fusions)
+        state = State(plan, evidence, recorded, self.update, self.fusions, generator)
         rounds = self._rounds(iterations, generator)
         if self.until is not None:
             self._run_until(state, rounds, self.until, generator)

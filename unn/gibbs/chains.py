@@ -9,13 +9,15 @@ from torch import Tensor
 
 from ..descent.collect import collect_evidence
 from ..descent.evidence import Evidence, Given
+from ..descent.model import expanded
 from ..descent.orders import Listed
 from ..descent.plan import Plan, PlannedUpdate
 from ..descent.schedule import steps_by_round
-from ..descent.shares import factor_share, regularizer_share
+from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import DivergenceError, ObservationError, UnnError
+from ..errors import DeclarationError, DivergenceError, ObservationError
+from ..exact.nodes import shapes_of
 from ..graph.arrays import Constant
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
@@ -197,38 +199,17 @@ class Chains:
     def factor_energy(self) -> Tensor:
         """Energy of the factors, without the regularizers, shape ``(batch,)``."""
         state = self.state
-        total = state.evidence.like.new_zeros(state.evidence.batch)
-        for factor in self.graph.energy_factors:
-            total = total + factor_share(factor, state.values)
-        return total
+        zero = state.evidence.like.new_zeros(state.evidence.batch)
+        return factors_share(self.graph.energy_factors, state.values, zero)
 
+    @torch.no_grad()
     def log_volume(self) -> Tensor:
         """Log-partition at coupling 0: of the variables that are not given, with the share of those that are
-        in exp(-Psi / temperature); shape ``(batch,)``, float64.
-
-        Raises:
-            UnnError: for a variable given in part whose entries are not independent.
-        """
+        in exp(-Psi / temperature); shape ``(batch,)``, float64."""
         evidence = self.state.evidence
-        total = evidence.like.new_zeros(evidence.batch, dtype=torch.float64)
-        for name in self.graph.variables:
-            mask = evidence.masks.get(name)
-            if name in self.state.plan.free:
-                if name not in evidence.observed or name in evidence.restricted:
-                    continue
-                known = evidence.observed[name][1]
-                mask = known if mask is None else known & mask
-            share = regularizer_share(evidence.regularizers[name], self.state.values[name], mask)
-            total = total - share.double() / self.temperature
-        for name in self.state.plan.free:
-            mask = evidence.masks.get(name)
-            if name in evidence.observed and name not in evidence.restricted:
-                free = ~evidence.observed[name][1]
-                mask = free if mask is None else free & mask
-            t = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name], dtype=torch.float64)
-            regularizer = evidence.regularizers[name]
-            total = total + regularizer.conditional_log_partition(t, self.temperature, mask)
-        return total
+        return self._log_sum(
+            {name: evidence.like.new_zeros(1, *evidence.shapes[name]) for name in self.state.plan.free}
+        )
 
     @property
     def are_independent(self) -> bool:
@@ -239,21 +220,35 @@ class Chains:
     @torch.no_grad()
     def log_partition_of_independent(self) -> Tensor:
         """The exact log-partition where ``are_independent``, shape ``(batch,)``, float64."""
-        state, evidence = self.state, self.state.evidence
-        total = self.log_volume()
-        for factor in self.graph.energy_factors:
-            if not any(name in state.plan.free for name in factor.variables):
-                total = total - factor_share(factor, state.values).double() / self.temperature
-        for name in state.plan.free:
-            mask, regularizer = evidence.masks.get(name), evidence.regularizers[name]
-            t = state.preactivation(PlannedUpdate(name)).double()
-            t = t.expand(evidence.batch, *t.shape[1:])
+        state = self.state
+        total = self._log_sum({name: state.preactivation(PlannedUpdate(name)) for name in state.plan.free})
+        given = [f for f in self.graph.energy_factors if not set(f.variables) & set(state.plan.free)]
+        return total - factors_share(given, state.values, torch.zeros_like(total)) / self.temperature
+
+    def _log_sum(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """Logarithm of the sum of exp((<x, t> - Psi(x)) / temperature) over the values that are not given,
+        shape ``(batch,)``, float64.
+
+        Args:
+            scores: t, by variable, shape ``(batch or 1, *axes)``.
+        """
+        evidence = self.state.evidence
+        total = evidence.like.new_zeros(evidence.batch, dtype=torch.float64)
+        for name in self.graph.variables:
+            regularizer, exists = evidence.regularizers[name], evidence.masks.get(name)
+            x = self.state.values[name]
+            if name not in scores:
+                total = total - regularizer_share(regularizer, x, exists) / self.temperature
+                continue
+            t = scores[name].double().expand(evidence.batch, *evidence.shapes[name])
             if name in evidence.observed and name not in evidence.restricted:
-                observed, known = evidence.observed[name]
-                total = total + batch_sum(torch.where(known, observed * t, 0)) / self.temperature
-                mask = ~known if mask is None else ~known & mask
-            for scale, scores in ((1, t), (-1, torch.zeros_like(t))):
-                total = total + scale * regularizer.conditional_log_partition(scores, self.temperature, mask)
+                known = evidence.observed[name][1]
+                free = ~known
+                if exists is not None:
+                    known, free = known & exists, free & exists
+                share = batch_sum(torch.where(known, x * t, 0)) - regularizer_share(regularizer, x, known)
+                total, exists = total + share / self.temperature, free
+            total = total + regularizer.conditional_log_partition(t, self.temperature, exists)
         return total
 
     def values(self, names: tuple[str, ...] | None = None) -> dict[str, Tensor]:
@@ -281,32 +276,20 @@ def _evidence(
     Raises:
         ObservationError: for evidence that does not fit, or sizes that are unknown.
     """
-    table = graph.size_table
-    known: dict[str, int] = {table.root(axis): size for axis, size in (sizes or {}).items()}
-    for name, x in given.items():
-        array = graph.arrays.get(name)
-        shape = (x.value if isinstance(x, Partial) else x).shape
-        if array is not None and len(array.axes):
-            known |= {table.root(a): n for a, n in zip(array.axes, shape[-len(array.axes) :], strict=False)}
     if free in given:
         return collect_evidence(graph, given, None, lengths, sizes)
+    known = dict(sizes or {})
+    tensors = {name: x.value if isinstance(x, Partial) else x for name, x in given.items()}
+    for name, x in tensors.items():
+        if name in graph.arrays:
+            axes = graph.arrays[name].axes
+            known |= dict(zip(axes, x.shape[x.ndim - len(axes) :], strict=False))
     try:
-        solved = table.shape(graph.variables[free], table.solve({**table.static, **known}))
-    except UnnError as error:
-        raise ObservationError(f"graph {graph.name!r}: {error}") from error
-    if None in solved:
-        axis = graph.variables[free].axes[solved.index(None)]
-        raise ObservationError(
-            f"graph {graph.name!r}: the size of axis {axis!r} of {free!r} is unknown; pass sizes={{{axis!r}: "
-            "...}."
-        )
-    like = next((x for x in given.values() if isinstance(x, Tensor) and x.is_floating_point()), None)
-    if like is None:
-        like = next(
-            (x.value for x in given.values() if isinstance(x, Partial)),
-            next((x for x in graph.fixed_values().values() if x.is_floating_point()), torch.empty(())),
-        )
-    start = like.new_zeros(batch, *(int(n or 0) for n in solved))
+        shape = shapes_of(graph, known, [free])[free]
+    except DeclarationError as error:
+        raise ObservationError(str(error)) from error
+    floats = (x for x in (*tensors.values(), *graph.fixed_values().values()) if x.is_floating_point())
+    start = next(floats, torch.empty(())).new_zeros(batch, *shape)
     return collect_evidence(graph, given, {free: start}, lengths, sizes)
 
 
@@ -318,22 +301,10 @@ def _repeated(
     Raises:
         ObservationError: for another number of rows.
     """
-    if isinstance(value, Partial):
-        return Partial(
-            _repeated_rows(name, value.value, queries, repeats),
-            _repeated_rows(name, value.mask, queries, repeats),
-        )
     array = graph.arrays.get(name)
     if isinstance(array, Constant) and isinstance(value, Tensor) and value.ndim == len(array.axes):
         return value
-    return _repeated_rows(name, value, queries, repeats)
-
-
-def _repeated_rows(name: str, x: Tensor, queries: int, repeats: int) -> Tensor:
-    if not isinstance(x, Tensor) or not x.ndim or x.shape[0] not in (1, queries):
-        shown = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ObservationError(
-            f"variable {name!r}: evidence for {queries} queries has a batch axis of size {queries} or 1, got "
-            f"{shown}."
-        )
-    return x.expand(queries, *x.shape[1:]).repeat_interleave(repeats, 0)
+    rows = expanded(name, value, queries)
+    if isinstance(rows, Partial):
+        return Partial(*(x.repeat_interleave(repeats, 0) for x in (rows.value, rows.mask)))
+    return rows.repeat_interleave(repeats, 0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..descent.plan import PlannedUpdate
-from ..descent.shares import factor_share, regularizer_share
+from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
 from ..errors import InferenceError
@@ -117,9 +117,7 @@ class Langevin:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             values = {**state.values, self._name: leaf}
-            total = leaf.new_zeros(len(x))
-            for factor in state.present_factors(self._name):
-                total = total + factor_share(factor, values)
+            total = factors_share(state.present_factors(self._name), values, leaf.new_zeros(len(x)))
             own = regularizer_share(self._regularizer, leaf, state.evidence.masks.get(self._name))
             energy = (own + rule.scaled(total)) / rule.temperature
             (gradient,) = torch.autograd.grad(energy.sum(), leaf)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..descent.collect import collect_evidence
+from ..descent.energy import total_energy, unconstrained_terms
 from ..descent.evidence import Evidence
 from ..descent.plan import Plan, PlannedUpdate
-from ..descent.shares import factor_share, regularizer_share
+from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..errors import InferenceError
 from ..graph.declaration import Declaration
@@ -38,10 +39,8 @@ def contrast(graph: Declaration, examples: Mapping[str, Tensor], draws: Mapping[
 def _energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
     """Energy of the factors, shape ``(batch,)``, differentiable in the parameters."""
     evidence = collect_evidence(graph, values, check_values=False)
-    total = evidence.like.new_zeros(evidence.batch)
-    for factor in graph.energy_factors:
-        total = total + factor_share(factor, evidence.values)
-    return total
+    zero = evidence.like.new_zeros(evidence.batch)
+    return factors_share(graph.energy_factors, evidence.values, zero)
 
 
 @torch.no_grad()
@@ -163,13 +162,8 @@ def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature
 
 
 def _whole_energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
-    """Energy with the regularizers, shape ``(batch,)``; that of discrete values is 0 in these."""
-    total = _energy(graph, values)
-    for name, x in values.items():
-        regularizer = graph.variables[name].regularizer
-        if isinstance(regularizer, Elementwise) and regularizer.interval() == (-math.inf, math.inf):
-            total = total + regularizer_share(regularizer, x, None)
-    return total
+    """Energy with the regularizers, shape ``(batch,)``."""
+    return total_energy(unconstrained_terms(graph, values))
 
 
 def _require_values(graph: Declaration, values: Mapping[str, Tensor], what: str) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
 from ..errors import ArgumentError, ObservationError, suggest
+from ..exact.mixed import continuous_variables
+from ..exact.mixed_model import MixedModel
 from ..exact.model import ExactModel
 from ..exact.options import ExactOptions
 from ..graph.declaration import Declaration
@@ -78,7 +80,8 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         if options.learning == "likelihood":
             if options.temperature != 1:
                 raise ArgumentError("GibbsModel: learning='likelihood' is exact at the temperature 1 alone.")
-            return ExactModel(self.graph, ExactOptions()).loss(values, {}, **sizes)
+            kind = MixedModel if continuous_variables(self.graph) else ExactModel
+            return kind(self.graph, ExactOptions()).loss(values, {}, **sizes)
         if options.learning == "pseudolikelihood":
             return minus_log_pseudolikelihood(self.graph, values, options.temperature)
         if options.learning == "energy-discrepancy":

@@ -114,7 +114,7 @@ def sample(
     """
     options = checked(options)
     chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
-    kept: dict[str, list[Tensor]] = {}
+    drawn: dict[str, list[Tensor]] = {}
     free = chains.state.plan.free
     for number in range(options.burn_in):
         chains.sweep(adapts=2 * number < options.burn_in)
@@ -122,9 +122,9 @@ def sample(
         for _ in range(options.thinning):
             chains.sweep()
         for name, x in chains.values(free).items():
-            kept.setdefault(name, []).append(x)
+            drawn.setdefault(name, []).append(x)
     chains.require_finite()
-    values = {name: torch.stack(xs, 2) for name, xs in kept.items()}
+    values = {name: torch.stack(xs, 2) for name, xs in drawn.items()}
     fixed = tuple(name for name in graph.variables if name not in free)
     for name, x in chains.values(fixed).items():
         values[name] = x[:, :, None].expand(-1, -1, options.chain_draws, *x.shape[2:])

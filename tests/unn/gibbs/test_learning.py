@@ -131,8 +131,8 @@ def normal_graph():
     return g
 
 
-@pytest.mark.parametrize("learning", ["score-matching", "energy-discrepancy"])
-def test_losses_without_a_partition_function_recover_a_normal_distribution(learning):
+@pytest.mark.parametrize("learning", ["score-matching", "energy-discrepancy", "likelihood"])
+def test_real_losses_recover_a_normal_distribution(learning):
     a, b = torch.tensor([[0.4, -0.2], [0.1, 0.3]]), torch.tensor([0.5, -0.3])
     precision = torch.eye(4)
     precision[:2, 2:], precision[2:, :2] = -a, -a.T

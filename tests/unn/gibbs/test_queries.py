@@ -279,6 +279,17 @@ def test_infer_draws_blocks_with_the_update_sample():
     torch.testing.assert_close(out["S"].mean(0).double(), exact, atol=0.08, rtol=0)
 
 
+def test_networks_that_draw_blocks_repeat_them_under_a_seed():
+    g = grid()
+    network = unn.Unrolled(
+        g, ["S"], "S", order=["S"], iterations=3, initial={"S": torch.ones(8, 3, 3)}, update=unn.Sample()
+    )
+    nothing = unn.Partial(torch.zeros(8, 3, 3), torch.zeros(8, 3, 3, dtype=torch.bool))
+    first, second, other = (network(nothing, generator=seeded(k)) for k in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
 # -- bad input -----------------------------------------------------------------------------------------------
 
 
@@ -361,9 +372,9 @@ def test_given_real_values_count_with_their_own_energy():
     estimate = log_partition(g, {"x": x})
     assert float(estimate.value - total.value) == pytest.approx(float(marginal.log_prob(x)), abs=0.05)
     part = unn.Partial(x, torch.tensor([[True, False, False]]))
-    some = log_partition(g, {"x": part}, options=GibbsOptions(chains=500), steps=100, generator=seeded())
+    partial = log_partition(g, {"x": part}, options=GibbsOptions(chains=500), steps=100, generator=seeded())
     first = torch.distributions.Normal(mean[0], covariance[0, 0].sqrt())
-    assert float(some.value - total.value) == pytest.approx(float(first.log_prob(x[0, 0])), abs=0.05)
+    assert float(partial.value - total.value) == pytest.approx(float(first.log_prob(x[0, 0])), abs=0.05)
 
 
 @pytest.mark.parametrize(
