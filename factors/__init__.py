@@ -5,11 +5,16 @@ from unn.graph.layers import SpatialAttention as SpatialAttention
 from unn.graph.structure import Clique as Clique
 from unn.graph.structure import Depends as Depends
 
+from .attention.bounded import bounded_attention as bounded_attention
 from .attention.declare import UndirectedAttention as UndirectedAttention
 from .attention.declare import undirected_attention as undirected_attention
 from .attention.energy_body import EnergyBody as EnergyBody
+from .attention.energy_transformer import EnergyTransformer as EnergyTransformer
+from .attention.energy_transformer import energy_transformer as energy_transformer
 from .attention.fused import UnrolledAttention as UnrolledAttention
 from .attention.masked_entropy import MaskedEntropy as MaskedEntropy
+from .attention.retrieval import AssociativeMemory as AssociativeMemory
+from .attention.retrieval import associative_memory as associative_memory
 from .constraints.all_different import AllDifferent as AllDifferent
 from .constraints.among import Among as Among
 from .constraints.cardinality import Cardinality as Cardinality

@@ -91,11 +91,14 @@ from .regularizers import Ball as Ball
 from .regularizers import BinaryEntropy as BinaryEntropy
 from .regularizers import Box as Box
 from .regularizers import Entropy as Entropy
+from .regularizers import LayerNorm as LayerNorm
 from .regularizers import NonNegative as NonNegative
 from .regularizers import Regularizer as Regularizer
+from .regularizers import RMSNorm as RMSNorm
 from .regularizers import SignedEntropy as SignedEntropy
 from .regularizers import SimplexNorm as SimplexNorm
 from .regularizers import SquaredNorm as SquaredNorm
+from .regularizers import SubsetNorm as SubsetNorm
 from .regularizers import TsallisEntropy as TsallisEntropy
 from .search.model import Search as Search
 from .search.options import SearchOptions as SearchOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -92,6 +92,7 @@ def undirected_attention(
     heads: int = 1,
     width: int | None = None,
     mask: Mask | None = None,
+    temperature: float | None = None,
     regularizers: Mapping[str, Regularizer] | None = None,
     init: float | Mapping[str, Tensor] | None = None,
     prefix: str = "",
@@ -102,15 +103,15 @@ def undirected_attention(
     - <Q, X W_Q'> - <K, X W_K'> - <V, X W_V'> - <S, Q K'> - <H, S V>
 
     (undirected-network paper, Section 4), where e is the width of a head and rows of S sum to one. The update
-    of S is softmax((Q K' + H V') / sqrt(e)); the paper's eq. 14 prints V H'. Updating Q, K, V, S, H once from
+    of S is softmax((Q K' + H V') / sqrt(e)), unless another temperature is given; the paper's eq. 14 prints V H'. Updating Q, K, V, S, H once from
     zero is standard attention with its result in H; other orders, and inferring X from H, need no other
     declaration. The messages to each of its variables are computed at once, in less time and memory
     (``graph.fuse``).
 
     The energy is unbounded below for all weights: S may have a norm of 1 or more, which outweighs the
-    quadratic regularizers of Q and K, and those of V and H. A few rounds stay finite. With X observed, and
-    one of Q and K and one of V and H in a bounded domain,
-    ``regularizers={"Q": unn.Ball(), "H": unn.Ball()}``, it is bounded below and updates converge
+    quadratic regularizers of Q and K, and those of V and H. A few rounds stay finite. ``bounded_attention``
+    declares the same with bounded domains. With X observed, one of Q and K and one of V and H in a bounded
+    domain are enough, ``regularizers={"Q": unn.Ball(), "H": unn.Ball()}``
     (``graph.boundedness(given=["X"])``).
 
     Args:
@@ -126,6 +127,7 @@ def undirected_attention(
             positions. It fixes the sizes of these axes. Forbidden weights are exactly 0; a query without keys
             has only zeros. Padding beyond ``lengths`` needs no mask. The graph's ``adjacency()`` still
             contains all pairs.
+        temperature: temperature of the attention weights; the square root of the width of a head by default.
         regularizers: regularizers by "Q", "K", "V" and "H"; ``SquaredNorm()`` by default.
         init: initial weights: a standard deviation, or tensors by "Q", "K" and "V", shape ``(e, features)``
             or ``(heads, e, features)``; uniform in +-1/sqrt(features) by default, as in ``torch.nn.Linear``.
@@ -143,6 +145,32 @@ def undirected_attention(
         ('Q', 'K', 'V', 'S', 'H')
         >>> out = unn.infer(g, {"X": x, "P": positions}, order=attention.order)
     """
+    return declare_attention(
+        graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix,
+        lambda _: SquaredNorm(),
+    )  # fmt: skip
+
+
+def declare_attention(
+    graph: FactorGraph,
+    queries: Sources,
+    keys: Sources | None,
+    values: Sources | None,
+    heads: int,
+    width: int | None,
+    mask: Mask | None,
+    temperature: float | None,
+    regularizers: Mapping[str, Regularizer] | None,
+    init: float | Mapping[str, Tensor] | None,
+    prefix: str,
+    default: Callable[[int], Regularizer],
+) -> UndirectedAttention:
+    """Declare attention with the arguments of ``undirected_attention``.
+
+    Args:
+        graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix: as there.
+        default: makes the regularizer of Q, K, V or H from the width of a head.
+    """
     arrays = {"Q": _sources(graph, "queries", queries)}
     arrays["K"] = arrays["Q"] if keys is None else _sources(graph, "keys", keys)
     arrays["V"] = arrays["K"] if values is None else _sources(graph, "values", values)
@@ -152,7 +180,7 @@ def undirected_attention(
     weights = _initial_weights(
         init, {role: ((heads,) if heads > 1 else ()) + (per_head, shape[1]) for role, shape in shapes.items()}
     )
-    chosen = _regularizers(regularizers)
+    chosen = _regularizers(regularizers, default(per_head))
     allowed = None if mask is None else _dense(mask, heads, arrays, shapes)
 
     inner = {f"{prefix}head": heads, f"{prefix}e": per_head} if heads > 1 else {f"{prefix}e": per_head}
@@ -163,10 +191,9 @@ def undirected_attention(
         role: graph.variable(prefix + role, _with_bar(source, " ".join(inner)), chosen[role])
         for role, source in first.items()
     }
-    temperature, columns = math.sqrt(per_head), _key_axis(arrays)
-    entropy = (
-        Entropy(temperature, columns) if allowed is None else MaskedEntropy(temperature, columns, allowed)
-    )
+    columns = _key_axis(arrays)
+    warmth = math.sqrt(per_head) if temperature is None else temperature
+    entropy = Entropy(warmth, columns) if allowed is None else MaskedEntropy(warmth, columns, allowed)
     leading = "" if heads == 1 else f"{prefix}head "
     S = graph.variable(f"{prefix}S", f"{leading}{_with_bar(first['Q'], columns)}", entropy)
     W = {
@@ -334,7 +361,7 @@ def _initial_weights(
     return {role: init * torch.randn(shape) for role, shape in shapes.items()}
 
 
-def _regularizers(given: Mapping[str, Regularizer] | None) -> dict[str, Regularizer]:
+def _regularizers(given: Mapping[str, Regularizer] | None, default: Regularizer) -> dict[str, Regularizer]:
     """Regularizers of Q, K, V and H."""
     for role in given or {}:
         if role not in _ROLES:
@@ -342,7 +369,7 @@ def _regularizers(given: Mapping[str, Regularizer] | None) -> dict[str, Regulari
                 "undirected_attention: regularizers go by 'Q', 'K', 'V' and 'H', got "
                 f"{role!r}.{suggest(str(role), _ROLES)}"
             )
-    return {role: (given or {}).get(role, SquaredNorm()) for role in _ROLES}
+    return {role: (given or {}).get(role, default) for role in _ROLES}
 
 
 def _dense(

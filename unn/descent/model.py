@@ -18,7 +18,7 @@ from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .evidence import Given
 from .infer import infer
 from .options import DescentOptions
-from .orders import ForwardBackward, Order
+from .orders import ForwardBackward, Order, RandomOrder
 from .plan import Plan
 from .reach import default_order
 from .relaxation import relax
@@ -27,6 +27,9 @@ from .unrolled import Unrolled
 
 Pattern = dict[str, int]
 """Whether a variable is observed, by name: not at all, in part, or completely."""
+
+Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], int | range]
+"""What is given, given in part, wanted and known, and the numbers of rounds of a network."""
 
 _NONE, _SOME, _ALL = range(3)
 
@@ -52,7 +55,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         super().__init__()
         self.graph = with_energies(graph, options.penalty)
         self.options = options
-        self._networks: dict[tuple[tuple[str, ...], ...], Unrolled] = {}
+        self._networks: dict[Key, Unrolled] = {}
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Sum of the Fenchel-Young losses of the unobserved entries; 0 if all are observed.
@@ -183,7 +186,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             known: names of the variables by whose distance the others are updated; by default all that are
                 given. Evidence without an observed entry, which gives sizes alone, is left out.
         """
-        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)))
+        rounds = self._training_rounds() if self.training else self.options.iterations
+        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)), rounds)
         if key not in self._networks:
             given = [*fixed, *partial]
             latent = [name for name in self.graph.variables if name not in (*given, *want)]
@@ -192,13 +196,19 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 given,
                 [*partial, *want],
                 order=self.order(key[3], fixed),
-                iterations=self.options.iterations,
+                iterations=rounds,
                 initial=self._initial(fixed),
                 dropout=dict.fromkeys(latent, self.options.dropout) if self.options.dropout else None,
                 check_values=False,
             )
             self._networks[key] = network
         return self._networks[key].train(self.training)
+
+    def _training_rounds(self) -> int | range:
+        """Number of rounds of a training step, or the numbers from which it is drawn."""
+        if self.options.rounds == "random":
+            return range(1, self.options.iterations + 1)
+        return self.options.iterations
 
     def _initial(self, fixed: Sequence[str]) -> dict[str, str] | None:
         """Initial values of all variables that are not given completely."""
@@ -207,11 +217,19 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         return {name: self.options.initial for name in self.graph.variables if name not in fixed}
 
     def order(self, given: Sequence[str], fixed: Sequence[str]) -> Order | list[str]:
-        """Order of updates by distance from the evidence; with the sweep ``forward-backward`` also back."""
+        """Order of updates by distance from the evidence, variables that are given in part last; with the sweep
+        ``forward-backward`` also back."""
         names = list(default_order(self.graph, given, fixed))
-        return (
-            ForwardBackward(names) if self.options.sweep == "forward-backward" and len(names) > 1 else names
-        )
+        outer = [name for name in names if name not in given]
+        partial = [name for name in names if name in given]
+        if not outer:
+            outer, partial = partial, []
+        if self.options.sweep == "random":
+            last = (partial or outer)[-1]
+            return RandomOrder([name for name in names if name != last], last) if len(names) > 1 else names
+        if self.options.sweep == "forward" or len(outer) == 1:
+            return [*outer, *partial]
+        return [*outer, *outer[-2::-1], *partial] if partial else ForwardBackward(outer)
 
     def infer_values(
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None

@@ -14,8 +14,10 @@ class DescentOptions:
 
     Attributes:
         iterations: Number of rounds of coordinate descent in training and evaluation (k).
-        sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2) or
-            "forward" (H1, H2, Y).
+        rounds: Rounds of a training step: "fixed", all of them; or "random", a number drawn anew from 1 to
+            ``iterations``, for networks that are accurate with any number.
+        sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2),
+            "forward" (H1, H2, Y), or "random", a new permutation in each round with what is wanted last.
         initial: Initial value of all variables that are not given: "zero", "random" or "uniform".
         dropout: Dropout probability for variables that are neither given nor wanted, in training, with one
             mask for all iterations.
@@ -23,7 +25,8 @@ class DescentOptions:
     """
 
     iterations: int = 3
-    sweep: Literal["forward-backward", "forward"] = "forward-backward"
+    rounds: Literal["fixed", "random"] = "fixed"
+    sweep: Literal["forward-backward", "forward", "random"] = "forward-backward"
     initial: Literal["zero", "random", "uniform"] = "zero"
     dropout: float = 0.0
     penalty: float = 1.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import DeclarationError
-from ..regularizers import L1, Ball, Elementwise, LogPartition, NonNegative, Regularizer, Simplex, SquaredNorm
+from ..regularizers import L1, AlongAxis, Elementwise, LogPartition, NonNegative, Regularizer, Simplex, SquaredNorm
 from .arrays import Constant, Reference, Variable
 
 if TYPE_CHECKING:
@@ -157,9 +157,10 @@ def _norm(graph: Declaration, reference: Reference) -> float | None:
         return None
     regularizer = array.regularizer
     shape = graph.size_table.shape(array, graph.size_table.static)
-    if isinstance(regularizer, (Ball, Simplex)):
-        rows = [size for k, size in enumerate(shape) if k != len(shape) + regularizer.dim]
-        return _scaled_root(regularizer.radius if isinstance(regularizer, Ball) else 1.0, rows)
+    if isinstance(regularizer, AlongAxis):
+        row, others = shape[regularizer.dim], list(shape)
+        del others[regularizer.dim]
+        return _scaled_root(regularizer.row_norm(math.inf if row is None else row), others)
     if isinstance(regularizer, Elementwise):
         return _scaled_root(max(map(abs, regularizer.interval())), shape)
     return None

@@ -11,8 +11,11 @@ from .elementwise import NonNegative as NonNegative
 from .elementwise import SignedEntropy as SignedEntropy
 from .elementwise import SquaredNorm as SquaredNorm
 from .log_partition import LogPartition as LogPartition
+from .normalised import LayerNorm as LayerNorm
+from .normalised import RMSNorm as RMSNorm
 from .simplex import AlongAxis as AlongAxis
 from .simplex import Entropy as Entropy
 from .simplex import Simplex as Simplex
 from .simplex import SimplexNorm as SimplexNorm
 from .simplex import TsallisEntropy as TsallisEntropy
+from .subset import SubsetNorm as SubsetNorm

@@ -34,6 +34,9 @@ class Ball(AlongAxis):
     def lipschitz(self) -> float:
         return 1.0
 
+    def row_norm(self, size: float) -> float:
+        return self.radius
+
     def value(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(x) if mask is None else torch.where(mask, widened(x), 0)
         total = batch_sum(0.5 * (wide * wide).sum(self.dim))

@@ -28,6 +28,10 @@ class AlongAxis(Regularizer):
     def over_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return (axes[self.dim],)
 
+    def row_norm(self, size: float) -> float:
+        """The largest Euclidean norm of a row of ``size`` entries (infinite if not known) in the domain."""
+        return math.inf
+
     def bind(self, axes: tuple[str, ...], name: str) -> Regularizer:
         if not axes:
             raise DeclarationError(f"variable {name!r} has no axes, but {self!r} needs one to act along.")
@@ -63,6 +67,9 @@ class Simplex(AlongAxis):
     """A regularizer over the simplex. Padded entries have probability 0; rows without entries are all 0."""
 
     bounded = True
+
+    def row_norm(self, size: float) -> float:
+        return 1.0
 
     @abstractmethod
     def row_value(self, x: Tensor) -> Tensor:
@@ -143,7 +150,27 @@ class Simplex(AlongAxis):
         return t.masked_fill(empty, 0), empty
 
 
-class Entropy(Simplex):
+class _Tempered(Simplex):
+    """A regularizer over the simplex with a temperature, its weight.
+
+    Args:
+        temperature: the activation is that of t / temperature.
+        over: the axis along which entries sum to one; the last by default.
+    """
+
+    def __init__(self, temperature: float = 1.0, over: str | None = None) -> None:
+        super().__init__(over)
+        self.temperature = real_number(type(self).__name__, "temperature", temperature, over=True)
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise DeclarationError(
+                f"{type(self).__name__} needs a finite temperature > 0, got {temperature}."
+            )
+
+    def _options(self) -> list[str]:
+        return ([f"temperature={self.temperature:g}"] if self.temperature != 1 else []) + super()._options()
+
+
+class Entropy(_Tempered):
     """Psi(x) = -temperature * H(x) on the simplex: the softmax activation. Samples are one-hot.
 
     Args:
@@ -153,14 +180,6 @@ class Entropy(Simplex):
 
     formula = "-temperature H(x) on the simplex"
     activation = "softmax"
-
-    def __init__(self, temperature: float = 1.0, over: str | None = None) -> None:
-        super().__init__(over)
-        self.temperature = real_number(type(self).__name__, "temperature", temperature, over=True)
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise DeclarationError(
-                f"{type(self).__name__} needs a finite temperature > 0, got {temperature}."
-            )
 
     @property
     def lipschitz(self) -> float:
@@ -219,9 +238,6 @@ class Entropy(Simplex):
         plain.temperature = 1.0
         return plain
 
-    def _options(self) -> list[str]:
-        return ([f"temperature={self.temperature:g}"] if self.temperature != 1 else []) + super()._options()
-
 
 def mirror_of_finite(regularizer: Regularizer, t: Tensor) -> Tensor:
     """``regularizer.mirror(t)`` of finite scores, without the search of ``Entropy`` for rows of -inf
@@ -229,23 +245,28 @@ def mirror_of_finite(regularizer: Regularizer, t: Tensor) -> Tensor:
     return regularizer.row_mirror(t) if type(regularizer) is Entropy else regularizer.mirror(t)
 
 
-class SimplexNorm(Simplex):
-    """Psi(x) = ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo, 2016)."""
+class SimplexNorm(_Tempered):
+    """Psi(x) = temperature ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo, 2016).
 
-    formula = "1/2 ||x||^2 on the simplex"
+    Args:
+        temperature: temperature of sparsemax(t / temperature).
+        over: the axis along which entries sum to one; the last by default.
+    """
+
+    formula = "temperature/2 ||x||^2 on the simplex"
     activation = "sparsemax"
 
     @property
     def lipschitz(self) -> float:
-        return 1.0
+        return 1 / self.temperature
 
     def row_value(self, x: Tensor) -> Tensor:
-        return 0.5 * (x * x).sum(self.dim)
+        return 0.5 * self.temperature * (x * x).sum(self.dim)
 
     def row_conjugate(self, t: Tensor) -> Tensor:
         x = self.row_mirror(t)
         score = torch.where(x > 0, t, 0)
-        return (x * score - 0.5 * x * x).sum(self.dim)
+        return (x * score - 0.5 * self.temperature * x * x).sum(self.dim)
 
     def row_mirror(self, t: Tensor) -> Tensor:
         wide = widened(t)
@@ -255,32 +276,33 @@ class SimplexNorm(Simplex):
             rank = rank.view([-1] + [1] * (-1 - self.dim))
             # relative to the largest score: in cumulative sums of large scores, the 1 would be lost to
             # rounding
-            shifted = ordered - ordered.narrow(self.dim, 0, 1)
+            shifted = (ordered - ordered.narrow(self.dim, 0, 1)) / self.temperature
             # 0 occurs only for NaN, which must propagate to the result
             size = (1 + rank * shifted > shifted.cumsum(self.dim)).sum(self.dim, keepdim=True).clamp(min=1)
             support = wide.detach() >= ordered.gather(self.dim, size - 1)
         peak = ordered.narrow(self.dim, 0, 1)
-        relative = torch.where(support, wide - peak, 0)
+        relative = torch.where(support, (wide - peak) / self.temperature, 0)
         threshold = (relative.sum(self.dim, keepdim=True) - 1) / support.sum(self.dim, keepdim=True)
         x = torch.where(support, relative - threshold, 0)
         return torch.where(peak.isfinite(), x, torch.nan).to(t.dtype)
 
 
-class TsallisEntropy(Simplex):
-    """Psi(x) = sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters et al.,
-    2019).
+class TsallisEntropy(_Tempered):
+    """Psi(x) = temperature sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters
+    et al., 2019).
 
     Args:
         alpha: 1 < alpha <= 2; sparser as it grows. alpha = 2 is sparsemax, alpha -> 1 is softmax (use
             ``Entropy``).
         over: the axis along which entries sum to one; the last by default.
+        temperature: temperature of entmax(t / temperature).
     """
 
-    formula = "sum(x^alpha - x) / (alpha (alpha-1)) on the simplex"
+    formula = "temperature sum(x^alpha - x) / (alpha (alpha-1)) on the simplex"
     activation = "entmax"
 
-    def __init__(self, alpha: float = 1.5, over: str | None = None) -> None:
-        super().__init__(over)
+    def __init__(self, alpha: float = 1.5, over: str | None = None, temperature: float = 1.0) -> None:
+        super().__init__(temperature, over)
         self.alpha = real_number("TsallisEntropy", "alpha", alpha, over=True)
         if not 1 < self.alpha <= 2:
             raise DeclarationError(
@@ -289,12 +311,12 @@ class TsallisEntropy(Simplex):
 
     @property
     def lipschitz(self) -> float:
-        return 1.0
+        return 1 / self.temperature
 
     def row_value(self, x: Tensor) -> Tensor:
         positive = x > 0
         power = torch.where(positive, torch.where(positive, x, 1) ** self.alpha, 0)
-        return (power - x).sum(self.dim) / (self.alpha * (self.alpha - 1))
+        return self.temperature * (power - x).sum(self.dim) / (self.alpha * (self.alpha - 1))
 
     def row_conjugate(self, t: Tensor) -> Tensor:
         x = self.row_mirror(t)
@@ -303,7 +325,7 @@ class TsallisEntropy(Simplex):
     def row_mirror(self, t: Tensor) -> Tensor:
         wide = widened(t)
         peak = wide.detach().amax(self.dim, keepdim=True)
-        scores = wide - peak
+        scores = (wide - peak) / self.temperature
         with torch.no_grad():
             threshold = self._threshold(scores.detach())
         # two Newton steps from the detached root carry exact first and second derivatives

@@ -29,6 +29,8 @@ REGULARIZERS: tuple[Callable[[], reg.Regularizer], ...] = (
     lambda: reg.TsallisEntropy(1.5),
     lambda: reg.Box(-0.5, 2.0),
     reg.Ball,
+    reg.LayerNorm,
+    lambda: reg.SubsetNorm(2),
     lambda: reg.L1(0.3),
 )
 
@@ -80,7 +82,7 @@ def domain_point(regularizer: reg.Regularizer, shape: tuple[int, ...], generator
         return torch.softmax(noise.masked_fill(excluded, -torch.inf), regularizer.dim).nan_to_num(0)
     if isinstance(regularizer, reg.Elementwise):
         return _inside(noise, *regularizer.interval())
-    if isinstance(regularizer, reg.Ball):
+    if isinstance(regularizer, reg.Ball | reg.LayerNorm | reg.RMSNorm):
         return regularizer.mirror(noise) * 0.98
     others = [1.5 * torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2)]
     return torch.stack([regularizer.mirror(t) for t in (noise, *others)]).mean(0)

@@ -56,6 +56,49 @@ class TestSimplexNorm(RegularizerContract):
         return unn.SimplexNorm()
 
 
+class TestColdSimplexNorm(RegularizerContract):
+    has_sample = False
+
+    def regularizer(self):
+        return unn.SimplexNorm(0.2)
+
+
+class TestSubsetNorm(RegularizerContract):
+    has_sample = False
+
+    def regularizer(self):
+        return unn.SubsetNorm(2)
+
+
+class TestWarmSubsetNorm(RegularizerContract):
+    has_sample = False
+
+    def regularizer(self):
+        return unn.SubsetNorm(4, temperature=3.0)
+
+
+class TestLayerNorm(RegularizerContract):
+    has_sample = False
+    full_dimensional = False
+
+    def regularizer(self):
+        return unn.LayerNorm(1e-2)
+
+
+class TestRMSNorm(RegularizerContract):
+    has_sample = False
+
+    def regularizer(self):
+        return unn.RMSNorm(1e-2)
+
+
+class TestWarmTsallisEntropy(RegularizerContract):
+    has_sample = False
+
+    def regularizer(self):
+        return unn.TsallisEntropy(1.5, temperature=2.0)
+
+
 class TestTsallisEntropy(RegularizerContract):
     has_sample = False
 
@@ -104,6 +147,11 @@ ACTIVATIONS = [
     (unn.Entropy(), lambda t: torch.softmax(t, -1)),
     (unn.Box(-1, 1), torch.nn.functional.hardtanh),
     (unn.L1(0.5), lambda t: torch.nn.functional.softshrink(t, 0.5)),
+    (unn.LayerNorm(1e-3), lambda t: torch.nn.functional.layer_norm(t, t.shape[-1:], eps=1e-3)),
+    (unn.RMSNorm(1e-3), lambda t: torch.nn.functional.rms_norm(t, t.shape[-1:], eps=1e-3)),
+    (unn.SubsetNorm(1, 0.5), lambda t: entmax.sparsemax(t / 0.5, -1)),
+    (unn.SimplexNorm(0.5), lambda t: entmax.sparsemax(t / 0.5, -1)),
+    (unn.TsallisEntropy(1.5, temperature=2.0), lambda t: entmax.entmax15(t / 2, -1)),
     (unn.SimplexNorm(), lambda t: entmax.sparsemax(t, -1)),
     (unn.TsallisEntropy(1.5), lambda t: entmax.entmax15(t, -1)),
     (unn.TsallisEntropy(1.3), lambda t: entmax.entmax_bisect(t, 1.3, -1, n_iter=100)),

@@ -1,0 +1,43 @@
+"""Sequence completion: symbols, their embeddings and undirected attention among them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+import unn
+from factors import Multilinear, bounded_attention, undirected_attention
+
+SYMBOLS = 64
+"""Numbers of the sequences: 1 to 64."""
+
+
+def declare(features: int, heads: int, bounded: bool) -> unn.FactorGraph:
+    """The graph of the undirected-network paper, Section 4, with the symbols as a variable.
+
+    E = regularizers - <token, X E'> + attention of X + P. One round in the order token, X, Q, K, V, S, H, S, V, K, Q, X, token
+    is that of the paper, but for missing tokens, which begin uniform there instead of absent.
+
+    Args:
+        features: width of an embedding, and of all heads together.
+        heads: number of heads.
+        bounded: queries, keys, values and outputs in unit balls, so that the energy has a minimum.
+    """
+    g = unn.FactorGraph("completion", symbol=SYMBOLS, d=features)
+    token = g.variable("token", "n | symbol", unn.Entropy())
+    X = g.variable("X", "n | d", unn.SquaredNorm())
+    P = g.variable("P", "n | d", unn.SquaredNorm())
+    embedding = g.parameter("embedding", "symbol d", init=torch.randn(SYMBOLS, features))
+    g.factor(Multilinear(token["n s"], embedding["s d"], X["n d"]))
+    attention = bounded_attention if bounded else undirected_attention
+    attention(g, [X, P], heads=heads)
+    return g
+
+
+def positions(count: int, features: int) -> Tensor:
+    """Sinusoidal embeddings of positions (Vaswani et al., 2017), shape ``(count, features)``."""
+    rates = torch.exp(torch.arange(0, features, 2) * (-math.log(10_000.0) / features))
+    angles = torch.arange(count)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[:, :features]
