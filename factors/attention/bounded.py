@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -21,24 +20,23 @@ def bounded_attention(
     heads: int = 1,
     width: int | None = None,
     mask: Mask | None = None,
-    temperature: float | None = None,
+    temperature: float = 0.1,
     regularizers: Mapping[str, Regularizer] | None = None,
     init: float | Mapping[str, Tensor] | None = None,
     prefix: str = "",
 ) -> UndirectedAttention:
-    """Declare ``undirected_attention`` with queries, keys, values and outputs in balls.
+    """Declare ``undirected_attention`` with the rows of queries, keys, values and outputs in unit balls.
 
-    The rows of Q, K, V and H have norms of at most sqrt(e), e the width of a head, so that the energy is bounded below for
-    all weights, whatever is given (``graph.boundedness()``), and updates converge to a fixed point. Rows that
-    are not longer are those of ``undirected_attention``.
+    The energy is bounded below for all weights, whatever is given (``graph.boundedness()``), and updates
+    converge to a fixed point. Rows are mostly of norm 1, so that scores are cosines: the temperature is the
+    difference of cosines that changes the ratio of two weights by e.
 
     Args:
-        graph, queries, keys, values, heads, width, mask, temperature, init, prefix: as of
-            ``undirected_attention``.
-        regularizers: other regularizers by "Q", "K", "V" and "H". ``LayerNorm()`` and ``RMSNorm()``, whose
-            rows are as long, are layer normalisation; ``Ball(radius)`` has rows of another length. With a bounded
-            domain for one of Q and K and for one of V and H, the others may be ``SquaredNorm()`` where the
-            sources are given.
+        graph, queries, keys, values, heads, width, mask, init, prefix: as of ``undirected_attention``.
+        temperature: temperature of the attention weights.
+        regularizers: other regularizers by "Q", "K", "V" and "H": ``Ball(radius)``, ``LayerNorm()``,
+            ``RMSNorm()``. Longer rows converge in more rounds. With a bounded domain for one of Q and K and
+            for one of V and H, the others may be ``SquaredNorm()`` where the sources are given.
 
     Raises:
         DeclarationError: as ``undirected_attention``.
@@ -51,5 +49,5 @@ def bounded_attention(
     """
     return declare_attention(
         graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix,
-        lambda size: Ball(math.sqrt(size)),
+        lambda _: Ball(),
     )  # fmt: skip

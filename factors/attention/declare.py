@@ -103,10 +103,10 @@ def undirected_attention(
     - <Q, X W_Q'> - <K, X W_K'> - <V, X W_V'> - <S, Q K'> - <H, S V>
 
     (undirected-network paper, Section 4), where e is the width of a head and rows of S sum to one. The update
-    of S is softmax((Q K' + H V') / sqrt(e)), unless another temperature is given; the paper's eq. 14 prints V H'. Updating Q, K, V, S, H once from
-    zero is standard attention with its result in H; other orders, and inferring X from H, need no other
-    declaration. The messages to each of its variables are computed at once, in less time and memory
-    (``graph.fuse``).
+    of S is softmax((Q K' + H V') / sqrt(e)), unless another temperature is given; the paper's eq. 14 prints V
+    H'. Updating Q, K, V, S, H once from zero is standard attention with its result in H; other orders, and
+    inferring X from H, need no other declaration. The messages to each of its variables are computed at once,
+    in less time and memory (``graph.fuse``).
 
     The energy is unbounded below for all weights: S may have a norm of 1 or more, which outweighs the
     quadratic regularizers of Q and K, and those of V and H. A few rounds stay finite. ``bounded_attention``

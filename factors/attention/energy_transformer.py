@@ -63,11 +63,12 @@ def energy_transformer(
 
     E = Psi(g) - temperature sum_hn H(S_hn) + ||F||^2 / 2 - sum S_hnm <W_Q g_n, W_K g_m>_h - <F, g patterns'>
 
-    with tokens g in the domain of ``LayerNorm()`` and F >= 0. Minimised over S and F it is the published energy, -temperature
-    sum_hn log sum_m exp(<W_Q g_n, W_K g_m>_h / temperature) - sum relu(g patterns')^2 / 2, plus the
-    regularizer of g; the message to g is minus its gradient, by which the published update moves the tokens before
-    their normalisation. Here S and F are updated exactly, and g, which is on both sides of the attention, by
-    the inner solver, so that no round raises the energy. It is bounded below for all weights.
+    with tokens g in the domain of ``LayerNorm()`` and F >= 0. Minimised over S and F it is the published
+    energy, -temperature sum_hn log sum_m exp(<W_Q g_n, W_K g_m>_h / temperature) - sum relu(g patterns')^2 /
+    2, plus the regularizer of g; the message to g is minus its gradient, by which the published update moves
+    the tokens before their normalisation. Here S and F are updated exactly, and g, which is on both sides of
+    the attention, by the inner solver, so that no round raises the energy. It is bounded below for all
+    weights.
 
     Args:
         graph: graph to extend.
@@ -93,8 +94,14 @@ def energy_transformer(
         >>> out = unn.infer(g, {"x": unn.Partial(seen, known)}, order=block.order, until=1e-4)
     """
     where = "energy_transformer"
-    if not isinstance(tokens, Variable) or graph.arrays.get(tokens.name) is not tokens or len(tokens.axes) != 2:
-        raise DeclarationError(f"{where}: tokens is a variable of graph {graph.name!r} with two axes, got {tokens!r}.")
+    if (
+        not isinstance(tokens, Variable)
+        or graph.arrays.get(tokens.name) is not tokens
+        or len(tokens.axes) != 2
+    ):
+        raise DeclarationError(
+            f"{where}: tokens is a variable of graph {graph.name!r} with two axes, got {tokens!r}."
+        )
     if not tokens.regularizer.bounded:
         raise DeclarationError(
             f"{where}: the energy has no minimum if tokens are unbounded, but {tokens.name!r} has "
@@ -107,30 +114,40 @@ def energy_transformer(
     for name in names.values():
         if name in graph.arrays:
             raise DeclarationError(
-                f"{where}: the name {name!r} is in use by a {graph.arrays[name].kind} of graph {graph.name!r}; "
-                "choose a prefix, energy_transformer(..., prefix='first_')."
+                f"{where}: the name {name!r} is in use by a {graph.arrays[name].kind} of graph "
+                f"{graph.name!r}; choose a prefix, energy_transformer(..., prefix='first_')."
             )
     head, e, memory = (f"{prefix}{axis}" for axis in ("head", "e", "memory"))
     size = graph.size_table.static.get(features)
     if size is None:
         raise DeclarationError(
-            f"{where}: axis {features!r} of {tokens.name!r} has no size, which determines that of the weights; "
-            f"give it with the graph, FactorGraph({graph.name!r}, {features}=...)."
+            f"{where}: axis {features!r} of {tokens.name!r} has no size, which determines that of the "
+            f"weights; give it with the graph, FactorGraph({graph.name!r}, {features}=...)."
         )
     if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim != 2):
-        raise DeclarationError(f"{where}: mask is a boolean tensor of shape (positions, positions), got {mask!r}.")
+        raise DeclarationError(
+            f"{where}: mask is a boolean tensor of shape (positions, positions), got {mask!r}."
+        )
     warmth = math.sqrt(width) if temperature is None else temperature
     columns = f"{positions}_key"
-    entropy = Entropy(warmth, columns) if mask is None else MaskedEntropy(warmth, columns, mask.expand(heads, -1, -1))
+    entropy = (
+        Entropy(warmth, columns)
+        if mask is None
+        else MaskedEntropy(warmth, columns, mask.expand(heads, -1, -1))
+    )
     W_Q, W_K = (
         graph.parameter(names[part], f"{head} {e} {features}", init=init * torch.randn(heads, width, size))
         for part in ("W_Q", "W_K")
     )
-    patterns = graph.parameter(names["patterns"], f"{memory} {features}", init=init * torch.randn(memories, size))
+    patterns = graph.parameter(
+        names["patterns"], f"{memory} {features}", init=init * torch.randn(memories, size)
+    )
     S = graph.variable(names["S"], f"{head} {positions} {columns}", entropy)
     F = graph.variable(names["F"], f"{positions} | {memory}", NonNegative())
     attention = graph.factor(
-        Multilinear(S["h n m"], W_Q["h e d"], tokens["n d"], W_K["h e c"], tokens["m c"], name=f"{prefix}attention")
+        Multilinear(
+            S["h n m"], W_Q["h e d"], tokens["n d"], W_K["h e c"], tokens["m c"], name=f"{prefix}attention"
+        )
     )
     retrieval = graph.factor(Multilinear(F["n f"], patterns["f d"], tokens["n d"], name=f"{prefix}retrieval"))
     return EnergyTransformer(graph, tokens, S, F, W_Q, W_K, patterns, attention, retrieval)

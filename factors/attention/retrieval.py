@@ -45,19 +45,19 @@ def associative_memory(
 ) -> AssociativeMemory:
     """Declare Hopfield retrieval: weights of stored patterns, and their factor with the state.
 
-    E = Psi(state) + Psi(weights) - <weights, state memories'>. With ``SquaredNorm()`` for the state X, a round of
-    the weights and the state is X <- mirror(X M') M (Hopfield-Fenchel-Young networks, Santos et al., 2024,
-    eq. 9 and 10), in which the regularizer of the weights, ``selection``, determines the kind of memory:
+    E = Psi(state) + Psi(weights) - <weights, state memories'>. With ``SquaredNorm()`` for the state X, a
+    round of the weights and the state is X <- mirror(X M') M (Hopfield-Fenchel-Young networks, Santos et al.,
+    2024), in which the regularizer of the weights, ``selection``, determines the kind of memory:
 
     - ``Entropy(1 / beta)``: modern Hopfield networks, softmax(beta X M') M (Ramsauer et al., 2021, eq. 3),
-    - ``SimplexNorm(1 / beta)``, ``TsallisEntropy(temperature=1 / beta)``: sparse ones. Sparsemax retrieves pattern i exactly, in one round,
-      if <x, m_i> exceeds <x, m_j> for all others by at least 1 / beta,
+    - ``SimplexNorm(1 / beta)``, ``TsallisEntropy(temperature=1 / beta)``: sparse ones. Sparsemax retrieves
+      pattern i exactly, in one round, if <x, m_i> exceeds <x, m_j> for all others by at least 1 / beta,
     - ``SubsetNorm(k, 1 / beta)``: associations of k patterns, exactly their sum if each of them exceeds each
-      of the others by 1 / beta (structured memories, Section 5).
+      of the others by 1 / beta.
 
-    A state with ``LayerNorm()`` is normalised after each round. The energy is bounded below for all memories, and falls in each
-    update, so that rounds converge (``unn.infer(..., until=...)``). The query is an initial value of the
-    state, ``initial={"X": query}``, or evidence in part, ``Partial``.
+    A state with ``LayerNorm()`` is normalised after each round. The energy is bounded below for all memories,
+    and falls in each update, so that rounds converge (``unn.infer(..., until=...)``). The query is an initial
+    value of the state, ``initial={"X": query}``, or evidence in part, ``Partial``.
 
     Args:
         graph: graph to extend.
@@ -81,13 +81,13 @@ def associative_memory(
             raise DeclarationError(f"{where}: {what} is an array of graph {graph.name!r}, got {array!r}.")
     if not isinstance(state, Variable) or len(state.axes) not in (1, 2):
         raise DeclarationError(
-            f"{where}: the state is a variable with an axis of features, and perhaps one of queries before it, got "
-            f"{state.kind} {state.name!r} with the axes {' '.join(state.axes) or 'none'}."
+            f"{where}: the state is a variable with an axis of features, and perhaps one of queries before "
+            f"it, got {state.kind} {state.name!r} with the axes {' '.join(state.axes) or 'none'}."
         )
     if len(memories.axes) != 2:
         raise DeclarationError(
-            f"{where}: {memories.kind} {memories.name!r} has the axes {' '.join(memories.axes) or 'none'}, but needs "
-            "two, memories and features."
+            f"{where}: {memories.kind} {memories.name!r} has the axes "
+            f"{' '.join(memories.axes) or 'none'}, but needs two, memories and features."
         )
     name = f"{prefix}weights"
     if name in graph.arrays:

@@ -17,8 +17,10 @@ SYMBOLS = 64
 def declare(features: int, heads: int, bounded: bool) -> unn.FactorGraph:
     """The graph of the undirected-network paper, Section 4, with the symbols as a variable.
 
-    E = regularizers - <token, X E'> + attention of X + P. One round in the order token, X, Q, K, V, S, H, S, V, K, Q, X, token
-    is that of the paper, but for missing tokens, which begin uniform there instead of absent.
+    The energy is that of attention over X + P, and -<token, X embedding'>. With the tokens given in part, a
+    round of X, Q, K, V, S, H, S, V, K, Q, X, token is that of the paper: embeddings of missing tokens begin
+    at 0, and the logits of the last update are those of its loss. Rounds after the first also update the
+    embeddings of given tokens, which the paper holds.
 
     Args:
         features: width of an embedding, and of all heads together.

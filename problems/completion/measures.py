@@ -19,7 +19,9 @@ _AT_ONCE = 2048
 
 
 @torch.no_grad()
-def complete(model: unn.DescentModel, tokens: Tensor, missing: Tensor, features: int, iterations: int) -> Tensor:
+def complete(
+    model: unn.DescentModel, tokens: Tensor, missing: Tensor, features: int, iterations: int
+) -> Tensor:
     """The most probable numbers less 1, shape ``(count, n)``.
 
     Args:
@@ -84,7 +86,7 @@ def draw_weights(run: Trained) -> Path:
     rows = [int(rising.int().argmax()), int(rising.int().argmin())]
     values = values_of(tokens[rows], run.config.features)
     known = masks_of(missing[rows])["token"][..., None].expand_as(values["token"])
-    given = {"token": unn.Partial(values["token"], known), "P": values["P"]}
+    given: dict[str, Tensor | unn.Partial] = {"token": unn.Partial(values["token"], known), "P": values["P"]}
     weights = run.network.minimise(given, 2, {}, trace=False)["S"]
     heads = weights.flatten(0, -3)
     per_sequence = len(heads) // 2

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import unn
     from unn.networks.tokens import Given
 
+
 @dataclass(frozen=True)
 class CompletionConfig:
     """Options of sequence completion.
@@ -47,7 +48,9 @@ class CompletionProblem(DeclaredProblem):
     """Complete sequences of consecutive numbers, anywhere in them."""
 
     name = "completion"
-    summary = "sequence completion: missing numbers of ascending and descending sequences, by undirected attention"
+    summary = (
+        "sequence completion: missing numbers of ascending and descending sequences, by undirected attention"
+    )
     config = CompletionConfig
     noun = "sequences"
     monitor, larger_is_better = "accuracy", True
@@ -133,7 +136,9 @@ class CompletionProblem(DeclaredProblem):
             queries[name] = _query(config, tokens, missing)
         return queries
 
-    def metrics(self, config: CompletionConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def metrics(
+        self, config: CompletionConfig, query: Query, values: Mapping[str, Tensor]
+    ) -> dict[str, float]:
         """Share of the missing tokens that are right."""
         right, missing = _right(query, values)
         return {"accuracy": int(right.sum()) / int(missing.sum())}
@@ -182,8 +187,8 @@ class CompletionProblem(DeclaredProblem):
         for place, word in enumerate(words, 1):
             if word != "_" and not (word.isdecimal() and 1 <= int(word) <= SYMBOLS):
                 raise ObservationError(
-                    f"--given token: item {place}, {word!r}, is neither a number from 1 to {SYMBOLS} nor _ for a "
-                    "missing one."
+                    f"--given token: item {place}, {word!r}, is neither a number from 1 to {SYMBOLS} nor _ "
+                    "for a missing one."
                 )
         known = torch.tensor([[word != "_" for word in words]])
         numbers = torch.tensor([[0 if word == "_" else int(word) - 1 for word in words]])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import unn
-from factors import Multilinear
+from factors import Multilinear, bounded_attention
 from tests.benchmarks import measure as bench
 from tests.benchmarks.core import report
 from tests.benchmarks.measure import Case, Figure
@@ -78,6 +78,34 @@ def descend(g: unn.FactorGraph, order: list[unn.Block] | unn.Coloured, start: Te
     return unn.infer(g, {}, initial={"S": start}, order=order, iterations=1, trace=False)["S"]
 
 
+def attention_figures(samples: int) -> list[Figure]:
+    """Bounded attention of the size of the undirected-network paper, 64 sequences run to a tolerance, against
+    three of the paper's passes."""
+    length, batch = 25, 64
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        g = unn.FactorGraph("attention", d=256)
+        X, P = g.variable("X", "n d", unn.SquaredNorm()), g.constant("P", "n d", torch.randn(length, 256))
+        attention = bounded_attention(g, [X, P])
+        x = torch.randn(batch, length, 256)
+        seen = unn.Partial(x, (torch.rand(batch, length).argsort(1) >= 3)[:, :, None])
+    order = (*attention.order, "X")
+    settled = unn.Unrolled(g, "X", "X", order, iterations=1000, until=1e-4)
+    passes = unn.Unrolled(g, "X", "X", unn.ForwardBackward(attention.order, last="X"), iterations=3)
+
+    def run(network: unn.Unrolled) -> object:
+        with torch.no_grad():
+            return network(seen)
+
+    case = Case("bounded attention", lambda: run(settled), lambda: run(passes), None, "three passes")
+    with torch.no_grad():
+        rounds = unn.infer(g, {"X": seen}, order=order, until=1e-4, trace=False).rounds
+    return [
+        Figure("equilibrium: bounded attention to 1e-4 / three passes", bench.measure(case).ratio, "x", 3.0),
+        Figure("equilibrium: rounds of bounded attention to 1e-4", rounds, "rounds"),
+    ]
+
+
 def cases() -> list[Case]:
     """Gibbs sampling on a grid, and its nodes in colours against one after another."""
     g = grid(SIDE)
@@ -134,7 +162,12 @@ def memory_figures(samples: int) -> list[Figure]:
 
 def main(arguments: Sequence[str] | None = None) -> list[str]:
     """Measure and print; the names of all cases."""
-    return report(__doc__, cases, {"equilibrium: memory": memory_figures}, arguments)
+    return report(
+        __doc__,
+        cases,
+        {"equilibrium: memory": memory_figures, "equilibrium: bounded attention": attention_figures},
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -217,8 +217,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         return {name: self.options.initial for name in self.graph.variables if name not in fixed}
 
     def order(self, given: Sequence[str], fixed: Sequence[str]) -> Order | list[str]:
-        """Order of updates by distance from the evidence, variables that are given in part last; with the sweep
-        ``forward-backward`` also back."""
+        """Order of updates by distance from the evidence, with variables that are given in part at the end;
+        with the sweep ``forward-backward`` also back."""
         names = list(default_order(self.graph, given, fixed))
         outer = [name for name in names if name not in given]
         partial = [name for name in names if name in given]

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import DeclarationError
-from ..regularizers import L1, AlongAxis, Elementwise, LogPartition, NonNegative, Regularizer, Simplex, SquaredNorm
+from ..regularizers import (
+    L1,
+    AlongAxis,
+    Elementwise,
+    LogPartition,
+    NonNegative,
+    Regularizer,
+    Simplex,
+    SquaredNorm,
+)
 from .arrays import Constant, Reference, Variable
 
 if TYPE_CHECKING:

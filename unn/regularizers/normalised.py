@@ -98,7 +98,8 @@ class _Normalised(AlongAxis):
 
 
 class RMSNorm(_Normalised):
-    """Psi(x) = -sqrt(epsilon d (d - ||x||^2)) for ||x||^2 <= d: the activation divides by the root mean square.
+    """Psi(x) = -sqrt(epsilon d (d - ||x||^2)) for ||x||^2 <= d: the activation divides by the root mean
+    square.
 
     ``mirror(t) = t / sqrt(mean(t^2) + epsilon)`` (Zhang and Sennrich, 2019), d the number of entries.
 

@@ -246,7 +246,8 @@ def mirror_of_finite(regularizer: Regularizer, t: Tensor) -> Tensor:
 
 
 class SimplexNorm(_Tempered):
-    """Psi(x) = temperature ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo, 2016).
+    """Psi(x) = temperature ||x||^2 / 2 on the simplex: the sparsemax activation (Martins and Astudillo,
+    2016).
 
     Args:
         temperature: temperature of sparsemax(t / temperature).
@@ -288,8 +289,8 @@ class SimplexNorm(_Tempered):
 
 
 class TsallisEntropy(_Tempered):
-    """Psi(x) = temperature sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation (Peters
-    et al., 2019).
+    """Psi(x) = temperature sum(x^alpha - x) / (alpha (alpha - 1)) on the simplex: the entmax activation
+    (Peters et al., 2019).
 
     Args:
         alpha: 1 < alpha <= 2; sparser as it grows. alpha = 2 is sparsemax, alpha -> 1 is softmax (use

@@ -16,8 +16,8 @@ class SubsetNorm(AlongAxis):
     """Psi(x) = temperature ||x||^2 / 2 for 0 <= x <= 1 with the sum ``size``: sparse weights of k entries.
 
     The activation is SparseMAP over subsets of k entries (Niculae et al., 2018): the projection of t /
-    temperature onto their convex hull. It is exactly the subset of the k largest entries if these exceed all others
-    by at least the temperature. ``SubsetNorm(1)`` is ``SimplexNorm()``.
+    temperature onto their convex hull. It is exactly the subset of the k largest entries if these exceed all
+    others by at least the temperature. ``SubsetNorm(1)`` is ``SimplexNorm()``.
 
     Args:
         size: number of entries in a subset; rows with fewer existing entries consist of all of them.
@@ -61,7 +61,8 @@ class SubsetNorm(AlongAxis):
         count = self._count(t, mask)
         ordered = wide.detach().sort(self.dim, descending=True).values
         last = ordered.gather(self.dim, (count - 1).clamp(min=0))
-        # relative to the smallest of the k largest, the threshold is between -1 and 0; further entries are 0 or 1
+        # relative to the smallest of the k largest, the threshold is between -1 and 0; further entries are 0
+        # or 1
         scores = ((wide - torch.where(last.isinf(), 0, last)) / self.temperature).clamp(-1, 1)
         with torch.no_grad():
             threshold = self._threshold(scores.detach(), count)
@@ -69,7 +70,9 @@ class SubsetNorm(AlongAxis):
             free = (excess > 0) & (excess < 1)
             ones = (excess >= 1).sum(self.dim, keepdim=True)
         number = free.sum(self.dim, keepdim=True)
-        exact = (torch.where(free, scores, 0).sum(self.dim, keepdim=True) + ones - count) / number.clamp(min=1)
+        exact = (torch.where(free, scores, 0).sum(self.dim, keepdim=True) + ones - count) / number.clamp(
+            min=1
+        )
         x = torch.where(free, (scores - exact).clamp(0, 1), (excess >= 1).to(scores.dtype))
         x = x if mask is None else torch.where(mask, x, 0)
         return torch.where(last.isnan(), torch.nan, x).to(t.dtype)
@@ -102,4 +105,8 @@ class SubsetNorm(AlongAxis):
 
     def _options(self) -> list[str]:
         shown = [f"size={self.size}"]
-        return [*shown, *([f"temperature={self.temperature:g}"] if self.temperature != 1 else []), *super()._options()]
+        return [
+            *shown,
+            *([f"temperature={self.temperature:g}"] if self.temperature != 1 else []),
+            *super()._options(),
+        ]
