@@ -20,7 +20,7 @@ def bounded_attention(
     heads: int = 1,
     width: int | None = None,
     mask: Mask | None = None,
-    temperature: float = 0.1,
+    temperature: float = 0.05,
     regularizers: Mapping[str, Regularizer] | None = None,
     init: float | Mapping[str, Tensor] | None = None,
     prefix: str = "",
