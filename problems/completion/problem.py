@@ -33,14 +33,15 @@ class CompletionConfig:
     Attributes:
         features: Width of an embedding, and of all heads of the attention together.
         attention_heads: Number of heads.
-        attention: "undirected" as in the paper, which is unbounded below, or "bounded", which has a minimum.
+        attention: "bounded", whose energy has a minimum, or "undirected" as in the paper, which is accurate
+            with the number of iterations of training alone.
         split: What the test set holds out: "sequences" with any of their tokens missing, or "instances" as
             in the paper, of which most sequences also occur in training.
     """
 
     features: int = 64
     attention_heads: int = 1
-    attention: Literal["undirected", "bounded"] = "undirected"
+    attention: Literal["bounded", "undirected"] = "bounded"
     split: Literal["sequences", "instances"] = "sequences"
 
 
@@ -88,16 +89,20 @@ class CompletionProblem(DeclaredProblem):
         return ("token", "P")
 
     def sizes(self, config: CompletionConfig, generator: torch.Generator) -> dict[str, int]:
-        """A random length for each batch."""
+        """A random length for each batch; one length for engines whose graph has no latent variables, which is
+        made for it."""
         import torch
 
         from .data import LENGTHS
 
+        if not self.sizes_vary(config):
+            return self.test_sizes(config)
         return {"n": LENGTHS[int(torch.randint(len(LENGTHS), (), generator=generator))]}
 
     def sizes_vary(self, config: CompletionConfig) -> bool:
-        """They do."""
-        return True
+        """Whether the engine takes latent variables."""
+        engine = getattr(config, "engine", None)
+        return engine is None or not self.engine_of(config).needs_all_values
 
     def test_sizes(self, config: CompletionConfig) -> dict[str, int]:
         """The middle length."""
@@ -131,7 +136,10 @@ class CompletionProblem(DeclaredProblem):
         from .data import LENGTHS, sequences
 
         queries = {}
-        for name, length in (("shortest", LENGTHS[0]), ("", 16), ("longest", LENGTHS[-1])):
+        lengths = {"": self.test_sizes(config)["n"]}
+        if self.sizes_vary(config):
+            lengths |= {"shortest": LENGTHS[0], "longest": LENGTHS[-1]}
+        for name, length in lengths.items():
             tokens, missing = sequences(length, config.split).draw(count, True, generator)
             queries[name] = _query(config, tokens, missing)
         return queries
