@@ -187,15 +187,13 @@ def declare_attention(
     _require_free_names(graph, prefix, inner, arrays)
 
     first = {**{role: sources[0] for role, sources in arrays.items()}, "H": arrays["Q"][0]}
-    made = {
-        role: graph.variable(prefix + role, _with_bar(source, " ".join(inner)), chosen[role])
-        for role, source in first.items()
-    }
+    made = {role: _projected(graph, prefix + role, first[role], inner, chosen[role]) for role in _PROJECTED}
     columns = _key_axis(arrays)
     warmth = math.sqrt(per_head) if temperature is None else temperature
     entropy = Entropy(warmth, columns) if allowed is None else MaskedEntropy(warmth, columns, allowed)
     leading = "" if heads == 1 else f"{prefix}head "
     S = graph.variable(f"{prefix}S", f"{leading}{_with_bar(first['Q'], columns)}", entropy)
+    made["H"] = _projected(graph, f"{prefix}H", first["H"], inner, chosen["H"])
     W = {
         role: graph.parameter(
             f"{prefix}W_{role}", " ".join((*inner, first[role].axes[1])), init=weights[role]
@@ -450,6 +448,13 @@ def _key_axis(arrays: Mapping[str, tuple[Array, ...]]) -> str:
     """Axis of S along which rows sum to one: that of the keys, renamed if queries share it."""
     rows, columns = arrays["Q"][0].axes[0], arrays["K"][0].axes[0]
     return f"{rows}_key" if rows == columns else columns
+
+
+def _projected(
+    graph: FactorGraph, name: str, source: Array, inner: Mapping[str, int], regularizer: Regularizer
+) -> Variable:
+    """A variable with the positions of an array and the axes of a head."""
+    return graph.variable(name, _with_bar(source, " ".join(inner)), regularizer)
 
 
 def _with_bar(source: Array, features: str) -> str:

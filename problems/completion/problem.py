@@ -89,7 +89,8 @@ class CompletionProblem(DeclaredProblem):
         return ("token", "P")
 
     def sizes(self, config: CompletionConfig, generator: torch.Generator) -> dict[str, int]:
-        """A random length for each batch; one length for engines whose graph has no latent variables, which is
+        """A random length for each batch; one length for engines whose graph has no latent variables, which
+        is
         made for it."""
         import torch
 

@@ -139,7 +139,8 @@ class Unrolled(nn.Module):
         if iterations is None and isinstance(gradient, Implicit):
             iterations = ROUND_CAP
         self.iterations = round_limit(iterations, until, None) if iterations is None else iterations
-        round_limit(iterations, until, None)
+        # a generator of its own: networks that are built later must not change what a seed draws
+        round_limit(iterations, until, torch.Generator())
         if isinstance(gradient, Implicit) and isinstance(update, Sample):
             raise InferenceError(
                 "gradient: samples have no fixed point; Implicit() needs Mirror() or Damped()."
