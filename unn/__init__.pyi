@@ -31,6 +31,8 @@ from .descent.orders import ForwardBackward as ForwardBackward
 from .descent.orders import Greedy as Greedy
 from .descent.orders import Order as Order
 from .descent.orders import RandomOrder as RandomOrder
+from .descent.phases import ContrastiveHebbian as ContrastiveHebbian
+from .descent.phases import EquilibriumPropagation as EquilibriumPropagation
 from .descent.relaxation import relax as relax
 from .descent.solution import Solution as Solution
 from .descent.solution import Status as Status

@@ -12,6 +12,8 @@ from unn.extending import (
     DeclaredProblem,
     Defaults,
     DescentOptions,
+    ExactOptions,
+    GibbsOptions,
     Query,
     Trained,
     TrainingConfig,
@@ -33,15 +35,15 @@ class CompletionConfig:
     Attributes:
         features: Width of an embedding, and of all heads of the attention together.
         attention_heads: Number of heads.
-        attention: "bounded", whose energy has a minimum, or "undirected" as in the paper, which is accurate
-            with the number of iterations of training alone.
+        attention: "undirected" as in the paper, which is accurate with the number of iterations of training
+            alone, or "bounded", whose energy has a minimum.
         split: What the test set holds out: "sequences" with any of their tokens missing, or "instances" as
             in the paper, of which most sequences also occur in training.
     """
 
     features: int = 64
     attention_heads: int = 1
-    attention: Literal["bounded", "undirected"] = "bounded"
+    attention: Literal["undirected", "bounded"] = "undirected"
     split: Literal["sequences", "instances"] = "sequences"
 
 
@@ -60,6 +62,9 @@ class CompletionProblem(DeclaredProblem):
             DescentOptions(iterations=1),
             TrainingConfig(steps=20_000, evaluate_every=5000, batch=128, rate=2e-3, clip=10.0),
         ),
+        # distributions need an energy with a lower bound
+        "exact": Defaults(ExactOptions(), problem={"attention": "bounded"}),
+        "gibbs": Defaults(GibbsOptions(), problem={"attention": "bounded"}),
     }
 
     def check(self, config: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .energy import state_terms, total_energy
+from .entries import assign, joined, names_of, parts
 from .fixed_point import Iterates, at_fixed_point
 from .plan import PlannedUpdate
 from .rounds import run_rounds
@@ -65,8 +66,8 @@ def settle(
     """
     steps = next(rounds)
     run_rounds(state, [steps])
-    names = _names(steps)
-    x = _joined(state, names)
+    names = names_of(steps)
+    x = joined(state, names)
     change = x.new_full((len(x),), math.inf)
     if limit == 1:
         return Equilibrium(1, change, tolerance)
@@ -75,9 +76,9 @@ def settle(
     number = 1
     while number < limit:
         number += 1
-        _assign(state, names, start)
+        assign(state, names, start)
         run_rounds(state, [next(rounds)])
-        after = _joined(state, names)
+        after = joined(state, names)
         if energy is None:
             change = (after - x).abs().amax(1)
             x = start = after
@@ -92,7 +93,7 @@ def settle(
             start = torch.where(accepted & ~settled, history.extrapolate(), x)
         if bool((change <= tolerance).all()):
             break
-    _assign(state, names, x)
+    assign(state, names, x)
     return Equilibrium(number, change, tolerance)
 
 
@@ -107,11 +108,11 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tol
         steps: the updates of a round.
         tolerance: of the linear system, relative to its right side.
     """
-    names = _names(steps)
+    names = names_of(steps)
     state.detach_past()
     state.sum_static(names)
-    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
-    _assign(state, names, values)
+    values = at_fixed_point(_RoundMap(state, steps, names), joined(state, names), tolerance)
+    assign(state, names, values)
 
 
 def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
@@ -122,8 +123,8 @@ def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
         state: values at which the round is linearised.
         steps: the updates of a round.
     """
-    names = _names(steps)
-    x = _joined(state, names).detach()
+    names = names_of(steps)
+    x = joined(state, names).detach()
     with torch.enable_grad():
         leaf = x.requires_grad_()
         y = _RoundMap(state, steps, names)(leaf)
@@ -145,28 +146,6 @@ class _RoundMap:
         self._steps, self._names = steps, names
 
     def __call__(self, x: Tensor) -> Tensor:
-        branch = self._before.branch(_parts(self._before, self._names, x))
+        branch = self._before.branch(parts(self._before, self._names, x))
         run_rounds(branch, [self._steps])
-        return _joined(branch, self._names)
-
-
-def _joined(state: State, names: Sequence[str]) -> Tensor:
-    """Values of variables side by side, shape ``(batch, entries)``."""
-    return torch.cat([state.value(name).flatten(1) for name in names], 1)
-
-
-def _parts(state: State, names: Sequence[str], x: Tensor) -> dict[str, Tensor]:
-    shapes = {name: state.evidence.shapes[name] for name in names}
-    parts = x.split([math.prod(shape) for shape in shapes.values()], 1)
-    return {
-        name: part.view(len(x), *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
-
-
-def _assign(state: State, names: Sequence[str], x: Tensor) -> None:
-    for name, value in _parts(state, names, x).items():
-        state.replace(PlannedUpdate(name), value)
-
-
-def _names(steps: Sequence[PlannedUpdate]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(step.name for step in steps))
+        return joined(branch, self._names)

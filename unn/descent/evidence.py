@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from ..graph.partial import Partial
-from ..regularizers import Regularizer
+from ..regularizers import Dropped, Regularizer
 
 Given = Mapping[str, Tensor | Partial]
 Initial = Mapping[str, Tensor | str]
@@ -32,6 +32,7 @@ class Evidence:
         free_rows: for variables of which few whole rows are unobserved, the indices of these rows along the
             batch and the first axes.
         restricted: partially observed variables whose regularizer is restricted to what is observed.
+        of: the number of batch elements of the whole call, where these are some of them.
     """
 
     values: dict[str, Tensor]
@@ -44,3 +45,40 @@ class Evidence:
     padding: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     free_rows: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     restricted: set[str] = field(default_factory=set)
+    of: int | None = None
+
+    @property
+    def whole(self) -> int:
+        """The number of batch elements of the call, of which these may be some."""
+        return self.batch if self.of is None else self.of
+
+    @property
+    def divisible(self) -> bool:
+        """Whether no regularizer holds values of single batch elements, so that some of them can be taken."""
+        return not self.restricted and not any(isinstance(r, Dropped) for r in self.regularizers.values())
+
+    def part(self, rows: Tensor) -> Evidence:
+        """The evidence of some batch elements, if it is divisible.
+
+        Args:
+            rows: their numbers, shape ``(count,)``.
+        """
+
+        def own(x: Tensor, name: str) -> Tensor:
+            batched = x.ndim == len(self.shapes[name]) + 1 and len(x) == self.batch
+            return x[rows] if batched else x
+
+        def both(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
+            return {name: (own(x, name), own(y, name)) for name, (x, y) in pairs.items()}
+
+        return replace(
+            self,
+            values={name: own(x, name) for name, x in self.values.items()},
+            batch=len(rows),
+            masks={name: own(x, name) for name, x in self.masks.items()},
+            observed=both(self.observed),
+            padding=both(self.padding),
+            # single rows of other batch elements are not worth an update of their own
+            free_rows={},
+            of=self.whole,
+        )

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 
 import torch
 from torch import Tensor
 
-from ..errors import InferenceError, ObservationError
+from ..errors import InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..graph.fusion import Fusion
 from ..graph.partial import Partial
 from .checks import check_generator, choose_fusions
 from .collect import collect_evidence, require_inferred_parts
+from .descend import Stopping, descend
+from .equilibrium import SOLVERS, Solver
 from .evidence import Given, Initial
-from .monitor import Monitor
-from .orders import Item, Order, as_order
+from .orders import Greedy, Item, Order, as_order
 from .ownership import input_storages, separate
 from .plan import Plan
 from .reach import check_order, check_reach, default_order
-from .rounds import round_limit, run_rounds
-from .schedule import steps_by_round
+from .rounds import round_limit
 from .solution import Solution
 from .state import State
-from .trace import Energies, Terms
-from .updates import MIRROR, Update, check_update
+from .updates import MIRROR, Sample, Update, check_update
 
 
 def infer(
@@ -35,6 +33,7 @@ def infer(
     order: Order | Sequence[Item] | str | None = None,
     iterations: int | range | None = None,
     until: float | None = None,
+    solver: Solver = "rounds",
     initial: Initial | None = None,
     lengths: Mapping[str, Tensor] | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -55,7 +54,10 @@ def infer(
         order: the blocks of a round: names, ``Block``, ``ForwardBackward``, ``RandomOrder``, ``Greedy``,
             ``Coloured``. By distance from what is given if left out.
         iterations: how many rounds; a range draws the number. 1 by default, or 1000 with ``until``.
-        until: stop after the round in which no entry changed by more than this.
+        until: stop after the round in which no entry changed by more than this. Each batch element stops by
+            itself, and costs nothing from the moment when half of those that are left have stopped.
+        solver: "rounds", or "anderson" to start each round from an extrapolation of those before it, where
+            that lowers the energy (Anderson, 1965); needs ``until``.
         initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
             messages cost nothing).
         lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is
@@ -115,11 +117,10 @@ def infer(
     chosen = as_order(default_order(graph, given, fixed) if order is None else order)
     check_order(graph, chosen, fixed, [*partial, *(initial or {})])
     require_inferred_parts(evidence, chosen.names, initial or {})
+    _check_solver(solver, until, chosen, update)
     state = State(plan, evidence, rule=update, fusions=chosen_fusions, generator=generator)
-    monitor = Monitor(state, until, Energies(state) if trace else None, Terms(state) if terms else None)
-    every = steps_by_round(state, chosen, generator)
-    run_rounds(state, islice(every, limit), monitor)
-    status, message = monitor.verdict()
+    run = descend(state, chosen, Stopping(limit, until, solver), trace, terms, generator)
+    status, message = run.verdict()
 
     taken = input_storages(evidence, initial or {})
     preactivations = {name: state.resulting_preactivation(name) for name in state.preactivations}
@@ -132,10 +133,27 @@ def infer(
     return Solution(
         values=values,
         preactivations=preactivations,
-        energy=None if monitor.energies is None else monitor.energies.stacked()["energy"],
-        terms=None if monitor.terms is None else monitor.terms.stacked(),
-        schedule=tuple(map(str, monitor.schedule)),
-        rounds=monitor.rounds,
+        energy=run.energy,
+        terms=run.terms,
+        schedule=tuple(map(str, run.schedule)),
+        rounds=run.rounds,
         status=status,
         message=message,
     )
+
+
+def _check_solver(solver: Solver, until: float | None, order: Order, update: Update) -> None:
+    """Check that rounds can be accelerated.
+
+    Raises:
+        InferenceError: for an unknown solver, or one that these rounds do not allow.
+    """
+    if solver not in SOLVERS:
+        raise InferenceError(f"solver={solver!r} is unknown.{suggest(str(solver), SOLVERS)}")
+    if solver == "rounds":
+        return
+    if until is None:
+        raise InferenceError(f"solver={solver!r} runs to a fixed point; give the tolerance, until=1e-6.")
+    if isinstance(order, Greedy) or isinstance(update, Sample):
+        what = "Greedy(), whose rounds are single updates" if isinstance(order, Greedy) else "Sample()"
+        raise InferenceError(f"solver={solver!r} does not go with {what}; use solver='rounds'.")

@@ -71,7 +71,8 @@ def run_rounds(state: State, rounds: Iterable[Sequence[PlannedUpdate]], watch: W
 class UntilRest(Watch):
     """Stops after the round in which no entry of an updated variable changes by more than a tolerance.
 
-    NaN stops a run as well, since it never gets better.
+    Batch elements at rest stay where they are while others go on. NaN stops a run as well, since it never
+    gets better.
 
     Args:
         state: of the run.
@@ -96,13 +97,20 @@ class UntilRest(Watch):
         self._before = self._state.snapshot()
 
     def end(self, steps: Sequence[PlannedUpdate]) -> Outcome:
-        self.change = largest_change(self._state, self._before, steps)
-        return Outcome.STOP if self.at_rest else Outcome.NEXT
+        changes = largest_changes(self._state, self._before, steps)
+        self.change = None if changes is None else float(changes.amax())
+        if changes is None or self.at_rest:
+            return Outcome.NEXT if changes is None else Outcome.STOP
+        if self._state.rule.exact:
+            new = changes <= self._until
+            self._state.hold_at_rest(new if self._state.frozen is None else new & ~self._state.frozen)
+        return Outcome.NEXT
 
 
 @torch.no_grad()
-def largest_change(state: State, before: Snapshot, steps: Sequence[PlannedUpdate]) -> float | None:
-    """The largest change of an entry of the updated variables; None if one of these had no value before.
+def largest_changes(state: State, before: Snapshot, steps: Sequence[PlannedUpdate]) -> Tensor | None:
+    """The largest change of an entry of the updated variables in each batch element, shape ``(batch,)``; None
+    if one of these had no value before.
 
     Args:
         state: after the updates.
@@ -112,8 +120,11 @@ def largest_change(state: State, before: Snapshot, steps: Sequence[PlannedUpdate
     names = dict.fromkeys(step.name for step in steps)
     if any(name not in before.values for name in names):
         return None
-    changes = [(state.values[name] - before.values[name]).abs().amax() for name in names]
-    return float(torch.stack(changes).max())
+    changes = [
+        (state.values[name] - before.values[name]).reshape(state.evidence.batch, -1).abs().amax(1)
+        for name in names
+    ]
+    return torch.stack(changes).amax(0)
 
 
 def round_limit(

@@ -44,8 +44,8 @@ class State:
         generator: of rules that sample; torch's global one by default.
 
     Attributes:
-        frozen: the batch elements that diverged and are no longer updated, shape ``(batch,)``; None if there
-            are none.
+        frozen: the batch elements that are at rest or diverged and are no longer updated, shape ``(batch,)``;
+            None if there are none.
         raw: the variables whose last sum of messages is one message, just as its factor returned it.
         unfinished: for variables that the inner solver updates, the batch elements that it left without a
             minimum.
@@ -76,6 +76,7 @@ class State:
         self._refreshable = self._refreshable_inlets() if evidence.free_rows else frozenset()
         self._cached: dict[int, tuple[tuple[int, ...], Tensor]] = {}
         self._products: Products = {}
+        self._fusions = fusions
         self._reception = plan.reception(fusions)
         self._messages = self._start_fusions()
         for name in plan.free:
@@ -178,17 +179,30 @@ class State:
             elements: boolean, shape ``(batch,)``.
             before: the values to go back to.
         """
-        for name, t in self.preactivations.items():
-            shape = (self.evidence.batch, *self.evidence.shapes[name])
-            earlier = before.preactivations.get(name, torch.zeros_like(t)).detach().expand(shape)
-            frozen = self._frozen_preactivations.get(name, torch.zeros_like(earlier))
-            self._frozen_preactivations[name] = torch.where(_along(elements, earlier), earlier, frozen)
+        self._freeze_at(
+            elements,
+            {
+                name: before.preactivations.get(name, torch.zeros_like(t)).detach()
+                for name, t in self.preactivations.items()
+            },
+        )
         self.restore(before)
+
+    def hold_at_rest(self, elements: Tensor) -> None:
+        """Hold batch elements where they are from now on; boolean, shape ``(batch,)``."""
+        self._freeze_at(elements, self.preactivations)
+
+    def _freeze_at(self, elements: Tensor, preactivations: Mapping[str, Tensor]) -> None:
+        """Update batch elements no more, with these pre-activations as their last ones."""
+        for name, t in preactivations.items():
+            last = t.expand(self.evidence.batch, *self.evidence.shapes[name])
+            frozen = self._frozen_preactivations.get(name, torch.zeros_like(last))
+            self._frozen_preactivations[name] = torch.where(_along(elements, last), last, frozen)
         self.frozen = elements if self.frozen is None else self.frozen | elements
 
     @property
     def all_frozen(self) -> bool:
-        """Have all batch elements diverged?"""
+        """Whether no batch element is updated any more."""
         return self.frozen is not None and bool(self.frozen.all())
 
     def keep_frozen(self, new: Tensor, old: Tensor | None) -> Tensor:
@@ -198,7 +212,7 @@ class State:
         return torch.where(_along(self.frozen, new), 0 if old is None else old, new)
 
     def resulting_preactivation(self, name: str) -> Tensor:
-        """The sum of messages at the last update (before divergence), shape ``(batch, *axes)``."""
+        """The sum of messages at the last update (before rest or divergence), shape ``(batch, *axes)``."""
         t = self.preactivations[name].expand(self.evidence.batch, *self.evidence.shapes[name])
         return self.keep_frozen(t, self._frozen_preactivations.get(name))
 
@@ -368,6 +382,43 @@ class State:
         branch._cached, branch._products = {}, {}
         branch._messages = self._branched_fusions()
         return branch
+
+    def part(self, rows: Tensor) -> State:
+        """A state of some batch elements, which goes on from their values; the evidence must be divisible.
+
+        Args:
+            rows: their numbers, shape ``(count,)``.
+        """
+        part = State(
+            self.plan, self.evidence.part(rows), self._recorded, self.rule, self._fusions, self._generator
+        )
+        for name, x in self.values.items():
+            if name in self.plan.free:
+                part.values[name] = x[rows]
+        part.preactivations = {
+            name: t[rows] if len(t) == self.evidence.batch else t for name, t in self.preactivations.items()
+        }
+        part.unfinished = {name: flags[rows] for name, flags in self.unfinished.items()}
+        return part
+
+    def take(self, part: State, rows: Tensor) -> None:
+        """Go on from where some batch elements have arrived.
+
+        Args:
+            part: made by ``part``, and updated since.
+            rows: the numbers of its elements, which are not frozen here.
+        """
+        batch = self.evidence.batch
+        for name in part.values:
+            if name in self.plan.free:
+                self.values[name] = self.value(name).index_put((rows,), part.values[name])
+        for name in part.preactivations:
+            t = self.preactivations[name].expand(batch, *self.evidence.shapes[name])
+            self.preactivations[name] = t.index_put((rows,), part.resulting_preactivation(name).to(t.dtype))
+        for name, flags in part.unfinished.items():
+            self.unfinished[name] = self.unfinished[name].index_put((rows,), flags)
+        self.raw = set(part.raw)
+        self._drop_changing()
 
     def adopt(
         self, branch: State, values: Mapping[str, Tensor], preactivations: Mapping[str, Tensor]

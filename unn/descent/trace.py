@@ -23,18 +23,26 @@ class Trace(ABC):
 
     Args:
         state: before its first update.
-        quantities: of that state by name, shape ``(batch,)`` each.
         recorded: the names under which ``_recorded`` returns them.
     """
 
-    def __init__(self, state: State, quantities: dict[str, Tensor], recorded: Iterable[str]) -> None:
+    def __init__(self, state: State, recorded: Iterable[str] | None = None) -> None:
         self._state = state
-        self._now = quantities
-        self._rows: Rows = {name: [] for name in recorded}
+        self.refresh()
+        self._rows: Rows = {name: [] for name in (self._now if recorded is None else recorded)}
 
     @abstractmethod
     def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         """The quantities that an update may have changed; arguments as of ``record``."""
+
+    @abstractmethod
+    def _quantities(self) -> dict[str, Tensor]:
+        """The quantities of the present state."""
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Go on from values that no update has computed."""
+        self._now = self._quantities()
 
     @abstractmethod
     def _recorded(self) -> Mapping[str, Tensor]:
@@ -64,6 +72,11 @@ class Trace(ABC):
         for rows in self._rows.values():
             del rows[count:]
         return since
+
+    def repeat(self, count: int) -> None:
+        """Record the present quantities a number of times."""
+        for name, quantity in self._recorded().items():
+            self._rows[name] += [quantity] * count
 
     def overwrite(self, earlier: Rows, elements: Tensor) -> None:
         """Put earlier records of some batch elements in place of as many of the last ones.
@@ -100,11 +113,14 @@ class Energies(Trace):
     """The key of the energy of all factors, which is the name of no variable."""
 
     def __init__(self, state: State) -> None:
-        with torch.no_grad():
-            terms = state_terms(state)
-            regularizers = {name: terms.pop(name) for name in state.plan.graph.variables}
-            factors = torch.stack([zero_energy(state), *terms.values()]).sum(0)
-        super().__init__(state, {**regularizers, self._FACTORS: factors}, ["energy"])
+        super().__init__(state, ["energy"])
+
+    def _quantities(self) -> dict[str, Tensor]:
+        state = self._state
+        terms = state_terms(state)
+        regularizers = {name: terms.pop(name) for name in state.plan.graph.variables}
+        factors = torch.stack([zero_energy(state), *terms.values()]).sum(0)
+        return {**regularizers, self._FACTORS: factors}
 
     def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         state, name, before = self._state, step.name, self._now[self._FACTORS]
@@ -139,10 +155,8 @@ class Terms(Trace):
         state: before its first update.
     """
 
-    def __init__(self, state: State) -> None:
-        with torch.no_grad():
-            terms = state_terms(state)
-        super().__init__(state, terms, terms)
+    def _quantities(self) -> dict[str, Tensor]:
+        return state_terms(self._state)
 
     def _changed(self, step: PlannedUpdate, old: Tensor | None) -> Mapping[str, Tensor]:
         factors = [

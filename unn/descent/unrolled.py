@@ -212,10 +212,9 @@ class Unrolled(nn.Module):
         Arguments as of a call.
         """
         state = self._run(inputs, lengths, iterations, generator, recorded=self.want)
-        shapes = state.evidence.shapes
         results = []
         for name in self.want:
-            t = state.preactivations[name].expand(state.evidence.batch, *shapes[name])
+            t = state.resulting_preactivation(name)
             results.append(separate_sum(t, raw=name in state.raw))
         return self._checked(results)
 

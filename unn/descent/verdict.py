@@ -13,7 +13,6 @@ from .checks import describe_bad_parameters
 from .conditional_gradient import MAX_STEPS
 from .energy import state_terms
 from .plan import PlannedUpdate
-from .rounds import largest_change
 from .shares import largest_value
 from .solution import Status
 from .state import Snapshot, State
@@ -52,13 +51,18 @@ class Divergence:
 
 
 @torch.no_grad()
-def judge_convergence(
-    state: State, before: Snapshot, steps: Sequence[PlannedUpdate], rounds: int, until: float | None
-) -> tuple[Status, str]:
-    """Is a finite round the last one: converged, or at rest where the energy is infinite?"""
-    change = None if until is None else largest_change(state, before, steps)
-    if until is None or change is None or change > until or unfinished_blocks(state):
-        return Status.LIMIT, ""
+def at_rest(state: State, changes: Tensor, until: float) -> Tensor:
+    """The batch elements that changed by at most a tolerance in the last round, with all blocks at their
+    minimum; shape ``(batch,)``."""
+    settled = changes <= until
+    for flags in state.unfinished.values():
+        settled = settled & ~flags
+    return settled
+
+
+@torch.no_grad()
+def verdict_at_rest(state: State, change: float, rounds: int, until: float) -> tuple[Status, str]:
+    """Converged, or at rest where the energy is infinite."""
     reason = _not_finite(state)
     if reason:
         return Status.INFINITE, (
@@ -100,7 +104,7 @@ def find_divergence(
     values = state.values[step.name]
     overflow = not bool(values.isnan().any()) or largest > largest_value(values.dtype) ** 0.5
     state.restore(before)
-    count = f"{int(elements.sum())} of {len(elements)} batch elements"
+    count = f"{int(elements.sum())} of {state.evidence.whole} batch elements"
     place = f"at update {number} of round {rounds} ({step}), in {count}"
     if overflow:
         given = [name for name in state.plan.graph.variables if name not in state.plan.free]
@@ -135,7 +139,7 @@ def unfinished_blocks(state: State) -> str:
         name: int((flags if state.frozen is None else flags & ~state.frozen).sum())
         for name, flags in state.unfinished.items()
     }
-    size = state.evidence.batch
+    size = state.evidence.whole
     return ", ".join(
         f"{name!r} (in {count} of {size} batch elements)" for name, count in counts.items() if count
     )
@@ -169,15 +173,15 @@ def _not_finite(state: State) -> str:
                     )
                 return (
                     f"variable {name!r} lies outside the domain of {evidence.regularizers[name]!r} in "
-                    f"{int((~inside).sum())} of {len(inside)} batch elements, where the energy is infinite; "
-                    f"{remedy}."
+                    f"{int((~inside).sum())} of {evidence.whole} batch elements, where the energy is "
+                    f"infinite; {remedy}."
                 )
         if not bool(share.isfinite().all()):
             kind = "variable" if name in graph.variables else "factor"
             return (
                 f"the share of {kind} {name!r} in the energy is {float(share[~share.isfinite()][0])} in "
-                f"{int((~share.isfinite()).sum())} of {len(share)} batch elements; rescale the values, or "
-                f"check the parameters of {name!r}."
+                f"{int((~share.isfinite()).sum())} of {evidence.whole} batch elements; rescale the values, "
+                f"or check the parameters of {name!r}."
             )
     return ""
 

@@ -1,0 +1,308 @@
+"""Learning from two phases: contrastive Hebbian learning and equilibrium propagation.
+
+Both compare fixed points of the energy, and need no derivative of the rounds: gradients are those of the
+energy with respect to its parameters, at values that count as constant.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InferenceError, ObservationError, unknown
+from ..graph.arrays import Reference
+from ..graph.boundedness import boundedness_of
+from ..graph.declaration import Declaration
+from ..graph.factor import EnergyFactor, Values
+from ..graph.patterns import parse_pattern
+from ..regularizers import SquaredNorm
+from ..regularizers.base import batch_sum
+from .infer import infer
+from .orders import Item, Listed, Order, as_order
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+
+
+class ContrastiveHebbian(nn.Module):
+    """Contrastive Hebbian learning: energy with the targets given, less the energy without them.
+
+    The loss is E(clamped) - E(free), the mean over the batch, at the fixed points of both phases (Movellan,
+    1991, eq. 10). It is at least 0 where the free phase reaches the global minimum, and 0 where the targets
+    are inferred exactly.
+
+    Args:
+        graph: declaration, whose parameters are learned.
+        given: variables given in both phases.
+        targets: variables given in the clamped phase alone.
+        order: order of the rounds; by distance from what is given by default.
+        until: largest change of an entry at a fixed point.
+        iterations: largest number of rounds of a phase.
+
+    Raises:
+        InferenceError: for an energy without a lower bound, or names that do not fit.
+
+    Example:
+        >>> loss = unn.ContrastiveHebbian(g, given="X", targets="Y")
+        >>> loss({"X": images, "Y": labels}).backward()
+    """
+
+    def __init__(
+        self,
+        graph: Declaration,
+        given: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        order: Order | Sequence[Item] | None = None,
+        until: float = 1e-4,
+        iterations: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.given, self.targets = _names(graph, given, targets)
+        self.order = None if order is None else _listed(order)
+        self.until, self.iterations = until, iterations
+
+    def forward(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The loss, a scalar; gradients reach the parameters alone.
+
+        Args:
+            values: examples of what is given and of the targets, shape ``(batch, *axes)``.
+
+        Raises:
+            ObservationError: for values that are missing or do not fit.
+        """
+        known = _examples(self.graph, values, (*self.given, *self.targets))
+        with torch.no_grad():
+            free = self._phase({name: known[name] for name in self.given}, self.order, None)
+            start = {name: x for name, x in free.items() if name not in known}
+            order = None if self.order is None else _without(self.order, self.targets)
+            clamped = self._phase(known, order, start) if start else known
+        gap: Tensor = self.graph.energy(clamped) - self.graph.energy(free)
+        return gap.mean()
+
+    def _phase(
+        self, given: Mapping[str, Tensor], order: Listed | None, start: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        return infer(
+            self.graph,
+            given,
+            order=order,
+            until=self.until,
+            iterations=self.iterations,
+            initial=start,
+            trace=False,
+        ).values
+
+
+class EquilibriumPropagation(nn.Module):
+    """Equilibrium propagation: the gradient of a cost at the fixed point from a second, nudged fixed point.
+
+    The cost C is that of the targets at the free fixed point, the mean over the batch. The nudged phases
+    minimise E + nudge <y, c> and E - nudge <y, c>, with c the derivative of the cost at the free fixed point;
+    the gradient is (dE/dtheta (nudged) - dE/dtheta (nudged the other way)) / (2 nudge), which tends to that
+    of the cost with the square of the nudge (Scellier and Bengio, 2017; both signs: Laborieux et al., 2021).
+    With a cost that is linear around the free phase, all updates keep their closed forms. The value of the
+    loss is the cost itself.
+
+    Args:
+        graph: declaration, whose parameters are learned. given: variables that are given. targets: variables
+        with a cost. cost: cost of a target from its values and their examples, shape ``(batch, *axes)`` each,
+        to ``(batch,)``; half
+            the squared error by default.
+        order: order of the rounds; by distance from what is given by default.
+        nudge: strength of the cost, above 0.
+        until: largest change of an entry at a fixed point; well below the nudge.
+        iterations: largest number of rounds of a phase.
+
+    Raises:
+        InferenceError: for an energy without a lower bound, or names that do not fit.
+
+    Example:
+        >>> loss = unn.EquilibriumPropagation(g, given="X", targets="Y", nudge=0.1)
+        >>> loss({"X": images, "Y": labels}).backward()
+    """
+
+    def __init__(
+        self,
+        graph: Declaration,
+        given: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        cost: Cost | None = None,
+        order: Order | Sequence[Item] | None = None,
+        nudge: float = 0.1,
+        until: float = 1e-6,
+        iterations: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.given, self.targets = _names(graph, given, targets)
+        self.order = None if order is None else _listed(order)
+        self.until, self.iterations = until, iterations
+        number = isinstance(nudge, numbers.Real) and not isinstance(nudge, bool)
+        if not number or not 0 < nudge < math.inf:
+            raise InferenceError(f"EquilibriumPropagation: nudge is a finite number above 0, got {nudge!r}.")
+        self.nudge = float(nudge)
+        self.cost = _half_squared_error if cost is None else cost
+        # the parameters of nudged graphs are those of the graph, and no submodules of their own
+        self._nudged = tuple(_nudged(graph, self.targets, sign * self.nudge) for sign in (1.0, -1.0))
+
+    def forward(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The cost, a scalar, with the gradient of equilibrium propagation for the parameters.
+
+        Args:
+            values: examples of what is given and of the targets, shape ``(batch, *axes)``.
+
+        Raises:
+            ObservationError: for values that are missing or do not fit.
+        """
+        known = _examples(self.graph, values, (*self.given, *self.targets))
+        given = {name: known[name] for name in self.given}
+        with torch.no_grad():
+            free = self._phase(self.graph, given, None)
+            cost, slopes = self._cost(free, known)
+            start = {name: x for name, x in free.items() if name not in given}
+            ends = [self._phase(graph, {**given, **slopes}, start) for graph in self._nudged]
+        up, down = ({name: end[name] for name in self.graph.variables} for end in ends)
+        difference: Tensor = self.graph.energy(up) - self.graph.energy(down)
+        slope = difference.mean() / (2 * self.nudge)
+        return slope + (cost - slope).detach()
+
+    def _cost(
+        self, free: Mapping[str, Tensor], known: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The cost, a scalar, and its derivatives by the names of their variables, for each example."""
+        total: Tensor | None = None
+        slopes: dict[str, Tensor] = {}
+        for name in self.targets:
+            with torch.enable_grad():
+                y = free[name].detach().requires_grad_()
+                cost = self.cost(y, known[name].to(y))
+                if not isinstance(cost, Tensor) or cost.shape != (len(y),):
+                    shown = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+                    raise InferenceError(
+                        f"cost: variable {name!r} needs one number for each example, "
+                        f"shape {(len(y),)}, got {shown}."
+                    )
+                (slope,) = torch.autograd.grad(cost.sum(), y)
+            slopes[_slope(name)] = slope
+            mean = cost.detach().mean()
+            total = mean if total is None else total + mean
+        assert total is not None
+        return total, slopes
+
+    def _phase(
+        self, graph: Declaration, given: Mapping[str, Tensor], start: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        return infer(
+            graph,
+            given,
+            order=self.order,
+            until=self.until,
+            iterations=self.iterations,
+            initial=start,
+            trace=False,
+        ).values
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Also move the constants of the nudged graphs."""
+        for graph in self._nudged:
+            graph._apply(fn)
+        super()._apply(fn, recurse)
+        return self
+
+
+class _Nudge(EnergyFactor):
+    """E = strength <y, slope>."""
+
+    def __init__(self, y: Reference, slope: Reference, strength: float) -> None:
+        super().__init__(y, slope, name=f"nudge of {y.array.name}")
+        self.strength = strength
+
+    def energy(self, values: Values) -> Tensor:
+        y, slope = (values[reference.array.name] for reference in self.references)
+        return self.strength * batch_sum(y * slope)
+
+    def affine_in(self, target: str) -> bool:
+        return True
+
+    def degree(self, names: Collection[str]) -> int:
+        return len(set(names) & set(self.variables))
+
+
+def _nudged(graph: Declaration, targets: Sequence[str], strength: float) -> Declaration:
+    """A copy of a graph with the same parameters and a linear cost of the targets, whose slopes are
+    variables."""
+    shared: dict[int, Any] = {id(x): x for x in (*graph.parameters(), *graph.buffers())}
+    nudged = copy.deepcopy(graph, shared)
+    for name in targets:
+        y = nudged.variables[name]
+        letters = " ".join(f"x{k}" for k in range(len(y.axes)))
+        slope = nudged.variable(_slope(name), " ".join(y.axes), SquaredNorm())
+        pattern = parse_pattern(letters)
+        nudged.factor(_Nudge(Reference(y, pattern), Reference(slope, pattern), strength))
+    return nudged
+
+
+def _slope(name: str) -> str:
+    return f"slope_of_{name}"
+
+
+def _half_squared_error(y: Tensor, target: Tensor) -> Tensor:
+    return batch_sum((y - target) ** 2) / 2
+
+
+def _names(
+    graph: Declaration, given: str | Sequence[str], targets: str | Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of what is given and of the targets, which are distinct variables of a bounded energy."""
+    if not isinstance(graph, Declaration):
+        raise InferenceError(f"graph: a unn.FactorGraph, got {type(graph).__name__}.")
+    known, aims = (tuple([x] if isinstance(x, str) else x) for x in (given, targets))
+    for what, names in (("given", known), ("targets", aims)):
+        for name in names:
+            if name not in graph.variables:
+                raise InferenceError(
+                    f"{what}: graph {graph.name!r}: " + unknown("variable", name, graph.variables)
+                )
+    if not aims:
+        raise InferenceError("targets: name at least one variable.")
+    for name in aims:
+        if name in known:
+            raise InferenceError(f"targets: variable {name!r} is given, so that there is nothing to learn.")
+    verdict = boundedness_of(graph, known)
+    if verdict.bounded is False:
+        raise InferenceError(f"graph {graph.name!r}: there is no fixed point. The energy: {verdict}")
+    return known, aims
+
+
+def _examples(graph: Declaration, values: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    for name in names:
+        if not isinstance(values.get(name), Tensor):
+            raise ObservationError(f"graph {graph.name!r}: variable {name!r} needs examples, a tensor.")
+    return {name: values[name] for name in names}
+
+
+def _listed(order: Order | Sequence[Item]) -> Listed:
+    """An order with the same blocks in every round.
+
+    Raises:
+        InferenceError: for another one.
+    """
+    listed = as_order(order)
+    if not isinstance(listed, Listed):
+        raise InferenceError(f"order: both phases run the same blocks in every round, got {listed!r}.")
+    return listed
+
+
+def _without(order: Listed, names: Sequence[str]) -> Listed:
+    """The blocks without those of some variables."""
+    return Listed(
+        tuple(item for item in order.items if (item if isinstance(item, str) else item.name) not in names)
+    )
