@@ -17,6 +17,7 @@ from . import testing as testing
 from . import tracing as tracing
 from . import training as training
 from .descent.contraction import Contraction as Contraction
+from .descent.contraction import spectral_normalise as spectral_normalise
 from .descent.equilibrium import Equilibrium as Equilibrium
 from .descent.gradients import Checkpoint as Checkpoint
 from .descent.gradients import Gradient as Gradient

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ObservationError
+from ..errors import DeclarationError, ObservationError
+from ..graph.arrays import Parameter
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from .collect import collect_evidence
 from .evidence import Evidence
 from .plan import Plan
+
+_SCALINGS = 30
+"""Scalings after which couplings count as those of constants."""
+
+_MARGIN = 1 - 1e-6
+"""Keeps a scaled spectral radius below its limit in spite of rounding."""
 
 _LARGEST = 2**26
 """Entries of a matrix whose norm is computed."""
@@ -159,3 +166,56 @@ def _messages(
     for factor in factors:
         total = total + factor.message(name, context, shape)
     return total.flatten(1)
+
+
+@torch.no_grad()
+def spectral_normalise(
+    graph: Declaration, factor: float = 0.9, given: Mapping[str, Tensor] | None = None
+) -> Contraction:
+    """Scale the couplings of a graph down so that it has one fixed point, in place.
+
+    Parameters of factors between several variables that are not given are multiplied by one number, until the
+    spectral radius of the gains is at most ``factor``; others, such as biases, stay. Couplings that are weak
+    enough are not changed. Called after each step of an optimiser it keeps the energy strongly convex during
+    training (as spectral normalisation does with a matrix, Miyato et al., 2018).
+
+    Args:
+        graph: declaration.
+        factor: largest spectral radius, between 0 and 1.
+        given: as of ``contraction``.
+
+    Returns:
+        The certificate after scaling.
+
+    Raises:
+        DeclarationError: for a factor out of range, gains that are not known, or constants alone that couple
+            more strongly.
+
+    Example:
+        >>> optimiser.step()
+        >>> unn.spectral_normalise(g, 0.9, {"X": x[:1]})
+    """
+    number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    if not number or not 0 < factor < 1:
+        raise DeclarationError(f"spectral_normalise: factor is a number between 0 and 1, got {factor!r}.")
+    certificate = contraction(graph, given)
+    if certificate.reason:
+        raise DeclarationError(f"spectral_normalise: graph {graph.name!r}: {certificate.reason}.")
+    observed = set(given or {})
+    coupled = {
+        name: graph.get_parameter(name)
+        for f in graph.energy_factors
+        if len([name for name in f.variables if name not in observed]) > 1
+        for name in f.operands
+        if isinstance(graph.arrays[name], Parameter)
+    }
+    for _ in range(_SCALINGS):
+        if certificate.factor <= factor:
+            return certificate
+        for parameter in coupled.values():
+            parameter.mul_(factor / certificate.factor * _MARGIN)
+        certificate = contraction(graph, given)
+    raise DeclarationError(
+        f"spectral_normalise: graph {graph.name!r} has the spectral radius {certificate.factor:.3g} by its "
+        "constants alone; make them smaller, or allow a larger factor."
+    )

@@ -73,6 +73,8 @@ def settle(
         return Equilibrium(1, change, tolerance)
     history = Iterates.of(x)
     start, energy = x, total_energy(state_terms(state)) if solver == "anderson" else None
+    # a round from where a round ended cannot raise the energy by more than rounding, and is never refused
+    plain = torch.ones_like(change, dtype=torch.bool)
     number = 1
     while number < limit:
         number += 1
@@ -84,13 +86,15 @@ def settle(
             x = start = after
         else:
             fresh = total_energy(state_terms(state))
-            accepted = (fresh <= energy + 8 * torch.finfo(fresh.dtype).eps * (1 + energy.abs()))[:, None]
+            lower = fresh <= energy + 8 * torch.finfo(fresh.dtype).eps * (1 + energy.abs())
+            accepted = (lower | plain)[:, None]
             change = torch.where(accepted[:, 0], (after - start).abs().amax(1), math.inf)
             history.add(torch.where(accepted, after - start, 0), torch.where(accepted, after, x))
             x, energy = torch.where(accepted, after, x), torch.where(accepted[:, 0], fresh, energy)
             settled = (change <= tolerance)[:, None]
-            # what was refused starts again from a point whose next round cannot be refused
-            start = torch.where(accepted & ~settled, history.extrapolate(), x)
+            extrapolated = accepted & ~settled
+            start = torch.where(extrapolated, history.extrapolate(), x)
+            plain = ~extrapolated[:, 0]
         if bool((change <= tolerance).all()):
             break
     assign(state, names, x)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Conv2d, Implicit, Multilinear, TreeEntropy
-from unn.errors import ObservationError
+from unn.errors import DeclarationError, ObservationError
 
 KINDS = (
     unn.SignedEntropy,
@@ -156,3 +156,52 @@ def test_several_rows_are_refused():
     g, x = random_graph(0, 0.1)
     with pytest.raises(ObservationError, match="one example"):
         g.contraction({"X": x.expand(2, 3)})
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 1.0, 30.0]), factor=st.floats(0.2, 0.95))
+def test_spectral_normalisation_certifies_one_fixed_point_and_changes_weak_couplings_not_at_all(
+    seed, scale, factor
+):
+    g, x = random_graph(seed, scale)
+    before = {name: p.detach().clone() for name, p in g.named_parameters()}
+    weak = g.contraction({"X": x}).factor <= factor
+    certificate = unn.spectral_normalise(g, factor, {"X": x})
+    assert certificate and certificate.factor <= factor
+    assert certificate.factor == pytest.approx(g.contraction({"X": x}).factor)
+    # P couples A to what is given alone
+    assert torch.equal(g.P, before["P"])
+    for name in ("Q", "R"):
+        ratio = g.get_parameter(name).detach() / before[name]
+        torch.testing.assert_close(ratio, torch.full_like(ratio, float(ratio.flatten()[0])))
+        assert bool((ratio == 1).all()) == weak
+    if not weak:
+        assert certificate.factor == pytest.approx(factor, rel=1e-3)
+
+
+def test_training_with_spectral_normalisation_stays_at_one_fixed_point():
+    g, x = random_graph(1, 0.5)
+    optimiser = torch.optim.Adam(g.parameters(), 0.1)
+    network = unn.Unrolled(g, "X", "B", ["A", "B"], iterations=3)
+    for _ in range(20):
+        optimiser.zero_grad()
+        (-network(x).square().sum()).backward()
+        optimiser.step()
+        assert unn.spectral_normalise(g, 0.8, {"X": x}).factor <= 0.8
+
+
+def test_what_cannot_be_normalised_is_refused():
+    g, x = random_graph(0, 1.0)
+    for factor in (0, 1, 1.5, float("nan"), "a", True):
+        with pytest.raises(DeclarationError, match="between 0 and 1"):
+            unn.spectral_normalise(g, factor, {"X": x})
+    fixed = unn.FactorGraph("fixed", n=2)
+    a, b = fixed.variable("A", "n", unn.SignedEntropy()), fixed.variable("B", "n", unn.SignedEntropy())
+    fixed.factor(Multilinear(a["i"], b["i"], fixed.constant("w", "", torch.tensor(2.0))[""]))
+    with pytest.raises(DeclarationError, match=r"'fixed'.*radius 2.*constants"):
+        unn.spectral_normalise(fixed)
+    unknown = unn.FactorGraph("unknown", n=2)
+    y = unknown.variable("Y", "n", unn.SignedEntropy())
+    unknown.factor(Implicit(lambda v: v.square().sum(1), y["i"]))
+    with pytest.raises(DeclarationError, match=r"'unknown'.*not multilinear"):
+        unn.spectral_normalise(unknown)

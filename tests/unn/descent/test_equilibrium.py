@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Implicit as ImplicitFactor
-from factors import Multilinear
+from factors import Multilinear, bounded_attention
 from unn.errors import ConvergenceWarning, InferenceError
 
 KINDS = (
@@ -271,3 +271,23 @@ def test_energies_without_a_minimum_have_no_equilibrium_and_are_refused_with_wha
     g.factor(Multilinear(a["i"], g.constant("J", "", torch.tensor(3.0))[""], b["i"]))
     with pytest.raises(InferenceError, match="fixed point.*unbounded below.*Bound one of A, B"):
         unn.Unrolled(g, "X", "B", gradient=unn.Implicit())
+
+
+def test_accelerated_rounds_settle_where_the_rounding_of_the_energy_is_larger_than_its_decrease():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("attention", d=16)
+    X = g.variable("X", "n d", unn.SquaredNorm())
+    attention = bounded_attention(g, X, heads=2)
+    g.double()
+    x = torch.randn(16, 8, 16, dtype=torch.float64)
+    known = (torch.arange(8) % 4 != 1)[None, :, None].expand(16, 8, 16)
+    network = unn.Unrolled(
+        g,
+        "X",
+        "X",
+        unn.ForwardBackward(attention.order, last="X"),
+        iterations=3000,
+        gradient=unn.Implicit(1e-4, "anderson"),
+    )
+    network(unn.Partial(x, known))
+    assert network.equilibrium.converged
