@@ -11,12 +11,15 @@ from unn.extending import (
     Answer,
     DeclaredProblem,
     Defaults,
+    DenoiserOptions,
     DescentOptions,
     ExactOptions,
     GibbsOptions,
     Query,
+    RegressorOptions,
     Trained,
     TrainingConfig,
+    VAEACOptions,
     check_ranges,
 )
 
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 
     import unn
     from unn.networks.tokens import Given
+
+
+_SHORT = TrainingConfig(steps=2000, evaluate_every=2000, batch=64, rate=2e-3, clip=1.0, ema=0.99)
+"""Training of the engines that take sequences of one length."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ class CompletionProblem(DeclaredProblem):
             DescentOptions(iterations=1),
             TrainingConfig(steps=20_000, evaluate_every=5000, batch=128, rate=2e-3, clip=10.0),
         ),
+        "denoiser": Defaults(
+            DenoiserOptions(width=32, depth=4, heads=2, embedding="array", sampling_steps=20), _SHORT
+        ),
+        "regressor": Defaults(RegressorOptions(width=32, depth=4, heads=2, embedding="array"), _SHORT),
+        "vaeac": Defaults(VAEACOptions(width=64, depth=3), _SHORT),
         # distributions need an energy with a lower bound
         "exact": Defaults(ExactOptions(), problem={"attention": "bounded"}),
         "gibbs": Defaults(GibbsOptions(), problem={"attention": "bounded"}),

@@ -31,6 +31,7 @@ FIELDS = ["problem", "engine", "quality", "training (s)", "query (ms)", "paramet
 METRICS = {
     "boltzmann": ["accuracy_label_of_image", "nearest_mean_image_of_label", "log_likelihood"],
     "boolean": ["accuracy"],
+    "completion": ["accuracy", "ends", "accuracy_shortest", "accuracy_longest"],
     "digits": ["test_accuracy", "recognised_images", "spread_images"],
     "factorisation": ["rmse", "unused_spread"],
     "hierarchical": ["rmse"],

@@ -54,10 +54,10 @@ class Unrolled(nn.Module):
         check_values: in each call check observations for NaN and for their domain, masks and lengths for
             their extent, and what is wanted for NaN and infinity (never inside ``torch.compile``). The checks
             wait for the device; without them exact updates wait for nothing.
-        until: stop after the round in which no entry of an updated variable changed by more than this;
-            gradients are those of the rounds that were run. The number of rounds then depends on the values,
-            so that such a network can be neither compiled nor exported. If the last round still changes more,
-            ``unn.ConvergenceWarning``.
+        until: stop after the round in which no entry of an updated variable changed by more than this, each
+            batch element by itself; gradients are those of the rounds that were run. The number of rounds
+            then depends on the values, so that such a network can be neither compiled nor exported. If the
+            last round still changes more, ``unn.ConvergenceWarning``.
         update: as in ``infer``.
         gradient: how gradients come back: ``Unroll()`` through every update, ``Truncate(rounds)`` through the
             last rounds alone, ``Checkpoint(rounds)`` through all of them from less memory,
