@@ -37,11 +37,13 @@ class Extrapolation:
             Whether values have changed.
         """
         state, names = self._state, tuple(sorted(names))
-        if names != self._names or any(name not in state.values for name in names):
+        if names != self._names:
             # a history of other variables cannot be continued
             self._names, self._history, self._start = names, None, None
-        if self._history is None or not len(self._history):
-            self._remember(state)
+        if any(name not in state.values for name in names):
+            return False
+        if self._history is None:
+            self._start = joined(state, names)
             return False
         here = joined(state, names)
         before = total_energy(state_terms(state))
@@ -61,7 +63,3 @@ class Extrapolation:
         if self._history is None:
             self._history = Iterates.of(after)
         self._history.add(after - self._start, after)
-
-    def _remember(self, state: State) -> None:
-        if all(name in state.values for name in self._names):
-            self._start = joined(state, self._names)

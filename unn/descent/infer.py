@@ -57,7 +57,8 @@ def infer(
         until: stop after the round in which no entry changed by more than this. Each batch element stops by
             itself, and costs nothing from the moment when half of those that are left have stopped.
         solver: "rounds", or "anderson" to start each round from an extrapolation of those before it, where
-            that lowers the energy (Anderson, 1965); needs ``until``.
+            that lowers the energy (Anderson, 1965); needs ``until``. Its results have the derivatives of the
+            last round alone; ``Implicit`` gives exact ones.
         initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
             messages cost nothing).
         lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is
