@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .energy import state_terms, total_energy
-from .entries import assign, joined, names_of, parts
 from .fixed_point import Iterates, at_fixed_point
 from .plan import PlannedUpdate
 from .rounds import run_rounds
@@ -66,8 +65,8 @@ def settle(
     """
     steps = next(rounds)
     run_rounds(state, [steps])
-    names = names_of(steps)
-    x = joined(state, names)
+    names = _names(steps)
+    x = _joined(state, names)
     change = x.new_full((len(x),), math.inf)
     if limit == 1:
         return Equilibrium(1, change, tolerance)
@@ -78,9 +77,9 @@ def settle(
     number = 1
     while number < limit:
         number += 1
-        assign(state, names, start)
+        _assign(state, names, start)
         run_rounds(state, [next(rounds)])
-        after = joined(state, names)
+        after = _joined(state, names)
         if energy is None:
             change = (after - x).abs().amax(1)
             x = start = after
@@ -97,7 +96,7 @@ def settle(
             plain = ~extrapolated[:, 0]
         if bool((change <= tolerance).all()):
             break
-    assign(state, names, x)
+    _assign(state, names, x)
     return Equilibrium(number, change, tolerance)
 
 
@@ -112,11 +111,11 @@ def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tol
         steps: the updates of a round.
         tolerance: of the linear system, relative to its right side.
     """
-    names = names_of(steps)
+    names = _names(steps)
     state.detach_past()
     state.sum_static(names)
-    values = at_fixed_point(_RoundMap(state, steps, names), joined(state, names), tolerance)
-    assign(state, names, values)
+    values = at_fixed_point(_RoundMap(state, steps, names), _joined(state, names), tolerance)
+    _assign(state, names, values)
 
 
 def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
@@ -127,8 +126,8 @@ def contraction_at(state: State, steps: Sequence[PlannedUpdate]) -> Tensor:
         state: values at which the round is linearised.
         steps: the updates of a round.
     """
-    names = names_of(steps)
-    x = joined(state, names).detach()
+    names = _names(steps)
+    x = _joined(state, names).detach()
     with torch.enable_grad():
         leaf = x.requires_grad_()
         y = _RoundMap(state, steps, names)(leaf)
@@ -150,6 +149,28 @@ class _RoundMap:
         self._steps, self._names = steps, names
 
     def __call__(self, x: Tensor) -> Tensor:
-        branch = self._before.branch(parts(self._before, self._names, x))
+        branch = self._before.branch(_parts(self._before, self._names, x))
         run_rounds(branch, [self._steps])
-        return joined(branch, self._names)
+        return _joined(branch, self._names)
+
+
+def _joined(state: State, names: Sequence[str]) -> Tensor:
+    """Values of variables side by side, shape ``(batch, entries)``."""
+    return torch.cat([state.value(name).flatten(1) for name in names], 1)
+
+
+def _parts(state: State, names: Sequence[str], x: Tensor) -> dict[str, Tensor]:
+    shapes = {name: state.evidence.shapes[name] for name in names}
+    parts = x.split([math.prod(shape) for shape in shapes.values()], 1)
+    return {
+        name: part.view(len(x), *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _assign(state: State, names: Sequence[str], x: Tensor) -> None:
+    for name, value in _parts(state, names, x).items():
+        state.replace(PlannedUpdate(name), value)
+
+
+def _names(steps: Sequence[PlannedUpdate]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.name for step in steps))

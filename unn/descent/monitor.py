@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .anderson import Extrapolation
-from .entries import names_of
 from .plan import PlannedUpdate
 from .rounds import Outcome, Watch, largest_changes
 from .solution import Status
@@ -76,7 +75,7 @@ class Monitor(Watch):
     def begin(self, steps: Sequence[PlannedUpdate]) -> None:
         self.schedule += steps
         self.rounds += 1
-        if self._extrapolation is not None and self._extrapolation.begin(names_of(steps)):
+        if self._extrapolation is not None and self._extrapolation.begin(steps):
             for trace in self._traces:
                 trace.refresh()
         self._before: Snapshot = self._state.snapshot()

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import InferenceError
 from .plan import PlannedUpdate
 from .state import Snapshot, State
+from .updates import Sample
 
 ROUND_CAP = 1000
 
@@ -101,7 +102,7 @@ class UntilRest(Watch):
         self.change = None if changes is None else float(changes.amax())
         if changes is None or self.at_rest:
             return Outcome.NEXT if changes is None else Outcome.STOP
-        if self._state.rule.exact:
+        if not isinstance(self._state.rule, Sample):
             new = changes <= self._until
             self._state.hold_at_rest(new if self._state.frozen is None else new & ~self._state.frozen)
         return Outcome.NEXT
