@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InferenceError, ObservationError, unknown
+from ..errors import ConvergenceWarning, InferenceError, ObservationError, unknown
 from ..graph.arrays import Reference
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
@@ -89,15 +90,7 @@ class ContrastiveHebbian(nn.Module):
     def _phase(
         self, given: Mapping[str, Tensor], order: Listed | None, start: Mapping[str, Tensor] | None
     ) -> dict[str, Tensor]:
-        return infer(
-            self.graph,
-            given,
-            order=order,
-            until=self.until,
-            iterations=self.iterations,
-            initial=start,
-            trace=False,
-        ).values
+        return _fixed_point(self.graph, given, order, self.until, self.iterations, start)
 
 
 class EquilibriumPropagation(nn.Module):
@@ -111,10 +104,11 @@ class EquilibriumPropagation(nn.Module):
     loss is the cost itself.
 
     Args:
-        graph: declaration, whose parameters are learned. given: variables that are given. targets: variables
-        with a cost. cost: cost of a target from its values and their examples, shape ``(batch, *axes)`` each,
-        to ``(batch,)``; half
-            the squared error by default.
+        graph: declaration, whose parameters are learned.
+        given: variables that are given.
+        targets: variables with a cost.
+        cost: cost of a target from its values and their examples, shape ``(batch, *axes)`` each, to
+            ``(batch,)``; half the squared error by default.
         order: order of the rounds; by distance from what is given by default.
         nudge: strength of the cost, above 0.
         until: largest change of an entry at a fixed point; well below the nudge.
@@ -200,15 +194,7 @@ class EquilibriumPropagation(nn.Module):
     def _phase(
         self, graph: Declaration, given: Mapping[str, Tensor], start: Mapping[str, Tensor] | None
     ) -> dict[str, Tensor]:
-        return infer(
-            graph,
-            given,
-            order=self.order,
-            until=self.until,
-            iterations=self.iterations,
-            initial=start,
-            trace=False,
-        ).values
+        return _fixed_point(graph, given, self.order, self.until, self.iterations, start)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Also move the constants of the nudged graphs."""
@@ -216,6 +202,27 @@ class EquilibriumPropagation(nn.Module):
             graph._apply(fn)
         super()._apply(fn, recurse)
         return self
+
+
+def _fixed_point(
+    graph: Declaration,
+    given: Mapping[str, Tensor],
+    order: Listed | None,
+    until: float,
+    iterations: int,
+    start: Mapping[str, Tensor] | None,
+) -> dict[str, Tensor]:
+    """The values of a phase, with a warning where they are not at rest."""
+    solution = infer(
+        graph, given, order=order, until=until, iterations=iterations, initial=start, trace=False
+    )
+    if not solution.converged:
+        warnings.warn(
+            f"a phase has not reached a fixed point, so that the gradient is not exact: {solution.message}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return solution.values
 
 
 class _Nudge(EnergyFactor):

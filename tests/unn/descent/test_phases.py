@@ -174,6 +174,13 @@ def test_any_cost_of_a_target_has_its_gradient():
         unn.EquilibriumPropagation(g, "X", "Y", cost=lambda y, _: y[:2, 0])({"X": values["X"], "Y": classes})
 
 
+@pytest.mark.parametrize("kind", [unn.ContrastiveHebbian, unn.EquilibriumPropagation])
+def test_phases_that_are_not_at_rest_are_reported(kind):
+    loss = kind(layers(scale=0.8), "X", "Y", until=1e-12, iterations=2)
+    with pytest.warns(unn.ConvergenceWarning, match=says("fixed point", "2 rounds")):
+        loss(examples())
+
+
 @pytest.mark.parametrize("nudge", [0, -1.0, float("inf"), float("nan"), "a", True])
 def test_nudges_are_finite_numbers_above_zero(nudge):
     with pytest.raises(InferenceError, match="nudge"):
