@@ -49,5 +49,5 @@ def bounded_attention(
     """
     return declare_attention(
         graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix,
-        lambda _: Ball(),
+        Ball(),
     )  # fmt: skip

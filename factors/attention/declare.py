@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -147,7 +147,7 @@ def undirected_attention(
     """
     return declare_attention(
         graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix,
-        lambda _: SquaredNorm(),
+        SquaredNorm(),
     )  # fmt: skip
 
 
@@ -163,13 +163,13 @@ def declare_attention(
     regularizers: Mapping[str, Regularizer] | None,
     init: float | Mapping[str, Tensor] | None,
     prefix: str,
-    default: Callable[[int], Regularizer],
+    default: Regularizer,
 ) -> UndirectedAttention:
     """Declare attention with the arguments of ``undirected_attention``.
 
     Args:
         graph, queries, keys, values, heads, width, mask, temperature, regularizers, init, prefix: as there.
-        default: makes the regularizer of Q, K, V or H from the width of a head.
+        default: regularizer of Q, K, V and H where none is given.
     """
     arrays = {"Q": _sources(graph, "queries", queries)}
     arrays["K"] = arrays["Q"] if keys is None else _sources(graph, "keys", keys)
@@ -180,7 +180,7 @@ def declare_attention(
     weights = _initial_weights(
         init, {role: ((heads,) if heads > 1 else ()) + (per_head, shape[1]) for role, shape in shapes.items()}
     )
-    chosen = _regularizers(regularizers, default(per_head))
+    chosen = _regularizers(regularizers, default)
     allowed = None if mask is None else _dense(mask, heads, arrays, shapes)
 
     inner = {f"{prefix}head": heads, f"{prefix}e": per_head} if heads > 1 else {f"{prefix}e": per_head}

@@ -55,9 +55,9 @@ def associative_memory(
     - ``SubsetNorm(k, 1 / beta)``: associations of k patterns, exactly their sum if each of them exceeds each
       of the others by 1 / beta.
 
-    A state with ``LayerNorm()`` is normalised after each round. The energy is bounded below for all memories,
-    and falls in each update, so that rounds converge (``unn.infer(..., until=...)``). The query is an initial
-    value of the state, ``initial={"X": query}``, or evidence in part, ``Partial``.
+    A state with ``LayerNorm()`` is normalised after each round. With these weights the energy is bounded
+    below for all memories, and falls in each update, so that rounds converge (``unn.infer(..., until=...)``).
+    The query is an initial value of the state, ``initial={"X": query}``, or evidence in part, ``Partial``.
 
     Args:
         graph: graph to extend.
