@@ -18,11 +18,14 @@ from unn.regularizers import (
     BinaryEntropy,
     Box,
     Entropy,
+    LayerNorm,
     NonNegative,
     Regularizer,
+    RMSNorm,
     SignedEntropy,
     SimplexNorm,
     SquaredNorm,
+    SubsetNorm,
     TsallisEntropy,
 )
 
@@ -39,6 +42,9 @@ REGULARIZERS: dict[str, Callable[[], Regularizer]] = {
     "TsallisEntropy": TsallisEntropy,
     "Box": lambda: Box(-0.5, 2.0),
     "Ball": Ball,
+    "LayerNorm": LayerNorm,
+    "RMSNorm": RMSNorm,
+    "SubsetNorm": lambda: SubsetNorm(2),
     "L1": lambda: L1(0.3),
 }
 
