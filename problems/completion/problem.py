@@ -106,9 +106,7 @@ class CompletionProblem(DeclaredProblem):
         return ("token", "P")
 
     def sizes(self, config: CompletionConfig, generator: torch.Generator) -> dict[str, int]:
-        """A random length for each batch; one length for engines whose graph has no latent variables, which
-        is
-        made for it."""
+        """A random length for each batch; one length for engines whose graph has no latent variables."""
         import torch
 
         from .data import LENGTHS

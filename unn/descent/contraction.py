@@ -205,7 +205,7 @@ def spectral_normalise(
     coupled = {
         name: graph.get_parameter(name)
         for f in graph.energy_factors
-        if len([name for name in f.variables if name not in observed]) > 1
+        if sum(r.array.name in graph.variables and r.array.name not in observed for r in f.references) > 1
         for name in f.operands
         if isinstance(graph.arrays[name], Parameter)
     }

@@ -1,4 +1,4 @@
-"""Rounds of ``infer``, in which batch elements at rest cost nothing."""
+"""Rounds of ``infer``, in which a batch is divided when half of its elements are at rest."""
 
 from __future__ import annotations
 

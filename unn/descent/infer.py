@@ -55,10 +55,11 @@ def infer(
             ``Coloured``. By distance from what is given if left out.
         iterations: how many rounds; a range draws the number. 1 by default, or 1000 with ``until``.
         until: stop after the round in which no entry changed by more than this. Each batch element stops by
-            itself, and costs nothing from the moment when half of those that are left have stopped.
+            itself. When half of those that are left have stopped, the others go on in a smaller batch, unless
+            there is dropout or evidence on structures.
         solver: "rounds", or "anderson" to start each round from an extrapolation of those before it, where
-            that lowers the energy (Anderson, 1965); needs ``until``. Its results have the derivatives of the
-            last round alone; ``Implicit`` gives exact ones.
+            that lowers the energy (Anderson, 1965); needs ``until``. Its results are without exact
+            derivatives, which ``Implicit`` has, and are those of an element alone up to the tolerance.
         initial: first values by name: a tensor, "uniform", "random", or "zero" (the default: absent, its
             messages cost nothing).
         lengths: for ragged axes by name, the length of each batch element, shape ``(batch,)``. Padding is

@@ -8,14 +8,13 @@ from torch import Tensor
 
 from .anderson import Extrapolation
 from .plan import PlannedUpdate
-from .rounds import Outcome, Watch, largest_changes
+from .rounds import Outcome, Watch, at_rest, largest_changes
 from .solution import Status
 from .state import Snapshot, State
 from .trace import Energies, Mark, Rows, Terms
 from .updates import Sample
 from .verdict import (
     Divergence,
-    at_rest,
     find_divergence,
     limit_message,
     stopped_early_message,

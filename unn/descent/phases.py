@@ -11,7 +11,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,8 +144,11 @@ class EquilibriumPropagation(nn.Module):
             raise InferenceError(f"EquilibriumPropagation: nudge is a finite number above 0, got {nudge!r}.")
         self.nudge = float(nudge)
         self.cost = _half_squared_error if cost is None else cost
-        # the parameters of nudged graphs are those of the graph, and no submodules of their own
-        self._nudged = tuple(_nudged(graph, self.targets, sign * self.nudge) for sign in (1.0, -1.0))
+        if not callable(self.cost):
+            raise InferenceError(f"cost: a function of a target and its examples, got {cost!r}.")
+        self._made_for: object = None
+        self._nudged: tuple[Declaration, ...] = ()
+        self._nudged_graphs()
 
     def forward(self, values: Mapping[str, Tensor]) -> Tensor:
         """The cost, a scalar, with the gradient of equilibrium propagation for the parameters.
@@ -162,7 +165,7 @@ class EquilibriumPropagation(nn.Module):
             free = self._phase(self.graph, given, None)
             cost, slopes = self._cost(free, known)
             start = {name: x for name, x in free.items() if name not in given}
-            ends = [self._phase(graph, {**given, **slopes}, start) for graph in self._nudged]
+            ends = [self._phase(graph, {**given, **slopes}, start) for graph in self._nudged_graphs()]
         up, down = ({name: end[name] for name in self.graph.variables} for end in ends)
         difference: Tensor = self.graph.energy(up) - self.graph.energy(down)
         slope = difference.mean() / (2 * self.nudge)
@@ -177,6 +180,7 @@ class EquilibriumPropagation(nn.Module):
         for name in self.targets:
             with torch.enable_grad():
                 y = free[name].detach().requires_grad_()
+                _check_target(name, known[name], y)
                 cost = self.cost(y, known[name].to(y))
                 if not isinstance(cost, Tensor) or cost.shape != (len(y),):
                     shown = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
@@ -184,6 +188,8 @@ class EquilibriumPropagation(nn.Module):
                         f"cost: variable {name!r} needs one number for each example, "
                         f"shape {(len(y),)}, got {shown}."
                     )
+                if not cost.requires_grad:
+                    raise InferenceError(f"cost: that of variable {name!r} does not depend on its values.")
                 (slope,) = torch.autograd.grad(cost.sum(), y)
             slopes[_slope(name)] = slope
             mean = cost.detach().mean()
@@ -196,12 +202,16 @@ class EquilibriumPropagation(nn.Module):
     ) -> dict[str, Tensor]:
         return _fixed_point(graph, given, self.order, self.until, self.iterations, start)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Also move the constants of the nudged graphs."""
-        for graph in self._nudged:
-            graph._apply(fn)
-        super()._apply(fn, recurse)
-        return self
+    def _nudged_graphs(self) -> tuple[Declaration, ...]:
+        """Nudged copies of the graph, with its present parameters and constants, and no submodules of their
+        own; made anew where these have been replaced."""
+        tensors = (*self.graph.parameters(), *self.graph.buffers())
+        made_for = tuple((id(x), x.dtype, x.device) for x in tensors)
+        if made_for != self._made_for:
+            signs = (1.0, -1.0)
+            self._nudged = tuple(_nudged(self.graph, self.targets, sign * self.nudge) for sign in signs)
+            self._made_for = made_for
+        return self._nudged
 
 
 def _fixed_point(
@@ -220,7 +230,7 @@ def _fixed_point(
         warnings.warn(
             f"a phase has not reached a fixed point, so that the gradient is not exact: {solution.message}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
     return solution.values
 
@@ -271,7 +281,10 @@ def _names(
     """Names of what is given and of the targets, which are distinct variables of a bounded energy."""
     if not isinstance(graph, Declaration):
         raise InferenceError(f"graph: a unn.FactorGraph, got {type(graph).__name__}.")
-    known, aims = (tuple([x] if isinstance(x, str) else x) for x in (given, targets))
+    for what, names in (("given", given), ("targets", targets)):
+        if not isinstance(names, Sequence):
+            raise InferenceError(f"{what}: a name or a list of names, got {names!r}.")
+    known, aims = (tuple(dict.fromkeys([x] if isinstance(x, str) else x)) for x in (given, targets))
     for what, names in (("given", known), ("targets", aims)):
         for name in names:
             if name not in graph.variables:
@@ -289,7 +302,27 @@ def _names(
     return known, aims
 
 
+def _check_target(name: str, target: Tensor, y: Tensor) -> None:
+    """Check that examples of a target have its shape and are finite.
+
+    Raises:
+        ObservationError: names the variable.
+    """
+    if target.shape != y.shape:
+        raise ObservationError(
+            f"variable {name!r}: examples of the target have the shape {tuple(y.shape)}, got "
+            f"{tuple(target.shape)}."
+        )
+    if not bool(target.isfinite().all()):
+        raise ObservationError(f"variable {name!r}: some examples of the target are NaN or infinite.")
+
+
 def _examples(graph: Declaration, values: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    if not isinstance(values, Mapping):
+        raise ObservationError(
+            f"graph {graph.name!r}: examples are a mapping from names to tensors, got "
+            f"{type(values).__name__}."
+        )
     for name in names:
         if not isinstance(values.get(name), Tensor):
             raise ObservationError(f"graph {graph.name!r}: variable {name!r} needs examples, a tensor.")

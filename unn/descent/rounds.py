@@ -103,7 +103,7 @@ class UntilRest(Watch):
         if changes is None or self.at_rest:
             return Outcome.NEXT if changes is None else Outcome.STOP
         if not isinstance(self._state.rule, Sample):
-            new = changes <= self._until
+            new = at_rest(self._state, changes, self._until)
             self._state.hold_at_rest(new if self._state.frozen is None else new & ~self._state.frozen)
         return Outcome.NEXT
 
@@ -126,6 +126,16 @@ def largest_changes(state: State, before: Snapshot, steps: Sequence[PlannedUpdat
         for name in names
     ]
     return torch.stack(changes).amax(0)
+
+
+@torch.no_grad()
+def at_rest(state: State, changes: Tensor, until: float) -> Tensor:
+    """The batch elements that are held, or that changed by at most a tolerance in the last round with all
+    blocks at their minimum; shape ``(batch,)``."""
+    settled = changes <= until
+    for flags in state.unfinished.values():
+        settled = settled & ~flags
+    return settled if state.frozen is None else settled | state.frozen
 
 
 def round_limit(

@@ -413,11 +413,15 @@ class State:
             if name in self.plan.free:
                 self.values[name] = self.value(name).index_put((rows,), part.values[name])
         for name in part.preactivations:
-            t = self.preactivations[name].expand(batch, *self.evidence.shapes[name])
+            # a greedy order may not have updated it before the batch was divided
+            t = self.preactivations.get(name, torch.zeros_like(self.value(name)))
+            t = t.expand(batch, *self.evidence.shapes[name])
             self.preactivations[name] = t.index_put((rows,), part.resulting_preactivation(name).to(t.dtype))
         for name, flags in part.unfinished.items():
-            self.unfinished[name] = self.unfinished[name].index_put((rows,), flags)
-        self.raw = set(part.raw)
+            none = torch.zeros(batch, dtype=torch.bool, device=flags.device)
+            self.unfinished[name] = self.unfinished.get(name, none).index_put((rows,), flags)
+        # a result of several parts is no message as a factor returned it
+        self.raw -= set(part.preactivations)
         self._drop_changing()
 
     def adopt(

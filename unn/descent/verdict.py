@@ -51,16 +51,6 @@ class Divergence:
 
 
 @torch.no_grad()
-def at_rest(state: State, changes: Tensor, until: float) -> Tensor:
-    """The batch elements that changed by at most a tolerance in the last round, with all blocks at their
-    minimum; shape ``(batch,)``."""
-    settled = changes <= until
-    for flags in state.unfinished.values():
-        settled = settled & ~flags
-    return settled
-
-
-@torch.no_grad()
 def verdict_at_rest(state: State, change: float, rounds: int, until: float) -> tuple[Status, str]:
     """Converged, or at rest where the energy is infinite."""
     reason = _not_finite(state)

@@ -52,7 +52,8 @@ class SubsetNorm(AlongAxis):
     def conjugate(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(t) if mask is None else torch.where(mask, widened(t), 0)
         x = widened(self.mirror(wide, mask))
-        return batch_sum((x * wide - 0.5 * self.temperature * x * x).sum(self.dim)).to(t.dtype)
+        score = torch.where(x > 0, wide, 0)
+        return batch_sum((x * score - 0.5 * self.temperature * x * x).sum(self.dim)).to(t.dtype)
 
     def mirror(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         wide = widened(t)
@@ -75,7 +76,8 @@ class SubsetNorm(AlongAxis):
         )
         x = torch.where(free, (scores - exact).clamp(0, 1), (excess >= 1).to(scores.dtype))
         x = x if mask is None else torch.where(mask, x, 0)
-        return torch.where(last.isnan(), torch.nan, x).to(t.dtype)
+        # NaN is sorted to the front
+        return torch.where(ordered.narrow(self.dim, 0, 1).isnan(), torch.nan, x).to(t.dtype)
 
     def contains(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         slack = tolerance(x.dtype)

@@ -190,6 +190,14 @@ def test_training_with_spectral_normalisation_stays_at_one_fixed_point():
         assert unn.spectral_normalise(g, 0.8, {"X": x}).factor <= 0.8
 
 
+def test_couplings_within_a_variable_are_scaled():
+    torch.manual_seed(0)
+    g = unn.FactorGraph("lateral", n=4)
+    s = g.variable("S", "n", unn.SignedEntropy())
+    g.factor(Multilinear(s["i"], g.parameter("J", "n n", init=1.0)["i j"], s["j"]))
+    assert unn.spectral_normalise(g, 0.9).factor <= 0.9
+
+
 def test_what_cannot_be_normalised_is_refused():
     g, x = random_graph(0, 1.0)
     for factor in (0, 1, 1.5, float("nan"), "a", True):

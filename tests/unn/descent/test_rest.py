@@ -140,6 +140,32 @@ def test_gradients_through_a_divided_batch_are_those_of_each_row():
         torch.testing.assert_close(together[k], gradient(slice(k, k + 1))[0], rtol=0, atol=1e-12)
 
 
+def test_greedy_orders_may_update_variables_after_the_batch_was_divided():
+    g = pair()
+    c = fields(4)
+    c[:2] = 0
+    start = {name: torch.zeros(4, 6, dtype=D) for name in "AB"}
+    out = unn.infer(g, {"C": c}, order=unn.Greedy(["A", "B"]), initial=start, until=1e-5, iterations=4000)
+    assert out.converged and set(out.preactivations) == {"A", "B"}
+
+
+def test_an_element_that_diverges_does_not_keep_another_from_converging():
+    g = unn.FactorGraph("square", n=1)
+    c, y = (g.variable(name, "n", unn.SquaredNorm()) for name in "cy")
+    z = g.variable("z", "n", unn.SignedEntropy())
+    g.factor(Multilinear(y["i"], c["i"], y["i"]))
+    g.factor(Multilinear(z["i"], y["i"]))
+    options = {"order": ["z", "y"], "until": 1e-4, "iterations": 60}
+
+    def run(values):
+        start = {"y": torch.full((len(values), 1), 0.3)}
+        return unn.infer(g, {"c": torch.tensor(values)}, initial=start, **options)
+
+    both, alone = run([[0.1], [2.0]]), run([[0.1]])
+    assert alone.converged and "converged" in both.message
+    torch.testing.assert_close(both["y"][0], alone["y"][0])
+
+
 # -- acceleration --------------------------------------------------------------------------------------------
 
 

@@ -253,3 +253,8 @@ def test_dropout_is_the_scaled_regularizer():
 def test_senseless_options_are_refused(build, message):
     with pytest.raises(DeclarationError, match=message):
         build()
+
+
+def test_nan_among_the_scores_of_subsets_is_not_hidden():
+    x = unn.SubsetNorm(2).mirror(torch.tensor([[1.0, torch.nan, 2.0], [1.0, 0.0, 2.0]]))
+    assert x[0].isnan().any() and torch.equal(x[1], torch.tensor([1.0, 0.0, 1.0]))
