@@ -93,9 +93,11 @@ from .regularizers import L1 as L1
 from .regularizers import Ball as Ball
 from .regularizers import BinaryEntropy as BinaryEntropy
 from .regularizers import Box as Box
+from .regularizers import Counts as Counts
 from .regularizers import Entropy as Entropy
 from .regularizers import LayerNorm as LayerNorm
 from .regularizers import NonNegative as NonNegative
+from .regularizers import Proportions as Proportions
 from .regularizers import Regularizer as Regularizer
 from .regularizers import RMSNorm as RMSNorm
 from .regularizers import SignedEntropy as SignedEntropy

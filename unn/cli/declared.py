@@ -63,6 +63,7 @@ _SHOWN_INSTANCES = 20
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "solver": {"decimate_every": 0},
     "recurrent": {"labelled_share": 1.0},
+    "denoiser": {"coordinates": "linear"},
 }
 """Options of engines that runs of earlier versions do not have, with values that change nothing."""
 
@@ -374,12 +375,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         if not isinstance(model, Mapping):
             return content
         if "engine" in content:
-            return {**content, "model": {**_LATER_OPTIONS.get(str(content["engine"]), {}), **model}}
+            engine = str(content["engine"])
+            return {**content, "model": {**_LATER_OPTIONS.get(engine, {}), **model}}
         process = model.get("process")
         engine = process if process in ("regressor", "vaeac") else "denoiser"
         names = {option.name for option in fields(load_engine(engine).options)}
         options = {name: value for name, value in model.items() if name in names or engine == "denoiser"}
-        return {**content, "engine": engine, "model": options}
+        return {**content, "engine": engine, "model": {**_LATER_OPTIONS.get(engine, {}), **options}}
 
     def engine_of(self, config: Any) -> Engine:
         """The engine of a configuration."""

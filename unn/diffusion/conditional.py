@@ -12,6 +12,16 @@ from ..engine import CanLearn, CanSample, SamplingOptions
 from ..errors import ArgumentError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames, Given
+from .coordinates import (
+    COORDINATES,
+    KNOTS,
+    LARGEST_SCORE,
+    CoordinateName,
+    Coordinates,
+    coordinates_of,
+    interpolated,
+    knots_at_scores,
+)
 from .samples import Condition as Condition
 from .samples import Samples as Samples
 from .sampling import DrawRows, check_counts, generators_of, sample_with_retries
@@ -27,20 +37,46 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     Args:
         frames: frames of the graph.
+        coordinates: numbers of continuous variables in which the model works. "domain": coordinates without
+            bounds, so that samples stay in the domain of the regularizer. "quantiles": these, warped to a
+            normal distribution of each variable over the training examples. "linear": the values.
 
     Attributes:
         sampling: default options of sampling.
-        offsets: offset of each variable, subtracted from its values; set by ``standardise``.
-        scales: scale of each variable, by which its values are divided; set by ``standardise``.
+        coordinates: coordinates of each variable, by name.
+        offsets: offset of each variable, subtracted from its coordinates; set by
+            ``standardise``.
+        scales: scale of each variable, by which its coordinates are divided; set by ``standardise``.
+        quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
+            ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
+
+    Raises:
+        ArgumentError: for unknown coordinates.
     """
 
     offsets: Tensor
     scales: Tensor
+    quantiles: Tensor | None
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, coordinates: CoordinateName = "domain") -> None:
         super().__init__()
+        if coordinates not in COORDINATES:
+            raise ArgumentError(
+                f"unknown coordinates {coordinates!r}.{suggest(str(coordinates), COORDINATES)}"
+            )
         self.frames = frames
         self.sampling = SamplingOptions()
+        self.coordinates = {
+            name: coordinates_of(frames.graph.variables[name], frames.channels[name])
+            if kind == "real" and coordinates != "linear"
+            else Coordinates()
+            for name, kind in frames.kinds.items()
+        }
+        if coordinates == "quantiles":
+            scores = torch.linspace(-LARGEST_SCORE, LARGEST_SCORE, KNOTS)
+            self.register_buffer("quantiles", scores.repeat(len(frames.kinds), 1))
+        else:
+            self.quantiles = None
         offsets, scales = torch.zeros(len(frames.kinds)), torch.ones(len(frames.kinds))
         for k, (name, kind) in enumerate(frames.kinds.items()):
             if kind != "real":
@@ -184,11 +220,15 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         """
         frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
-        for k, slot in enumerate(frame.slots.values()):
+        for k, (name, slot) in enumerate(frame.slots.items()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
-                x = rows[:, slot.numbers]
+                own = self.coordinates[name]
+                x = own.forward(rows[:, slot.numbers], _noise_for(own, rows[:, slot.numbers]))
                 self.offsets[k] = x.mean()
                 self.scales[k] = x.std().clamp(min=1e-6)
+                if self.quantiles is not None:
+                    standard = (x.flatten() - self.offsets[k]) / self.scales[k]
+                    self.quantiles[k] = knots_at_scores(standard, self.quantiles.shape[1])
 
     def is_standardised(self) -> bool:
         """True if a continuous variable has an offset or a scale, or if there are no continuous variables."""
@@ -212,7 +252,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         rows, nodes = frame.observation(given, count)
         like = self.offsets
         numbers = nodes[:, frame.node_of_number]
-        rows = torch.where(numbers, self._standard(rows.to(like), frame), 0)
+        rows = torch.where(numbers, self._standard(rows, frame), 0).to(like)
         return Condition(frame, rows, nodes.to(like.device), numbers.to(like.device))
 
     def example(
@@ -235,10 +275,13 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             if not self.is_standardised():
                 self.standardise(values, **sizes)
         frame = self.frames.at(**sizes)
-        clean = self._standard(frame.flatten(values).to(self.offsets), frame)
-        nodes = self._observed(observed, frame, len(clean))
+        rows = frame.flatten(values)
+        exact = self._standard(rows, frame).to(self.offsets)
+        nodes = self._observed(observed, frame, len(exact))
         numbers = nodes[:, frame.node_of_number.to(nodes.device)]
-        return clean, Condition(frame, torch.where(numbers, clean, 0), nodes, numbers)
+        has_counts = any(own.whole for own in self.coordinates.values())
+        clean = self._standard(rows, frame, noisy=True).to(exact) if has_counts else exact
+        return clean, Condition(frame, torch.where(numbers, exact, 0), nodes, numbers)
 
     def mean_over_unknown(self, error: Tensor, condition: Condition) -> Tensor:
         """Mean of errors, shape ``(batch, numbers)``, over the unobserved nodes, weighting nodes equally."""
@@ -295,19 +338,61 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         ]
         return torch.cat(parts).to(self.offsets.device)
 
-    def _standard(self, rows: Tensor, frame: Frame) -> Tensor:
+    def _standard(self, rows: Tensor, frame: Frame, noisy: bool = False) -> Tensor:
+        """Standardised rows of natural values; ``noisy`` adds noise to counts."""
+        rows = rows.to(self.offsets.device)
         offsets, scales = self._per_number(frame)
-        return (rows - offsets) / scales
+        if self._are_linear:
+            return (rows.to(offsets) - offsets) / scales
+        parts = []
+        for name, slot in frame.slots.items():
+            own, x = self.coordinates[name], rows[:, slot.numbers]
+            parts.append(own.forward(x, _noise_for(own, x)) if noisy else own.forward(x))
+        standard = (torch.cat(parts, 1) - offsets) / scales
+        return (standard if self.quantiles is None else self._warped(standard, frame)).to(offsets)
 
     def _natural(self, rows: Tensor, frame: Frame) -> Tensor:
+        """Natural values of standardised rows."""
         offsets, scales = self._per_number(frame)
-        return rows * scales + offsets
+        if self._are_linear:
+            return rows * scales + offsets
+        standard = rows.double()
+        if self.quantiles is not None:
+            standard = self._warped(standard, frame, back=True)
+        coordinates = standard * scales + offsets
+        parts = [
+            self.coordinates[name].backward(coordinates[:, slot.numbers])
+            for name, slot in frame.slots.items()
+        ]
+        return torch.cat(parts, 1).to(rows)
+
+    @property
+    def _are_linear(self) -> bool:
+        return self.quantiles is None and all(own.are_linear for own in self.coordinates.values())
+
+    def _warped(self, rows: Tensor, frame: Frame, back: bool = False) -> Tensor:
+        """Normal scores of standardised coordinates, or ``back``, shape ``(batch, numbers)``."""
+        assert self.quantiles is not None
+        scores = torch.linspace(
+            -LARGEST_SCORE, LARGEST_SCORE, KNOTS, dtype=torch.float64, device=self.quantiles.device
+        )
+        parts = []
+        for quantiles, slot in zip(self.quantiles.double(), frame.slots.values(), strict=True):
+            x = rows[:, slot.numbers]
+            ends = (scores, quantiles) if back else (quantiles, scores)
+            parts.append(interpolated(x, *ends) if slot.kind == "real" else x)
+        return torch.cat(parts, 1)
 
     def _per_number(self, frame: Frame) -> tuple[Tensor, Tensor]:
         counts = torch.tensor(
             [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
         )
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+
+
+def _noise_for(own: Coordinates, x: Tensor) -> Tensor | float:
+    """Noise of counts, from torch's global generator, shape of ``x``; 0 for other values."""
+    return torch.rand(x.shape, dtype=torch.float64, device=x.device) if own.whole else 0.0
 
 
 def _observed_nodes(name: str, mask: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:

@@ -13,6 +13,7 @@ from ..errors import ArgumentError, suggest
 from ..networks.denoiser import Denoiser
 from ..networks.tokens import Frame
 from .conditional import Condition, ConditionalModel, Trace
+from .coordinates import CoordinateName
 from .samplers import SAMPLERS, restart_sampling
 from .sampling import DrawRows, check_counts
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
@@ -36,6 +37,7 @@ class Diffusion(ConditionalModel):
             variables.
         passes: number of self-conditioning passes in training before the one with a loss:
             ``passes`` for half of the examples, fewer for the others.
+        coordinates: numbers of continuous variables that are diffused, as for ``ConditionalModel``.
     """
 
     has_steps = True
@@ -47,8 +49,9 @@ class Diffusion(ConditionalModel):
         schedule: Schedule | None = None,
         prediction: Prediction = "mixed",
         passes: int = 1,
+        coordinates: CoordinateName = "domain",
     ) -> None:
-        super().__init__(denoiser.frames)
+        super().__init__(denoiser.frames, coordinates)
         self.denoiser = denoiser
         if prediction not in PREDICTIONS:
             raise ArgumentError(

@@ -41,7 +41,11 @@ class DenoiserEngine(Engine):
             return MaskedDiffusion(_network(graph, options, sizes, "none"))
         denoiser = _network(graph, options, sizes, options.self_conditioning)
         model = Diffusion(
-            denoiser, schedule=_schedule(options), prediction=options.prediction, passes=options.passes
+            denoiser,
+            schedule=_schedule(options),
+            prediction=options.prediction,
+            passes=options.passes,
+            coordinates=options.coordinates,
         )
         model.sampling = SamplingOptions(options.sampling_steps, options.sampler, options.spacing)
         return model

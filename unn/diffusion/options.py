@@ -88,6 +88,8 @@ class DenoiserOptions(RegressorOptions):
         sampling_steps: Number of denoising steps per sample.
         spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with
             restarts, which are sharper with few steps.
+        coordinates: Numbers of continuous variables that are diffused: coordinates without bounds, so that
+            samples stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
     """
 
     process: Literal["gaussian", "masked"] = "gaussian"
@@ -99,6 +101,7 @@ class DenoiserOptions(RegressorOptions):
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
     sampling_steps: int = 100
     spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
+    coordinates: Literal["domain", "quantiles", "linear"] = "domain"
 
     def check(self, where: str) -> None:
         """Check the ranges.

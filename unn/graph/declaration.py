@@ -84,8 +84,10 @@ class Declaration(nn.Module):
                     "axes, right of the bar, can depend on one another. Move the bar, or choose another axis "
                     "with over=."
                 )
-        every = not barred and isinstance(bound, Elementwise)
-        variable = Variable(name, names, bound, names if every else names[:barred], has_bar=barred > 0)
+        elementwise = isinstance(bound, Elementwise)
+        node_axes = names if elementwise and "|" not in axes else names[:barred]
+        has_bar = barred > 0 or (elementwise and "|" in axes)
+        variable = Variable(name, names, bound, node_axes, has_bar)
         self._declare(variable)
         try:
             # the size rules of the regularizer may conflict with known sizes

@@ -19,7 +19,8 @@ from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..graph.symmetries import Symmetry, candidates, symmetries
 from ..ops.attention import AttentionMask
-from ..regularizers import BinaryEntropy
+from ..regularizers import BinaryEntropy, Counts, Elementwise, Proportions
+from ..regularizers.base import tolerance
 from ..regularizers.simplex import is_categorical
 
 Kind = Literal["real", "binary", "category"]
@@ -227,16 +228,45 @@ class Rows:
                 raise ObservationError(f"variable {name!r} is binary; its values must be 0 or 1.")
             return torch.stack([1 - x, x], -1).flatten(1)
         x = x.reshape(len(x), -1, slot.channels)
+        here = None if observed is None else observed.reshape(len(observed), -1)
+        if slot.kind == "real":
+            self._check_domain(slot, x, here)
         if slot.kind == "category":
             ones = (x == 1).sum(-1) == 1
-            if observed is not None:
-                ones = ones | ~observed.reshape(len(observed), -1)
+            if here is not None:
+                ones = ones | ~here
             if not bool(((x == 0) | (x == 1)).all() and ones.all()):
                 raise ObservationError(
                     f"variable {name!r} has {slot.channels} options; its values must be one-hot along the "
                     "last axis."
                 )
         return x.flatten(1)
+
+    def _check_domain(self, slot: Slot, x: Tensor, observed: Tensor | None) -> None:
+        """Check the domain of continuous values and counts, shape ``(batch, nodes, channels)``."""
+        regularizer = self.graph.variables[slot.name].regularizer
+        if isinstance(regularizer, Elementwise):
+            low, high = regularizer.interval()
+            margin = tolerance(x.dtype) * max(
+                (abs(end) for end in (low, high) if math.isfinite(end)), default=0
+            )
+            inside = (x >= low - margin) & (x <= high + margin)
+            domain = f"from {low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
+            if isinstance(regularizer, Counts):
+                inside &= x == x.floor()
+                domain = f"whole numbers {domain}"
+        elif isinstance(regularizer, Proportions):
+            inside = (x >= 0) & ((x.sum(-1, keepdim=True) - 1).abs() <= tolerance(x.dtype))
+            domain = "positive numbers that sum to one along the last axis"
+        else:
+            return
+        if observed is not None:
+            inside = inside | ~observed[..., None]
+        if not bool(inside.all()):
+            raise ObservationError(
+                f"variable {slot.name!r}: values are {domain}, got {float(x[~inside][0]):g}; no evidence "
+                "outside the support has a posterior."
+            )
 
     def _check_shape(self, slot: Slot, value: object) -> None:
         if (

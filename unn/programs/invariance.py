@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from ..errors import UnnError
 from ..graph.symmetries import Symmetry, generators
-from .distributions import Distribution
 from .kinds import Array, Kind
-from .tape import Drawing, Load, Nodes, RecordedDraw, Settle, Shape, Statement, Step, Store, Tape, aligned
+from .tape import Drawing, Load, Nodes, RecordedDraw, Settle, Shape, Statement, Step, Store, Tape
 
 _BUDGET = 4_000_000
 """Numbers in one array of a replay: rows times parameters of all nodes times permutations, about 32 MB."""
@@ -115,7 +114,8 @@ class _Layout:
     Attributes:
         position: position of each node of the tape, shape ``(nodes,)``.
         variable_of: name of the variable, by position.
-        columns: positions of each variable, by name.
+        columns: numbers of each variable, by name; a node has as many as features.
+        number: first number, by position.
         kinds: kind of each variable, by name.
         law: number of the family of laws, equal for laws that differ only in parameters, shape ``(nodes,)``.
         start: first parameter, by position.
@@ -127,6 +127,7 @@ class _Layout:
     position: Nodes
     variable_of: Sequence[str]
     columns: dict[str, slice]
+    number: Nodes
     kinds: dict[str, Kind]
     law: Nodes
     start: Nodes
@@ -140,11 +141,14 @@ class _Layout:
         position = np.empty(count, dtype=np.int64)
         variable_of: list[str] = []
         columns = {}
+        numbers_of: list[int] = []
         for name, recorded in tape.variables.items():
-            first = len(variable_of)
+            first, begin = len(variable_of), sum(numbers_of)
             variable_of += [name] * recorded.nodes.size
-            columns[name] = slice(first, len(variable_of))
+            numbers_of += [int(np.prod(recorded.values.features, dtype=np.int64))] * recorded.nodes.size
+            columns[name] = slice(begin, sum(numbers_of))
             position[recorded.nodes.ravel()] = np.arange(first, len(variable_of))
+        number = np.cumsum(numbers_of, dtype=np.int64) - np.array(numbers_of, dtype=np.int64)
         draws = {id(step.statement): step for step in tape.steps if isinstance(step, RecordedDraw)}
         numbers: dict[Hashable, int] = {}
         law, width = np.empty(count, dtype=np.int64), np.ones(count, dtype=np.int64)
@@ -167,7 +171,37 @@ class _Layout:
                 )
         start = np.cumsum(width) - width
         kinds = {name: recorded.values for name, recorded in tape.variables.items()}
-        return cls(position, variable_of, columns, kinds, law, start, width, events, int(width.sum()))
+        return cls(position, variable_of, columns, number, kinds, law, start, width, events, int(width.sum()))
+
+    def numbers_at(self, positions: Nodes, kind: Kind) -> Nodes:
+        """Numbers of nodes of a kind, shape ``(*positions, *features)``."""
+        size = int(np.prod(kind.features, dtype=np.int64))
+        numbers = self.number[positions][..., None] + np.arange(size)
+        return numbers.reshape((*positions.shape, *kind.features))
+
+    def numbers_of(self, positions: Nodes) -> Nodes:
+        """Numbers of nodes of any kinds, shape ``(numbers,)``."""
+        parts = [
+            self.numbers_at(positions[k : k + 1], self.kind_at(node)) for k, node in enumerate(positions)
+        ]
+        return np.concatenate([part.ravel() for part in parts]) if parts else np.empty(0, dtype=np.int64)
+
+    def kind_at(self, position: int) -> Kind:
+        """Kind of the node at a position."""
+        return self.kinds[self.variable_of[position]]
+
+    def moved_numbers(self, moved: Nodes) -> Nodes:
+        """Where a permutation of nodes of equal kinds moves each number, shape ``(numbers,)``."""
+        parts = [
+            self.numbers_at(moved[self.position_range(name)], kind).ravel()
+            for name, kind in self.kinds.items()
+        ]
+        return np.concatenate(parts)
+
+    def position_range(self, name: str) -> slice:
+        """Positions of a variable."""
+        first = self.variable_of.index(name)
+        return slice(first, first + self.variable_of.count(name))
 
     def moving(self, moved: Nodes) -> set[str]:
         """Variables with nodes that a permutation moves."""
@@ -228,7 +262,7 @@ class _Layout:
             node = int(node_of_slot[slot])
             if self.variable_of[node] not in altered:
                 parents = self.position[sorted(tape.parents[tape_node[node]])]
-                scale = np.abs(values[:, parents]).max(axis=1, initial=0.0)
+                scale = np.abs(values[:, self.numbers_of(parents)]).max(axis=1, initial=0.0)
                 if (difference[:, slot] > _RELATIVE_TO_PARENTS * scale).any():
                     altered.add(self.variable_of[node])
         return altered
@@ -236,21 +270,8 @@ class _Layout:
 
 def _law_key(draw: RecordedDraw) -> Hashable | None:
     """Key of the family of laws of a draw, which with equal parameters gives equal laws; None if unknown."""
-    distribution = draw.distribution
-    attributes = {
-        name: x for name, x in vars(distribution).items() if name not in ("parameters", "kind", "event")
-    }
-    simple = all(isinstance(x, (bool, int, float, str, type(None))) for x in attributes.values())
-    if not simple:
-        return None
-    return (
-        type(distribution),
-        distribution.kind,
-        distribution.event,
-        draw.names,
-        draw.widths,
-        tuple(sorted(attributes.items())),
-    )
+    family = draw.distribution.family()
+    return None if family is None else (family, draw.names, draw.widths)
 
 
 # -- replays -------------------------------------------------------------------------------------------------
@@ -297,19 +318,21 @@ def _ancestral_sample(
         return np.clip(np.where(along_rows(mirrored, shape), 1 - x, x), 0, 1 - 2.0**-53)
 
     stored = {
-        name: np.zeros((rows, recorded.nodes.size), recorded.values.dtype)
+        name: np.zeros((rows, recorded.nodes.size, *recorded.values.features), recorded.values.dtype)
         for name, recorded in tape.variables.items()
     }
-    ordinary = Drawing(rows, normal, uniform, lambda x: x, stored)
+    ordinary = Drawing(rows, normal, uniform, lambda x: x, stored, lambda: generator)
     # tilted continuous numbers would be rounded to ties, which have probability zero
     discrete = replace(ordinary, uniform=tilted)
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
-        is_discrete = isinstance(step, RecordedDraw) and step.statement.kind.name != "real"
+        is_discrete = isinstance(step, RecordedDraw) and step.statement.kind.name in ("binary", "category")
         return step.run(inputs, discrete if is_discrete else ordinary)
 
     tape.execute(run, tape.plan())
-    return np.concatenate([stored[name].astype(np.float64) for name in layout.columns], axis=1)
+    return np.concatenate(
+        [stored[name].astype(np.float64).reshape(rows, -1) for name in layout.columns], axis=1
+    )
 
 
 def _moved_laws(tape: Tape, layout: _Layout, values: Array, moves: Sequence[Nodes]) -> list[Array | None]:
@@ -317,7 +340,7 @@ def _moved_laws(tape: Tape, layout: _Layout, values: Array, moves: Sequence[Node
     permuted = []
     for moved in moves:
         rows = np.empty_like(values)
-        rows[:, moved] = values
+        rows[:, layout.moved_numbers(moved)] = values
         permuted.append(rows)
     try:
         return list(np.split(_laws(tape, layout, np.concatenate(permuted)), len(moves)))
@@ -358,12 +381,14 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
                 record(
                     statement, np.broadcast_to(inputs[0], (rows, *statement.nodes.shape)).reshape(rows, -1, 1)
                 )
-            given = values[:, layout.position[statement.nodes.ravel()]]
-            return given.reshape(rows, *statement.nodes.shape).astype(statement.kind.dtype)
+            given = values[:, layout.numbers_at(layout.position[statement.nodes], statement.kind)]
+            return given.astype(statement.kind.dtype)
         if isinstance(step, Store):
             return inputs[0]
         if isinstance(step, Load):
-            return values[:, layout.columns[step.name]][:, step.places].astype(layout.kinds[step.name].dtype)
+            kind = layout.kinds[step.name]
+            stored = values[:, layout.columns[step.name]].reshape(rows, -1, *kind.features)
+            return stored[:, step.places].astype(kind.dtype)
         return step.run(inputs, drawing)
 
     tape.execute(run, tape.plan())
@@ -372,12 +397,9 @@ def _laws(tape: Tape, layout: _Layout, values: Array) -> Array:
 
 def _parameters(draw: RecordedDraw, inputs: Sequence[Array], rows: int) -> NDArray[np.float64]:
     """The parameters of each entry of a draw, shape ``(rows, entries, width)``."""
-    distribution: Distribution = draw.distribution
-    batch = draw.shape[: len(draw.shape) - len(distribution.event)]
+    distribution, batch = draw.distribution, draw.batch
     columns = []
-    for name, x in zip(draw.names, inputs, strict=True):
-        axes = distribution.parameter_axes.get(name, 0)
-        x = aligned(x.astype(np.float64), len(batch) + axes)
+    for x in draw.parameters(inputs).values():
         trailing = x.shape[len(batch) + 1 :]
         columns.append(np.broadcast_to(x, (rows, *batch, *trailing)).reshape(rows, int(np.prod(batch)), -1))
     return np.repeat(np.concatenate(columns, axis=2), int(np.prod(distribution.event)), axis=1)

@@ -13,11 +13,10 @@ import numpy as np
 from ..errors import DeclarationError
 from ..graph.interactions import Nodes as Nodes
 from .kinds import Array, Kind
+from .kinds import Shape as Shape
 
 if TYPE_CHECKING:
     from .distributions import Distribution
-
-Shape = tuple[int, ...]
 
 
 @dataclass
@@ -28,7 +27,8 @@ class Drawing:
         count: number of draws.
         normal, uniform: functions from a shape to standard random numbers in double precision.
         rounded: function that rounds to the precision of the result, in double precision again.
-        stored: values of the variables by name, shape ``(count, entries)``.
+        stored: values of the variables by name, shape ``(count, nodes, *features)``.
+        generator: function that returns the source of all other random numbers, always the same.
     """
 
     count: int
@@ -36,6 +36,7 @@ class Drawing:
     uniform: Callable[[Shape], Array]
     rounded: Callable[[Array], Array]
     stored: dict[str, Array]
+    generator: Callable[[], np.random.Generator] = np.random.default_rng
 
 
 @dataclass(eq=False)
@@ -66,7 +67,8 @@ class Recorded:
 
     Attributes:
         name: name in the program and in the graph.
-        nodes: node of each entry, in the shape of the variable; -1 before it is assigned.
+        nodes: node of each entry, in the shape of the variable without the features of a node; -1 before it
+            is assigned.
         kind: kind of its values; None before the first assignment.
     """
 
@@ -142,14 +144,23 @@ class RecordedDraw(Step):
     sources: tuple[int, ...]
     shape: Shape
 
-    def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
-        batch = self.shape[: len(self.shape) - len(self.distribution.event)]
-        parameters = {
-            name: aligned(x.astype(np.float64), len(batch) + self.distribution.parameter_axes.get(name, 0))
+    @property
+    def batch(self) -> Shape:
+        """Shape of the independent draws."""
+        return self.shape[: len(self.shape) - len(self.distribution.event)]
+
+    def parameters(self, inputs: Sequence[Array]) -> dict[str, Array]:
+        """The parameters by name, in double precision; they broadcast to a batch axis, ``batch`` and their
+        trailing axes."""
+        return {
+            name: aligned(x.astype(np.float64), len(self.batch) + self.distribution.axes_of(name))
             for name, x in zip(self.names, inputs, strict=True)
         }
+
+    def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
+        parameters = self.parameters(inputs)
         self.distribution.check(parameters, f"program: {self.statement.name!r}")
-        return self.distribution.draw(parameters, (drawing.count, *batch), drawing)
+        return self.distribution.draw(parameters, (drawing.count, *self.batch), drawing)
 
 
 @dataclass(eq=False)
@@ -163,9 +174,14 @@ class Settle(Step):
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
         (x,) = inputs
         kind, name = self.statement.kind, self.statement.name
-        if kind.name == "real":
+        if kind.dtype == np.float64:
             x = drawing.rounded(x.astype(np.float64))
             _refuse_any(~np.isfinite(x), f"{name!r} has NaN or infinite values", drawing.count)
+        elif kind.name == "count":
+            x = drawing.rounded(x.astype(np.float64))
+            _refuse_any(
+                ~((x >= 0) & (x == np.floor(x)) & np.isfinite(x)), f"{name!r} is no count", drawing.count
+            )
         elif kind.name == "category":
             # options are whole and >= 0; the comparison also rejects NaN
             _refuse_any(
@@ -185,7 +201,8 @@ class Store(Step):
     sources: tuple[int, ...]
 
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
-        drawing.stored[self.name][:, self.places] = inputs[0].reshape(len(inputs[0]), -1)
+        stored = drawing.stored[self.name]
+        stored[:, self.places] = inputs[0].reshape(len(inputs[0]), -1, *stored.shape[2:])
         return inputs[0]
 
 
@@ -291,6 +308,8 @@ def _refuse_any(bad: Array, fact: str, count: int) -> None:
     if wrong:
         # a batch of one represents all draws
         draws = wrong if len(bad) == count else count
+        first = int(bad.reshape(len(bad), -1).any(1).argmax())
         raise DeclarationError(
-            f"program: {fact} in {draws} of {count} draws; change the statement, or what it is computed from."
+            f"program: {fact} in {draws} of {count} draws, first in draw {first}; change the statement, or "
+            "what it is computed from."
         )

@@ -50,7 +50,8 @@ class Tracer:
 
         Returns:
             Shape ``(*shape, *event)``; truth values from ``Bernoulli`` and ``Permutation``, integers from
-            ``Categorical``.
+            ``Categorical``, ``Poisson`` and ``Binomial``. A vector that is one node has its entries along a
+            last axis.
 
         Raises:
             DeclarationError: for a name in use or not an identifier, an object that is not a distribution, or
@@ -65,15 +66,16 @@ class Tracer:
                 f"{given!r}."
             )
         parameters = {key: as_value(self.tape, x) for key, x in given.parameters.items()}
-        inner = {key: given.parameter_axes.get(key, 0) for key in parameters}
+        inner = {key: given.axes_of(key) for key in parameters}
         shapes = [value.shape[: max(0, value.ndim - inner[key])] for key, value in parameters.items()]
         title = f"t.sample of {called!r}" if called else "t.sample"
         # constants were checked before; computed parameters have a shape only now
         for key, value in parameters.items():
-            if inner[key] and (not value.ndim or value.shape[-1] != given.kind.options):
+            wanted = given.parameter_shapes.get(key, ())
+            if value.shape[max(0, value.ndim - inner[key]) :] != wanted:
+                needed = " x ".join(map(str, wanted))
                 raise DeclarationError(
-                    f"program: {title}: {given.kind.options} {key} are needed along the last axis, got shape "
-                    f"{value.shape}."
+                    f"program: {title}: {needed} {key} are needed along the last axes, got shape {value.shape}."
                 )
         requested = None if shape is None else _shape(title, shape)
         try:
@@ -89,14 +91,18 @@ class Tracer:
             ) from None
         parents = as_objects(frozenset(), batch)
         for key, value in parameters.items():
-            own = union_along(value.parents, -1) if inner[key] else value.parents
+            own = value.parents
+            for _ in range(inner[key]):
+                own = union_along(own, -1)
             parents = as_objects(UNION(parents, own), batch)
         whole: Shape = (*batch, *given.event)
         spread = as_objects(parents.reshape((*batch, *[1] * len(given.event))), whole)
-        cliques = tuple((*range(len(batch)), len(batch) + axis) for axis in given.cliques)
+        cliques = tuple(
+            (*range(len(batch)), *(len(batch) + axis for axis in family)) for family in given.cliques
+        )
         statement = self._statement("sample", line, given.kind, spread, cliques)
         widths = tuple(
-            int(np.prod(value.shape[max(0, value.ndim - inner[key]) :])) for key, value in parameters.items()
+            int(np.prod(given.parameter_shapes.get(key, ()), dtype=np.int64)) for key in parameters
         )
         draw = RecordedDraw(
             given,
@@ -191,10 +197,12 @@ class Tracer:
     def _settle(self, statement: Statement, source: int, name: str | None) -> Value:
         """Record the value of a statement, stored in its variable if it has a name."""
         step = self.tape.add(Settle(statement, (source,)))
-        value = Value(self.tape, step, statement.kind.dtype, singletons(statement.nodes), statement)
+        nodes = statement.nodes
+        parents = singletons(nodes, statement.kind.features)
+        value = Value(self.tape, step, statement.kind.dtype, parents, statement)
         if name is not None:
-            recorded = self._variable(name, value.shape)
-            bind(self.tape, value, recorded, np.arange(value.size).reshape(value.shape))
+            recorded = self._variable(name, nodes.shape)
+            bind(self.tape, value, recorded, np.arange(nodes.size).reshape(nodes.shape))
         return value
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DeclarationError
 from .arraylike import RULES, Arraylike, Parents
-from .tape import Load, Nodes, Recorded, Statement, Store, Tape
+from .tape import Load, Nodes, Recorded, Shape, Statement, Store, Tape
 
 
 class Value(Arraylike):
@@ -123,7 +123,10 @@ class Entries(Arraylike):
                 "..., all indices at once."
             )
         return Value(
-            self.tape, self.tape.add(Load(name, places)), self.recorded.values.dtype, singletons(nodes)
+            self.tape,
+            self.tape.add(Load(name, places)),
+            self.recorded.values.dtype,
+            singletons(nodes, self.recorded.values.features),
         )
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -155,10 +158,10 @@ class Entries(Arraylike):
                 f"program: {entry!r} is assigned a value that already has the name {statement.name!r}; "
                 "for a copy write t.deterministic(...)."
             )
-        if places.shape != value.shape:
+        if places.shape != statement.nodes.shape:
             raise DeclarationError(
                 f"program: {entry!r} and what follows have shape {places.shape}, but the value has shape "
-                f"{value.shape}."
+                f"{statement.nodes.shape}."
             )
         bind(self.tape, value, recorded, places)
 
@@ -169,16 +172,18 @@ class Entries(Arraylike):
         return f"entries of {self.recorded.name!r}, shape {self.shape}"
 
 
-def singletons(nodes: Nodes) -> Parents:
-    """Arrange nodes as singleton sets."""
+def singletons(nodes: Nodes, features: Shape = ()) -> Parents:
+    """Arrange nodes as singleton sets, each repeated for the features of its node."""
     sets = np.empty(nodes.shape, dtype=object)
     sets.reshape(-1)[:] = [frozenset((node,)) for node in nodes.ravel().tolist()]
-    return sets
+    return np.broadcast_to(
+        sets.reshape((*nodes.shape, *[1] * len(features))), (*nodes.shape, *features)
+    ).copy()
 
 
 def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
-    """Bind the value of a statement to entries of a variable, given by flat indices in the shape of the
-    value.
+    """Bind the value of a statement to entries of a variable, given by flat indices in the shape of its
+    nodes.
 
     Raises:
         DeclarationError: for an entry that already has a value, or values of different kinds.
@@ -194,12 +199,13 @@ def bind(tape: Tape, value: Value, recorded: Recorded, places: Nodes) -> None:
             f"program: {recorded.entry(repeated)!r} has a value already; a node is assigned once."
         )
     first = recorded.entry(int(flat[0])) if len(flat) < recorded.nodes.size else recorded.name
-    if recorded.kind not in (None, statement.kind):
+    kind = statement.kind if recorded.kind is None else recorded.kind.joined(statement.kind)
+    if kind is None:
         raise DeclarationError(
             f"program: {first!r} is {statement.kind}, but other entries of {recorded.name!r} are "
             f"{recorded.kind}; use an array for each, or make them alike (x * 1.0 is real, x > 0 is binary)."
         )
-    recorded.kind = statement.kind
+    recorded.kind = kind
     statement.name = first
     node_of[flat] = statement.nodes.ravel()
     for node, place in zip(statement.nodes.ravel().tolist(), flat.tolist(), strict=True):

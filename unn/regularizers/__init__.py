@@ -11,6 +11,8 @@ from .elementwise import NonNegative as NonNegative
 from .elementwise import SignedEntropy as SignedEntropy
 from .elementwise import SquaredNorm as SquaredNorm
 from .log_partition import LogPartition as LogPartition
+from .measured import Counts as Counts
+from .measured import Proportions as Proportions
 from .normalised import LayerNorm as LayerNorm
 from .normalised import RMSNorm as RMSNorm
 from .simplex import AlongAxis as AlongAxis

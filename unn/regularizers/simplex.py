@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -60,13 +61,17 @@ def is_categorical(regularizer: Regularizer, axes: tuple[str, ...], feature_axes
         axes: its axes.
         feature_axes: those that do not index nodes.
     """
-    return isinstance(regularizer, Simplex) and regularizer.over_axes(axes) == feature_axes
+    is_option = isinstance(regularizer, Simplex) and regularizer.of_categories
+    return is_option and regularizer.over_axes(axes) == feature_axes
 
 
 class Simplex(AlongAxis):
     """A regularizer over the simplex. Padded entries have probability 0; rows without entries are all 0."""
 
     bounded = True
+
+    of_categories: ClassVar[bool] = True
+    """True if values are categories, the corners of the simplex; false if they are points inside it."""
 
     def row_norm(self, size: float) -> float:
         return 1.0

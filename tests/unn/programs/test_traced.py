@@ -64,7 +64,8 @@ def test_draws_fit_the_graph_and_repeat_under_a_seed():
         assert g.variables[name].regularizer.contains(x).all()
         assert tuple(x.shape[1:]) == g.size_table.shape(g[name], g.size_table.static)
     kinds = {name: type(variable.regularizer).__name__ for name, variable in g.variables.items()}
-    assert kinds["x"] == kinds["u"] == "SquaredNorm" and kinds["b"] == kinds["p"] == "BinaryEntropy"
+    assert kinds["x"] == "SquaredNorm" and kinds["b"] == kinds["p"] == "BinaryEntropy"
+    assert g.variables["u"].regularizer.interval() == (-1, 3)
     assert kinds["c"] == kinds["d"] == kinds["e"] == "Entropy"
     assert g.adjacency().shapes == {
         "x": (),

@@ -30,7 +30,7 @@ def check_golden(graph, file):
 
 def hand_declared(m=3, n=3, k=2):
     g = unn.FactorGraph("product", i=m, j=n, k=k)
-    A, R = g.variable("A", "i k", unn.SquaredNorm()), g.variable("R", "k j", unn.BinaryEntropy())
+    A, R = g.variable("A", "i k", unn.Box(0, 1)), g.variable("R", "k j", unn.BinaryEntropy())
     C, E = g.variable("C", "i j k", unn.SquaredNorm()), g.variable("E", "i j", unn.SquaredNorm())
     g.factor(Depends(C["i j k"], A["i k"], R["k j"]))
     g.factor(Depends(E["i j"], C["i j k"]))

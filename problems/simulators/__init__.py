@@ -1,0 +1,1 @@
+"""Simulators whose posteriors are known: the tasks of simulation-based inference."""

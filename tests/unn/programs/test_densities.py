@@ -1,0 +1,251 @@
+"""Distributions of programs and the density of a program, against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.helpers import says
+from support.tracing import seeded
+
+import unn
+from unn.errors import DeclarationError, ObservationError
+from unn.programs import (
+    Bernoulli,
+    Beta,
+    Binomial,
+    Categorical,
+    Dirichlet,
+    Distribution,
+    Exponential,
+    Gamma,
+    Laplace,
+    LogNormal,
+    Mixture,
+    MultivariateNormal,
+    Normal,
+    Permutation,
+    Poisson,
+    StudentT,
+    Uniform,
+)
+
+COVARIANCE = [[2.0, 0.5], [0.5, 1.0]]
+CASES = {
+    "normal": (Normal(1.0, 2.0), stats.norm(1, 2)),
+    "log-normal": (LogNormal(0.3, 0.5), stats.lognorm(0.5, scale=math.exp(0.3))),
+    "laplace": (Laplace(-1.0, 0.7), stats.laplace(-1, 0.7)),
+    "student": (StudentT(5.0, 1.0, 2.0), stats.t(5, 1, 2)),
+    "exponential": (Exponential(3.0), stats.expon(scale=1 / 3)),
+    "gamma": (Gamma(2.5, 3.0), stats.gamma(2.5, scale=1 / 3)),
+    "beta": (Beta(2.0, 0.7), stats.beta(2, 0.7)),
+    "uniform": (Uniform(-1.0, 3.0), stats.uniform(-1, 4)),
+    "poisson": (Poisson(4.0), stats.poisson(4)),
+    "binomial": (Binomial(10, 0.3), stats.binom(10, 0.3)),
+    "bernoulli": (Bernoulli(0.3), stats.bernoulli(0.3)),
+}
+DISCRETE = ("poisson", "binomial", "bernoulli")
+
+
+def one(distribution, shape=None):
+    return unn.trace(lambda t: t.sample("x", distribution, shape=shape))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_log_density_is_that_of_scipy(case):
+    distribution, reference = CASES[case]
+    traced = one(distribution)
+    x = traced.draw(200, seeded(), torch.float64)["x"]
+    expected = reference.logpmf(x.numpy()) if case in DISCRETE else reference.logpdf(x.numpy())
+    np.testing.assert_allclose(traced.log_prob({"x": x}).numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_draws_have_the_distribution_of_scipy(case):
+    distribution, reference = CASES[case]
+    x = one(distribution).draw(20_000, seeded(), torch.float64)["x"].numpy()
+    if case in DISCRETE:
+        values = np.arange(0, 40)
+        expected = reference.pmf(values) * len(x)
+        counts = np.bincount(x.astype(int), minlength=40)[:40]
+        large = expected > 5
+        statistic = ((counts[large] - expected[large]) ** 2 / expected[large]).sum()
+        assert stats.chi2.sf(statistic, large.sum() - 1) > 1e-4
+    else:
+        assert stats.kstest(x, reference.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("distribution", "outside"),
+    [
+        (LogNormal(), -1.0),
+        (Exponential(), -0.1),
+        (Gamma(2.0), -0.1),
+        (Beta(2.0, 2.0), 1.1),
+        (Uniform(0.0, 1.0), 1.5),
+        (Poisson(2.0), 0.5),
+        (Binomial(3, 0.5), 4.0),
+    ],
+    ids=str,
+)
+def test_the_density_is_zero_outside_the_support(distribution, outside):
+    assert one(distribution).log_prob({"x": torch.tensor([outside])}).item() == -math.inf
+
+
+def test_densities_of_vectors_are_those_of_scipy():
+    def program(t):
+        m = t.sample("m", Normal(), 2)
+        t.sample("many", MultivariateNormal(m, COVARIANCE), 3)
+        t.sample("one", MultivariateNormal(m, COVARIANCE, one_node=True))
+        t.sample("w", Dirichlet([1.0, 2.0, 0.5]))
+        t.sample("p", Permutation(3))
+        t.sample("k", Categorical(3, [0.2, 0.3, 0.5]))
+
+    traced = unn.trace(program)
+    values = traced.draw(20, seeded(), torch.float64)
+    x = {name: value.numpy() for name, value in values.items()}
+    expected = stats.norm.logpdf(x["m"]).sum(1) - math.log(6) + np.log(x["k"] @ [0.2, 0.3, 0.5])
+    for row in range(20):
+        normal = stats.multivariate_normal(x["m"][row], COVARIANCE)
+        expected[row] += normal.logpdf(x["many"][row]).sum() + normal.logpdf(x["one"][row])
+        expected[row] += stats.dirichlet([1.0, 2.0, 0.5]).logpdf(x["w"][row])
+    np.testing.assert_allclose(traced.log_prob(values).numpy(), expected, rtol=1e-9)
+    # a vector of one node has its entries along a feature axis; the entries of the other are nodes
+    assert traced.graph.adjacency().shapes["one"] == () and traced.graph.adjacency().shapes["many"] == (3, 2)
+    assert traced.graph.adjacency().shapes["w"] == ()
+
+
+def test_a_mixture_is_the_sum_over_its_components():
+    def program(t):
+        a = t.sample("a", Normal())
+        t.sample("x", Mixture([0.3, 0.7], Normal([-2.0, a], [0.5, 1.0])), 4)
+
+    traced = unn.trace(program)
+    values = traced.draw(2000, seeded(), torch.float64)
+    a, x = values["a"].numpy(), values["x"].numpy()
+    parts = 0.3 * stats.norm.pdf(x, -2, 0.5) + 0.7 * stats.norm.pdf(x, a[:, None], 1.0)
+    expected = stats.norm.logpdf(a) + np.log(parts).sum(1)
+    np.testing.assert_allclose(traced.log_prob(values).numpy(), expected, rtol=1e-9)
+    mean = 0.3 * -2 + 0.7 * a.mean()
+    assert abs(x.mean() - mean) < 5 * x.std() / math.sqrt(x.size)
+
+
+def test_moments_of_vectors_are_those_of_their_distributions():
+    def program(t):
+        t.sample("x", MultivariateNormal([1.0, -1.0], COVARIANCE))
+        t.sample("w", Dirichlet([1.0, 2.0, 5.0]))
+
+    values = unn.trace(program).draw(20_000, seeded(), torch.float64)
+    torch.testing.assert_close(values["x"].mean(0), torch.tensor([1.0, -1.0]).double(), rtol=0, atol=0.05)
+    torch.testing.assert_close(values["x"].T.cov(), torch.tensor(COVARIANCE).double(), rtol=0, atol=0.08)
+    torch.testing.assert_close(values["w"].mean(0), torch.tensor([1, 2, 5]).double() / 8, rtol=0, atol=0.01)
+    assert values["w"].min() > 0
+    torch.testing.assert_close(values["w"].sum(1), torch.ones(20_000).double())
+
+
+def test_the_density_of_a_program_multiplies_those_of_its_draws():
+    def program(t):
+        a = t.sample("a", Normal())
+        b = t.sample("b", Gamma(2.0, np.exp(a)))
+        c = t.empty("c", 3)
+        for i in range(3):
+            c[i] = t.sample(Normal(c[i - 1] if i else a, b))
+        t.deterministic(c[0] * b, name="d")
+
+    traced = unn.trace(program)
+    values = traced.draw(50, seeded(), torch.float64)
+    a, b, c = (values[name].numpy() for name in "abc")
+    expected = stats.norm.logpdf(a) + stats.gamma.logpdf(b, 2, scale=np.exp(-a))
+    before = np.concatenate([a[:, None], c[:, :2]], 1)
+    expected += stats.norm.logpdf(c, before, b[:, None]).sum(1)
+    np.testing.assert_allclose(traced.log_prob(values).numpy(), expected, rtol=1e-9)
+    # computed variables may be left out; given ones have to agree
+    without = {name: values[name] for name in "abc"}
+    assert torch.equal(traced.log_prob(without), traced.log_prob(values))
+    assert (traced.log_prob({**values, "d": values["d"] + 1}) == -math.inf).all()
+    # draws in single precision agree up to rounding
+    single = traced.draw(50, seeded(), torch.float32)
+    assert traced.log_prob(single).isfinite().all()
+
+
+def test_a_density_needs_all_random_variables_in_their_shapes():
+    traced = one(Normal(), 3)
+    with pytest.raises(ObservationError, match=says("missing", "x")):
+        traced.log_prob({})
+    with pytest.raises(ObservationError, match=says("'y'")):
+        traced.log_prob({"x": torch.zeros(2, 3), "y": torch.zeros(2)})
+    with pytest.raises(ObservationError, match=says("'x'", "(batch, 3)", "(2, 4)")):
+        traced.log_prob({"x": torch.zeros(2, 4)})
+    with pytest.raises(ObservationError, match=says("'x'", "NaN")):
+        traced.log_prob({"x": torch.full((2, 3), math.nan)})
+    with pytest.raises(ObservationError, match=says("'x'", "one-hot")):
+        one(Categorical(3)).log_prob({"x": torch.tensor([[0.5, 0.5, 0.0]])})
+
+
+def test_a_distribution_of_ones_own_needs_a_density_for_the_density_alone():
+    class Tent(Distribution):
+        def __init__(self):
+            super().__init__()
+
+        def draw(self, parameters, shape, drawing):
+            return drawing.uniform(shape) + drawing.uniform(shape)
+
+    traced = one(Tent())
+    assert traced.draw(3, seeded())["x"].shape == (3,)
+    with pytest.raises(DeclarationError, match=says("Tent", "log_density")):
+        traced.log_prob({"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: Gamma(-1.0), ["concentration", "> 0"]),
+        (lambda: Exponential(0.0), ["rate", "> 0"]),
+        (lambda: Binomial(2.5, 0.5), ["trials", "whole"]),
+        (lambda: Poisson(-1.0), ["rate"]),
+        (lambda: Dirichlet(1.0), ["concentration", "last axis"]),
+        (lambda: Dirichlet([1.0, 0.0]), ["concentration", "> 0"]),
+        (lambda: MultivariateNormal([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]]), ["eigenvalue", "> 0"]),
+        (lambda: MultivariateNormal([0.0, 0.0], [[1.0, 0.5], [0.0, 1.0]]), ["asymmetry"]),
+        (lambda: Mixture(1.0, Normal()), ["probabilities", "last axis"]),
+        (lambda: Mixture([0.5, 0.6], Normal([0.0, 1.0])), ["sum", "one"]),
+        (lambda: Mixture([0.5, 0.5], Normal([0.0, 1.0, 2.0])), ["2 components", "mean"]),
+        (lambda: Mixture([0.5, 0.5], Dirichlet([1.0, 1.0])), ["single numbers"]),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(make, names):
+    with pytest.raises(DeclarationError, match=says(*names)):
+        make()
+
+
+def test_draws_that_are_not_finite_are_counted_with_the_first():
+    def program(t):
+        x = t.sample("x", Normal())
+        t.deterministic(np.sqrt(x), name="root")
+
+    with pytest.raises(DeclarationError, match=says("'root'", "of 100 draws", "first in draw")):
+        unn.trace(program).draw(100, seeded())
+
+
+def test_bounds_of_the_support_become_the_domain_of_the_variable():
+    def program(t):
+        a = t.sample("a", LogNormal())
+        t.sample("b", Beta(2.0, 2.0))
+        t.sample("c", Uniform(0.0, a))
+        t.sample("n", Binomial(5, 0.5), 2)
+        t.sample("m", Poisson(a))
+        e = t.empty("e", 2)
+        e[0], e[1] = t.sample(Uniform(0.0, 1.0)), t.sample(Uniform(-1.0, 0.5))
+
+    g = unn.trace(program).graph
+    intervals = {name: variable.regularizer.interval() for name, variable in g.variables.items()}
+    assert intervals == {
+        "a": (0, math.inf),
+        "b": (0, 1),
+        # bounds that are computed are unknown
+        "c": (-math.inf, math.inf),
+        "n": (0, 5),
+        "m": (0, math.inf),
+        "e": (-1, 1),
+    }

@@ -1,0 +1,154 @@
+"""Coordinates without bounds for values in a domain: logarithms, normal quantiles, log-ratios.
+
+A model of the coordinates has samples in the domain, however inaccurate it is. Counts become continuous by
+adding uniform noise from [0, 1) (dequantisation), which flooring removes exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..graph.arrays import Variable
+from ..regularizers import Counts, Elementwise, Proportions
+
+CoordinateName = Literal["domain", "quantiles", "linear"]
+COORDINATES = ("domain", "quantiles", "linear")
+KNOTS, LARGEST_SCORE = 49, 3.0
+"""Knots of the warp to normal quantiles, and the largest score of a knot; scores beyond are extrapolated."""
+
+_SHARE_OF_IDENTITY = 0.02
+"""Share of the normal score in the warp of quantiles."""
+_LEAST = 1e-7
+"""Least distance from a bound, in widths of the interval; 5.2 standard deviations in its coordinates."""
+_LEAST_POSITIVE = 1e-12
+"""Least distance from a bound of a half-line, and least proportion."""
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Coordinates of the numbers of one variable.
+
+    Attributes:
+        low, high: bounds of each number; infinite for none.
+        whole: whether values are whole numbers.
+        proportions: number of positive numbers of a node that sum to one; 0 for other values.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    proportions: int = 0
+
+    @property
+    def are_linear(self) -> bool:
+        """Whether coordinates are the values themselves."""
+        return math.isinf(self.low) and math.isinf(self.high) and not self.proportions
+
+    def forward(self, values: Tensor, noise: Tensor | float = 0.5) -> Tensor:
+        """Coordinates of values, in double precision, shape ``(batch, numbers)``.
+
+        Args:
+            values: values, shape ``(batch, numbers)``.
+            noise: numbers from [0, 1) added to counts; the middle of the interval by default.
+        """
+        x = values.double()
+        if self.proportions:
+            logs = x.unflatten(1, (-1, self.proportions)).clamp(min=_LEAST_POSITIVE).log()
+            centred: Tensor = logs - logs.mean(-1, keepdim=True)
+            return centred.flatten(1)
+        if self.whole:
+            x = x + noise
+        if math.isinf(self.low):
+            return x
+        if math.isinf(self.high):
+            return (x - self.low).clamp(min=_LEAST_POSITIVE).log()
+        share = (x - self.low) / (self._top - self.low)
+        scores: Tensor = torch.special.ndtri(share.clamp(_LEAST, 1 - _LEAST))
+        return scores
+
+    def backward(self, coordinates: Tensor) -> Tensor:
+        """Values at coordinates, in double precision, shape ``(batch, numbers)``."""
+        y = coordinates.double()
+        if self.proportions:
+            shares: Tensor = y.unflatten(1, (-1, self.proportions)).softmax(-1)
+            return shares.flatten(1)
+        if math.isinf(self.low):
+            return y
+        if math.isinf(self.high):
+            x = self.low + y.clamp(max=80).exp()
+        else:
+            x = self.low + (self._top - self.low) * torch.special.ndtr(y)
+        if self.whole:
+            x = x.floor()
+        return x.clamp(self.low, self.high)
+
+    def log_slope(self, values: Tensor) -> Tensor:
+        """Logarithm of the derivative of each coordinate of continuous values, shape ``(batch, numbers)``."""
+        x = values.double()
+        if math.isinf(self.low):
+            return torch.zeros_like(x)
+        if math.isinf(self.high):
+            return -(x - self.low).clamp(min=_LEAST_POSITIVE).log()
+        y = self.forward(values)
+        # the derivative of the normal quantile is the inverse of the density there
+        return 0.5 * y * y + 0.5 * math.log(2 * math.pi) - math.log(self.high - self.low)
+
+    @property
+    def _top(self) -> float:
+        return self.high + 1 if self.whole else self.high
+
+
+def coordinates_of(variable: Variable, channels: int) -> Coordinates:
+    """Coordinates of a variable by the domain of its regularizer.
+
+    Args:
+        variable: variable with continuous values or counts.
+        channels: numbers of a node.
+    """
+    regularizer = variable.regularizer
+    if isinstance(regularizer, Proportions):
+        return Coordinates(proportions=channels)
+    if not isinstance(regularizer, Elementwise):
+        return Coordinates()
+    low, high = regularizer.interval()
+    if math.isinf(low) and not math.isinf(high):
+        return Coordinates()
+    return Coordinates(low, high, isinstance(regularizer, Counts))
+
+
+def knots_at_scores(values: Tensor, knots: int) -> Tensor:
+    """Quantiles of values at evenly spaced normal scores, strictly increasing, shape ``(knots,)``.
+
+    Args:
+        values: standardised values, shape ``(count,)``.
+        knots: number of scores.
+    """
+    scores = torch.linspace(-LARGEST_SCORE, LARGEST_SCORE, knots, dtype=torch.float64, device=values.device)
+    ordered = values.double().sort().values
+    # the middle of the step of each value
+    place = torch.special.ndtr(scores) * len(ordered) - 0.5
+    place = place.clamp(0, len(ordered) - 1)
+    low = place.floor().long()
+    high = (low + 1).clamp(max=len(ordered) - 1)
+    quantiles = ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    # a part of the identity keeps ties apart, and bounds the slope of the warp
+    mixed: Tensor = quantiles + _SHARE_OF_IDENTITY * scores
+    return mixed
+
+
+def interpolated(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """The piecewise linear function with values at increasing knots, extrapolated at both ends.
+
+    Args:
+        x: arguments, any shape.
+        knots: increasing, shape ``(knots,)``.
+        values: shape ``(knots,)``.
+    """
+    place = torch.searchsorted(knots, x.contiguous()).clamp(1, len(knots) - 1)
+    slope = (values[place] - values[place - 1]) / (knots[place] - knots[place - 1])
+    return values[place - 1] + slope * (x - knots[place - 1])

@@ -1,0 +1,206 @@
+"""The log-density of the values of a program, from a replay of its tape with the values in place of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ObservationError, suggest
+from ..graph.partial import Partial
+from .kinds import Array
+from .tape import Drawing, Recorded, RecordedDraw, Settle, Shape, Statement, Step, Tape
+
+_AGREEMENT = 1e-4
+"""Largest difference of a given computed value, relative to its size or 1, that counts as rounding."""
+
+
+def log_prob(tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]]) -> Array:
+    """Logarithm of the joint density of values, shape ``(batch,)``.
+
+    Args:
+        tape: tape of a complete run.
+        values: values of all random variables, and of some computed ones, by name, shape ``(batch, nodes,
+            *features)``.
+        plan: result of ``tape.plan``.
+    """
+    count = len(next(iter(values.values())))
+    total = np.zeros(count)
+    for _, density in log_densities(tape, values, plan):
+        total = total + density.reshape(len(density), -1).sum(1)
+    return total
+
+
+def log_densities(
+    tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequence[int]]
+) -> list[tuple[Statement, Array]]:
+    """Log-density of the draws of each statement given their parents, shape ``(batch, *batch of draws)``; of
+    given values of computed variables 0 where they agree with what is computed, and -inf elsewhere.
+
+    Arguments as for ``log_prob``.
+    """
+    count = len(next(iter(values.values())))
+    computed = {
+        recorded.name: np.zeros(
+            (count, recorded.nodes.size, *recorded.values.features), recorded.values.dtype
+        )
+        for recorded in tape.variables.values()
+    }
+    drawing = Drawing(count, _refused, _refused, lambda x: x, computed)
+    densities: list[tuple[Statement, Array]] = []
+
+    def run(step: Step, inputs: Sequence[Array]) -> Array:
+        if isinstance(step, RecordedDraw):
+            given = _values_at(tape, values, step.statement)
+            assert given is not None
+            density = step.distribution.log_density(_wide(given), step.parameters(inputs))
+            density = np.broadcast_to(density, (count, *step.batch))
+            # parameters are out of range at parents outside their support, which have -inf already
+            densities.append((step.statement, np.where(np.isnan(density), -np.inf, density)))
+            return given
+        if isinstance(step, Settle):
+            result = inputs[0].astype(step.statement.kind.dtype)
+            given = _values_at(tape, values, step.statement)
+            if step.statement.role != "sample" and given is not None:
+                densities.append((step.statement, _agreement(_wide(given), _wide(result))))
+            return result
+        return step.run(inputs, drawing)
+
+    tape.execute(run, plan)
+    return densities
+
+
+def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Check values by variable, and convert them to the values inside a program.
+
+    Args:
+        tape: tape of a complete run.
+        values: values by variable, shape ``(batch, *shape)``; categories one-hot along a last axis.
+
+    Returns:
+        Shape ``(batch, nodes, *features)`` each.
+
+    Raises:
+        ObservationError: for missing or unknown variables, shapes or batches that do not fit, NaN, or
+            categories that are not one-hot.
+    """
+    for name in values:
+        if name not in tape.variables:
+            raise ObservationError(f"program: there is no variable {name!r}.{suggest(name, tape.variables)}")
+    missing = [name for name in drawn_variables(tape) if name not in values]
+    if missing:
+        raise ObservationError(
+            f"program: a density needs all random variables; missing: {', '.join(missing)}."
+        )
+    stored = {name: as_stored(tape.variables[name], value) for name, value in values.items()}
+    counts = {name: len(x) for name, x in stored.items()}
+    if len(set(counts.values())) > 1:
+        raise ObservationError(f"program: values differ in their batch sizes: {counts}.")
+    return stored
+
+
+def stored_evidence(tape: Tape, given: Mapping[str, Tensor | Partial]) -> dict[str, tuple[Array, Array]]:
+    """Check evidence, and convert it to stored values ``(1, nodes, *features)`` and masks ``(nodes,)``.
+
+    Raises:
+        ObservationError: for unknown variables, or values and masks that do not fit them.
+    """
+    evidence = {}
+    for name, x in given.items():
+        if name not in tape.variables:
+            raise ObservationError(f"program: there is no variable {name!r}.{suggest(name, tape.variables)}")
+        recorded = tape.variables[name]
+        shape = recorded.nodes.shape
+        value, mask = (
+            (x.value, x.mask) if isinstance(x, Partial) else (x, torch.ones(shape, dtype=torch.bool))
+        )
+        inner = len(shape) + bool(recorded.values.options)
+        if value.ndim == inner:
+            value = value[None]
+        if mask.ndim == len(shape):
+            mask = mask[None]
+        if len(value) != 1 or tuple(mask.shape) != (1, *shape):
+            raise ObservationError(
+                f"variable {name!r}: evidence is one value of each node, with a mask of shape {shape} if it "
+                f"is partial; got values of shape {tuple(value.shape)} and a mask of {tuple(mask.shape)}."
+            )
+        flat = mask.reshape(-1).cpu().numpy()
+        # what is not observed may be anything, even NaN
+        entries = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
+        filled = _filling(recorded, value)
+        evidence[name] = as_stored(recorded, torch.where(entries, value, filled)), flat
+    return evidence
+
+
+def _filling(recorded: Recorded, value: Tensor) -> Tensor:
+    """Valid values for nodes without evidence, shape of ``value``."""
+    filled = torch.zeros_like(value)
+    if recorded.values.name == "category":
+        filled[..., 0] = 1
+    return filled
+
+
+def as_stored(recorded: Recorded, value: Tensor) -> Array:
+    """Check the values of a variable, and convert them, shape ``(batch, nodes, *features)``.
+
+    Raises:
+        ObservationError: for another shape, NaN, or categories that are not one-hot.
+    """
+    kind, name = recorded.values, recorded.name
+    inner: Shape = (kind.options,) if kind.options else ()
+    shape = (*recorded.nodes.shape, *inner)
+    if not isinstance(value, Tensor) or tuple(value.shape[1:]) != shape or not value.ndim or not len(value):
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        expected = ", ".join(map(str, ("batch", *shape)))
+        raise ObservationError(f"variable {name!r} needs a tensor of shape ({expected}), got {got}.")
+    x = value.detach().cpu().double().numpy().reshape(len(value), recorded.nodes.size, *inner)
+    if np.isnan(x).any():
+        raise ObservationError(f"variable {name!r}: values have NaN entries.")
+    if kind.name == "category":
+        if not (((x == 0) | (x == 1)).all() and (x.sum(-1) == 1).all()):
+            raise ObservationError(
+                f"variable {name!r} is {kind}; its values must be one-hot along the last axis."
+            )
+        return np.asarray(x.argmax(-1))
+    if kind.name == "binary" and not ((x == 0) | (x == 1)).all():
+        raise ObservationError(f"variable {name!r} is binary; its values must be 0 or 1.")
+    return np.asarray(x > 0) if kind.name == "binary" else np.asarray(x)
+
+
+def drawn_variables(tape: Tape) -> list[str]:
+    """Names of the variables with drawn entries."""
+    drawn = {int(node) for s in tape.statements if s.role == "sample" for node in s.nodes.ravel()}
+    return [
+        name
+        for name, recorded in tape.variables.items()
+        if drawn.intersection(recorded.nodes.ravel().tolist())
+    ]
+
+
+def _values_at(tape: Tape, values: Mapping[str, Array], statement: Statement) -> Array | None:
+    """Values of the nodes of a statement, shape ``(batch, *nodes, *features)``; None if not given."""
+    name, places = places_of(tape, statement)
+    return np.asarray(values[name][:, places]) if name in values else None
+
+
+def places_of(tape: Tape, statement: Statement) -> tuple[str, Array]:
+    """Variable of a statement, and the flat indices of its nodes there, in their shape."""
+    places = [tape.places[node] for node in statement.nodes.ravel().tolist()]
+    name = next(place[0] for place in places if place is not None)
+    flat = [place[1] for place in places if place is not None]
+    return name, np.array(flat, dtype=np.int64).reshape(statement.nodes.shape)
+
+
+def _agreement(given: Array, computed: Array) -> Array:
+    differs = np.abs(given - computed) > _AGREEMENT * np.maximum(1, np.abs(computed))
+    return np.where(differs, -np.inf, 0.0)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64)
+
+
+def _refused(shape: Shape) -> Array:
+    raise AssertionError("a density draws no random numbers")
