@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     import unn
     from unn.extending import Query
+    from unn.networks.tokens import Given
     from unn.programs import Traced
 
 _HELD_OUT = 0.1
 """Share of the simulations that validates and does not train."""
+
+_PARTICLES = 10_000
+"""Smallest number of particles of a reference posterior."""
 
 _FRESH = 1000
 """Number of simulations that validate a stream."""
@@ -115,6 +119,21 @@ class SimulatorsProblem(DeclaredProblem):
     def compared_variables(self, config: Any) -> tuple[str, ...]:
         """All variables; each is drawn."""
         return self.traced(config).random_variables
+
+    def reference(self, config: Any, given: Given, count: int, seed: int) -> Mapping[str, Tensor]:
+        """Samples by sequential Monte Carlo on the density of the program, of at least 10,000 particles."""
+        import torch
+
+        from unn import Partial
+
+        evidence = {
+            name: Partial(x.value.double(), x.mask) if isinstance(x, Partial) else x.double()
+            for name, x in given.items()
+        }
+        particles = max(count, _PARTICLES)
+        values = self.traced(config).posterior(evidence, particles, seed=seed).values
+        order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
+        return {name: x[order] for name, x in values.items()}
 
     def metrics(self, config: Any, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """None but calibration, which all problems with ``compared_variables`` have."""

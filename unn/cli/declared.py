@@ -67,6 +67,9 @@ _LATER_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Options of engines that runs of earlier versions do not have, with values that change nothing."""
 
+_COMPARED = 20
+"""Default number of queries that are compared with reference samples."""
+
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
 
@@ -237,6 +240,18 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         has no spread to compare.
         """
         return ()
+
+    def reference(self, config: Any, given: Given, count: int, seed: int) -> Mapping[str, Tensor] | None:
+        """Samples of the exact conditional distribution, ``(count, *axes)``, for two-sample measures; None
+        (default) if there are none.
+
+        Args:
+            config: options of the problem.
+            given: evidence of one query.
+            count: number of samples.
+            seed: random seed.
+        """
+        return None
 
     def exact_graph(self, config: Any) -> FactorGraph | None:
         """The declaration whose distribution is that of the examples, for comparisons with exact inference.
@@ -561,6 +576,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         numbers = request.iterations or (options.steps,)
         data: dict[str, Any] = {}
         lines = []
+        if request.metric:
+            return self._compare_with_reference(run, request, numbers, seed)
         for number in numbers:
             now = replace(options, steps=number, seed=seed)
             figures = measure(
@@ -586,6 +603,32 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
                 )
             save_figure(draw_ranks({name: c.ranks.tolist() for name, c in compared.items()}), request.draw)
             lines.append(f"rank histograms drawn in {request.draw}")
+        return Answer(tuple(lines), data)
+
+    def _compare_with_reference(
+        self, run: Trained, request: Evaluate, numbers: Sequence[int | None], seed: int
+    ) -> Answer:
+        """Two-sample measures for several numbers of steps."""
+        from .references import compare_with_reference
+
+        if request.draw is not None:
+            raise UnnError("--draw shows ranks of calibration; leave out --metric.")
+        lines, data = [], {}
+        for number in numbers:
+            now = replace(request.sampling, steps=number, seed=seed)
+            comparison = compare_with_reference(
+                self,
+                run.config,
+                run.network,
+                request.metric,
+                request.count or _COMPARED,
+                request.draws,
+                now,
+            )
+            shown = number or self._default_number(run)
+            text = ", ".join(f"{name} {value:.4g}" for name, value in comparison.means().items())
+            lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
+            data[str(shown or 1)] = {**comparison.means(), "queries": comparison.metrics}
         return Answer(tuple(lines), data)
 
     def _unit(self, run: Trained) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..engine import SamplingOptions
 from .open import open_trained
@@ -28,6 +28,12 @@ class Evaluate(Verb):
     count: int | None = None
     """Conditions to measure on, with one sample each, where the run samples; also the largest number of
     examples in calibration, which has at least 8."""
+    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "spread"], ...] = ()
+    """Compare samples with those of the exact conditional distributions, where the problem has them: the
+    accuracy of a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean
+    discrepancy; or the standard deviation relative to the exact one. ``--count`` queries, 20 by default."""
+    draws: int = 1000
+    """Samples of each query for ``--metric``."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
     """File for a picture of the rank histograms of simulation-based calibration."""
@@ -37,15 +43,16 @@ class Evaluate(Verb):
         require_rounds(*self.iterations)
         if self.count is not None:
             require_number("count", self.count)
+        require_number("draws", self.draws)
         self.sampling.check()
         problem, run = open_trained(self.run)
         if self.data is not None:
             run = require(problem, TakesData, "is evaluated on its own data only; leave out --data").on_data(
                 run, self.data
             )
-        if (self.count, self.sampling, self.draw) == (None, SamplingOptions(), None):
+        if (self.count, self.metric, self.sampling, self.draw) == (None, (), SamplingOptions(), None):
             return problem.evaluate(run, self.iterations)
-        options = "--steps, --tries, --sampler, --spacing, --count, --seed, --at-once and --draw"
+        options = "--steps, --tries, --sampler, --spacing, --count, --seed, --at-once, --metric and --draw"
         return require(
             problem, Sampleable, f"is evaluated without sampling; leave out {options}"
         ).evaluate_samples(run, self)

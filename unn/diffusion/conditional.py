@@ -366,6 +366,23 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         ]
         return torch.cat(parts, 1).to(rows)
 
+    def _log_slopes(self, rows: Tensor, frame: Frame) -> Tensor:
+        """Logarithm of the derivative of each standardised real number by its natural value, shape ``(batch,
+        numbers)``."""
+        rows = rows.to(self.offsets.device).double()
+        parts = [self.coordinates[name].log_slope(rows[:, s.numbers]) for name, s in frame.slots.items()]
+        slopes = torch.cat(parts, 1) - self._per_number(frame)[1].log()
+        if self.quantiles is not None:
+            x = torch.cat(
+                [self.coordinates[n].forward(rows[:, s.numbers]) for n, s in frame.slots.items()], 1
+            )
+            offsets, scales = self._per_number(frame)
+            with torch.enable_grad():
+                x = ((x - offsets) / scales).detach().requires_grad_()
+                (warp,) = torch.autograd.grad(self._warped(x, frame).sum(), x)
+            slopes = slopes + warp.log()
+        return slopes
+
     @property
     def _are_linear(self) -> bool:
         return self.quantiles is None and all(own.are_linear for own in self.coordinates.values())

@@ -21,7 +21,7 @@ COORDINATES = ("domain", "quantiles", "linear")
 KNOTS, LARGEST_SCORE = 49, 3.0
 """Knots of the warp to normal quantiles, and the largest score of a knot; scores beyond are extrapolated."""
 
-_SHARE_OF_IDENTITY = 0.02
+_SHARE_OF_IDENTITY = 0.005
 """Share of the normal score in the warp of quantiles."""
 _LEAST = 1e-7
 """Least distance from a bound, in widths of the interval; 5.2 standard deviations in its coordinates."""

@@ -75,7 +75,8 @@ class Tracer:
             if value.shape[max(0, value.ndim - inner[key]) :] != wanted:
                 needed = " x ".join(map(str, wanted))
                 raise DeclarationError(
-                    f"program: {title}: {needed} {key} are needed along the last axes, got shape {value.shape}."
+                    f"program: {title}: {needed} {key} are needed along the last axes, got shape "
+                    f"{value.shape}."
                 )
         requested = None if shape is None else _shape(title, shape)
         try:

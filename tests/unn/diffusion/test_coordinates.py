@@ -1,0 +1,142 @@
+"""Coordinates without bounds: samples of every model stay in the domain of their variable."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import says
+
+import unn
+from unn.diffusion.coordinates import Coordinates, interpolated, knots_at_scores
+from unn.errors import ArgumentError, ObservationError
+from unn.programs import Beta, Binomial, Dirichlet, LogNormal, MultivariateNormal, Normal, Poisson, Uniform
+
+
+def program(t):
+    b = t.sample("b", LogNormal(0.3, 0.5))
+    t.sample("d", Beta(2.0, b))
+    h = t.sample("h", Uniform(-1.0, 3.0), 2)
+    t.sample("p", Poisson(b * 3))
+    t.sample("q", Binomial(10, b / (1 + b)))
+    w = t.sample("w", Dirichlet([1.0, b, 3.0]))
+    t.sample("v", MultivariateNormal([b, b], [[2.0, 0.5], [0.5, 1.0]], one_node=True))
+    t.sample("x", Normal(h[0] + h[1] + w[0], 1.0))
+
+
+@pytest.fixture(scope="module")
+def traced():
+    return unn.trace(program)
+
+
+def model_of(traced, coordinates="domain"):
+    torch.manual_seed(0)
+    return unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=1), coordinates=coordinates)
+
+
+def in_support(traced, values):
+    return traced.log_prob({name: x.double() for name, x in values.items()}) > -math.inf
+
+
+@given(st.floats(-50, 50), st.floats(0.1, 100), st.integers(0, 2**31 - 1))
+def test_coordinates_are_increasing_and_invertible(low, width, seed):
+    x = low + width * torch.rand(1, 50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for own in (Coordinates(), Coordinates(low), Coordinates(low, low + width)):
+        y = own.forward(x)
+        torch.testing.assert_close(own.backward(y), x, rtol=1e-6, atol=1e-6 * width)
+        order = x[0].argsort()
+        assert (y[0][order].diff() >= 0).all()
+
+
+@given(st.integers(0, 1000), st.floats(1e-6, 0.999999))
+def test_noise_that_makes_counts_continuous_is_removed_exactly(count, noise):
+    x = torch.tensor([[float(count)]])
+    for own in (Coordinates(0, math.inf, whole=True), Coordinates(0, 1000.0, whole=True)):
+        assert own.backward(own.forward(x, noise)).item() == count
+
+
+def test_the_slope_of_coordinates_is_their_derivative():
+    x = (0.1 + 0.8 * torch.rand(1, 20, dtype=torch.float64)).requires_grad_()
+    for own in (Coordinates(), Coordinates(0.0), Coordinates(0.0, 1.0)):
+        slope = torch.autograd.grad(own.forward(x).sum() + 0 * x.sum(), x)[0]
+        torch.testing.assert_close(own.log_slope(x), slope.log())
+
+
+def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
+    x = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
+    x = (x - x.mean()) / x.std()
+    knots = knots_at_scores(x, 49)
+    assert (knots.diff() > 0).all()
+    scores = torch.linspace(-3, 3, 49, dtype=torch.float64)
+    warped = interpolated(x, knots, scores)
+    assert abs(warped.mean()) < 0.1 and abs(warped.std() - 1) < 0.1
+    torch.testing.assert_close(interpolated(warped, scores, knots), x)
+
+
+@pytest.mark.parametrize("coordinates", ["domain", "quantiles"])
+def test_samples_of_an_untrained_model_are_in_their_supports(traced, coordinates):
+    model = model_of(traced, coordinates)
+    model.standardise(traced.draw(500, seed=0))
+    # weights that make extreme estimates
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    values = model.sample(count=200, steps=4, seed=0).values
+    assert in_support(traced, values).all()
+
+
+@pytest.mark.parametrize("coordinates", ["domain", "quantiles"])
+def test_values_come_back_from_their_coordinates(traced, coordinates):
+    model, values = model_of(traced, coordinates), traced.draw(500, seed=0)
+    model.standardise(values)
+    frame = model.frames.at()
+    rows = frame.flatten(values)
+    back = model._natural(model._standard(rows, frame), frame)
+    torch.testing.assert_close(back, rows, rtol=1e-4, atol=1e-4)
+
+
+def test_given_values_are_returned_exactly(traced):
+    model, values = model_of(traced), traced.draw(500, seed=0)
+    model.standardise(values)
+    evidence = {name: values[name][:3] for name in ("b", "p", "w", "h")}
+    samples = model.sample(evidence, 3, steps=2, seed=0)
+    for name, x in evidence.items():
+        assert torch.equal(samples[name], x)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("b", [-1.0], ["'b'", "at least 0", "-1"]),
+        ("h", [[0.0, 3.5]], ["'h'", "from -1 to 3", "3.5"]),
+        ("p", [1.5], ["'p'", "whole", "1.5"]),
+        ("q", [11.0], ["'q'", "from 0 to 10", "11"]),
+        ("w", [[0.5, 0.4, 0.3]], ["'w'", "sum to one"]),
+        ("b", [math.nan], ["'b'", "NaN"]),
+    ],
+)
+def test_evidence_outside_the_support_is_refused(traced, name, value, words):
+    model = model_of(traced)
+    with pytest.raises(ObservationError, match=says(*words)):
+        model.sample({name: torch.tensor(value)}, 1, steps=1)
+
+
+def test_a_value_outside_its_support_does_not_matter_where_it_is_not_observed(traced):
+    model = model_of(traced)
+    part = unn.Partial(torch.tensor([[0.0, 99.0]]), torch.tensor([[True, False]]))
+    samples = model.sample({"h": part}, 2, steps=1, seed=0)
+    assert (samples["h"][:, 0] == 0).all() and (samples["h"].abs() <= 3).all()
+
+
+def test_linear_coordinates_leave_values_as_they_are(traced):
+    model, values = model_of(traced, "linear"), traced.draw(500, seed=0)
+    model.standardise(values)
+    frame = model.frames.at()
+    x = model._standard(frame.flatten(values), frame)[:, frame.slots["b"].numbers]
+    torch.testing.assert_close(x[:, 0], (values["b"] - values["b"].mean()) / values["b"].std())
+
+
+def test_unknown_coordinates_are_refused(traced):
+    with pytest.raises(ArgumentError, match=says("coordinates", "'domein'", "domain")):
+        model_of(traced, "domein")

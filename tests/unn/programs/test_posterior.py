@@ -1,0 +1,124 @@
+"""Posteriors of programs by sequential Monte Carlo, against closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.helpers import says
+
+import unn
+from unn.errors import ArgumentError, ObservationError
+from unn.programs import Bernoulli, Exponential, Gamma, MultivariateNormal, Normal, Poisson, Uniform
+
+COUNT = 4000
+
+
+def test_a_conjugate_normal_posterior_and_its_evidence_are_exact():
+    def program(t):
+        m = t.sample("m", Normal(0.0, 1.0))
+        t.sample("x", Normal(m, 0.5), 4)
+
+    x = torch.tensor([0.3, 1.2, 0.8, 0.1], dtype=torch.float64)
+    result = unn.trace(program).posterior({"x": x}, COUNT, seed=0)
+    precision = 1 + 4 / 0.25
+    mean, deviation = float(x.sum()) / 0.25 / precision, precision**-0.5
+    m = result["m"].numpy()
+    assert stats.kstest(m, stats.norm(mean, deviation).cdf).statistic < 0.05
+    assert abs(m.std() / deviation - 1) < 0.05
+    covariance = np.eye(4) * 0.25 + 1
+    assert (
+        abs(result.log_evidence - stats.multivariate_normal(np.zeros(4), covariance).logpdf(x.numpy())) < 0.1
+    )
+    assert torch.equal(result["x"], x.expand(COUNT, 4))
+
+
+def test_a_gamma_posterior_stays_in_its_support():
+    def program(t):
+        rate = t.sample("rate", Gamma(2.0, 1.0))
+        t.sample("wait", Exponential(rate), 5)
+
+    waits = torch.tensor([0.1, 0.2, 0.05, 0.4, 0.3])
+    rate = unn.trace(program).posterior({"wait": waits}, COUNT, seed=0)["rate"].numpy()
+    assert rate.min() > 0
+    assert stats.kstest(rate, stats.gamma(7, scale=1 / (1 + float(waits.sum()))).cdf).statistic < 0.05
+
+
+def test_both_modes_of_a_posterior_keep_their_shares():
+    def program(t):
+        a = t.sample("a", Normal(0.3, 1.0))
+        t.sample("x", Normal(a**2, 0.1))
+
+    a = unn.trace(program).posterior({"x": torch.tensor(4.0)}, COUNT, seed=0)["a"].numpy()
+    grid = np.linspace(-4, 4, 8001)
+    density = stats.norm.pdf(grid, 0.3) * stats.norm.pdf(4.0, grid**2, 0.1)
+    share = density[grid > 0].sum() / density.sum()
+    assert abs((a > 0).mean() - share) < 0.05
+    assert abs(np.abs(a).mean() - (np.abs(grid) * density).sum() / density.sum()) < 0.01
+
+
+def test_part_of_a_vector_that_is_drawn_at_once_can_be_given():
+    covariance = torch.tensor([[1.0, 0.8, 0.2], [0.8, 1.0, 0.1], [0.2, 0.1, 1.0]], dtype=torch.float64)
+
+    def program(t):
+        t.sample("x", MultivariateNormal([1.0, 0.0, -1.0], covariance.numpy()))
+
+    given = unn.Partial(torch.tensor([2.0, math.nan, 0.5]), torch.tensor([True, False, True]))
+    result = unn.trace(program).posterior({"x": given}, COUNT, seed=0)
+    own = covariance[1, [0, 2]] @ torch.linalg.inv(covariance[[0, 2]][:, [0, 2]])
+    mean = float(own @ torch.tensor([1.0, 1.5], dtype=torch.float64))
+    deviation = float(covariance[1, 1] - own @ covariance[[0, 2], 1]) ** 0.5
+    assert stats.kstest(result["x"][:, 1].numpy(), stats.norm(mean, deviation).cdf).statistic < 0.05
+    assert (result["x"][:, 0] == 2).all() and (result["x"][:, 2] == 0.5).all()
+
+
+def test_what_the_evidence_does_not_depend_on_is_drawn_from_the_program():
+    def program(t):
+        p = t.sample("p", Uniform(0.0, 1.0))
+        t.sample("n", Poisson(10 * p))
+        t.sample("b", Bernoulli(p), 3)
+        t.deterministic(p * 2, name="twice")
+
+    result = unn.trace(program).posterior({"p": torch.tensor(0.25)}, COUNT, seed=0)
+    assert (result["twice"] == 0.5).all() and result.powers == 1
+    assert abs(result["n"].mean() - 2.5) < 0.15 and abs(result["b"].mean() - 0.25) < 0.03
+
+
+def test_nothing_given_is_the_program_itself():
+    result = unn.trace(lambda t: t.sample("x", Normal(1.0, 2.0))).posterior({}, COUNT, seed=0)
+    assert stats.kstest(result["x"].numpy(), stats.norm(1, 2).cdf).statistic < 0.05
+    assert result.log_evidence == 0
+
+
+def test_equal_seeds_give_equal_samples():
+    def program(t):
+        t.sample("x", Normal(t.sample("m", Normal()), 1.0))
+
+    traced = unn.trace(program)
+    one, again, other = (traced.posterior({"x": torch.tensor(1.0)}, 100, seed=s)["m"] for s in (1, 1, 2))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+def test_what_cannot_be_sampled_is_refused_by_name():
+    def program(t):
+        b = t.sample("b", Bernoulli(0.5))
+        x = t.sample("x", Normal(b * 1.0, 1.0))
+        t.sample("u", Uniform(0.0, 1.0))
+        t.deterministic(x * 2, name="twice")
+
+    traced = unn.trace(program)
+    with pytest.raises(ArgumentError, match=says("'b'", "binary", "given")):
+        traced.posterior({"x": torch.tensor(1.0)}, 100)
+    with pytest.raises(ObservationError, match=says("'twice'", "density zero")):
+        traced.posterior({"twice": torch.tensor(1.0)}, 100)
+    with pytest.raises(ObservationError, match=says("density zero", "100 draws")):
+        traced.posterior({"u": torch.tensor(2.0)}, 100)
+    with pytest.raises(ObservationError, match=says("'z'")):
+        traced.posterior({"z": torch.tensor(1.0)}, 100)
+    with pytest.raises(ObservationError, match=says("'x'", "NaN")):
+        traced.posterior({"x": torch.tensor(math.nan)}, 100)
+    with pytest.raises(ObservationError, match=says("'x'", "one value")):
+        traced.posterior({"x": torch.zeros(2)}, 100)
+    with pytest.raises(ObservationError, match=says("number of samples")):
+        traced.posterior({}, 0)

@@ -1,0 +1,110 @@
+"""Two-sample measures of a model against samples of the exact conditional distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..engine import CanSample, SamplingOptions
+from ..errors import UnnError
+from ..graph.partial import Partial
+from ..networks.tokens import Given
+from ..ops.seeds import seed_of
+from ..two_sample import c2st, mmd
+
+if TYPE_CHECKING:
+    from .declared import DeclaredProblem
+
+Metric = Literal["c2st", "c2st-perceptron", "mmd", "spread"]
+METRICS = ("c2st", "c2st-perceptron", "mmd", "spread")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measures of a model on several queries.
+
+    Attributes:
+        metrics: value of each metric for each query, shape ``(queries,)``.
+        draws: number of samples of each query.
+    """
+
+    metrics: dict[str, list[float]]
+    draws: int
+
+    def means(self) -> dict[str, float]:
+        """Mean of each metric over the queries."""
+        return {name: sum(values) / len(values) for name, values in self.metrics.items()}
+
+
+@torch.no_grad()
+def compare_with_reference(
+    problem: DeclaredProblem,
+    config: Any,
+    network: nn.Module,
+    metrics: Sequence[Metric],
+    queries: int,
+    draws: int,
+    options: SamplingOptions,
+) -> Comparison:
+    """Compare samples of a model with those of the exact conditionals, for queries as in training.
+
+    Args:
+        problem: problem with reference samples.
+        config: configuration of the run.
+        network: trained model.
+        metrics: names of the measures. "c2st" is that of a random forest; "spread" the mean over the
+            unobserved numbers of the samples' standard deviation divided by that of the reference.
+        queries: number of queries.
+        draws: number of samples of the model and of the reference for each.
+        options: options of sampling, with the seed of queries and samples.
+
+    Raises:
+        UnnError: for a model without samples, or a problem without reference samples.
+    """
+    if not isinstance(network, CanSample):
+        raise UnnError("--metric compares samples, and this run draws none.")
+    seed = options.seed or 0
+    generator = torch.Generator().manual_seed(seed_of(seed, 11))
+    sizes = problem.test_sizes(config)
+    truth = problem.generate(config, queries, generator, sizes)
+    observed = problem.observed(config, queries, generator, sizes)
+    values: dict[str, list[float]] = {metric: [] for metric in metrics}
+    for k in range(queries):
+        given = {
+            name: Partial(truth[name][k : k + 1], mask.expand(queries, *mask.shape[1:])[k : k + 1])
+            for name, mask in observed.items()
+        }
+        reference = problem.reference(config, given, draws, seed_of(seed, 12, k))
+        if reference is None:
+            raise UnnError(f"--metric: problem {problem.name!r} has no samples of the exact distribution.")
+        samples = network.sample_with(given, draws, replace(options, seed=seed_of(seed, 13, k)), sizes).values
+        one, other = (_unobserved(x, given) for x in (reference, samples))
+        for metric in metrics:
+            values[metric].append(_measured(metric, one, other))
+    return Comparison(values, draws)
+
+
+def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:
+    if metric == "mmd":
+        return mmd(one, other)
+    if metric == "spread":
+        return float((other.std(0) / one.std(0).clamp(min=1e-12)).mean())
+    return c2st(one, other, "forest" if metric == "c2st" else "perceptron")
+
+
+def _unobserved(values: Any, given: Given) -> Tensor:
+    """Numbers that are not given, shape ``(draws, numbers)``."""
+    parts = []
+    for name, x in values.items():
+        flat = x.double().reshape(len(x), -1)
+        evidence = given.get(name)
+        if isinstance(evidence, Partial):
+            nodes = evidence.mask.reshape(-1)
+            flat = flat[:, ~nodes.repeat_interleave(flat.shape[1] // len(nodes))]
+        if name not in given or isinstance(evidence, Partial):
+            parts.append(flat)
+    return torch.cat(parts, 1)
