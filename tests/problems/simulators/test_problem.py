@@ -1,0 +1,68 @@
+"""Simulators on the command line."""
+
+import json
+
+import pytest
+import torch
+
+from problems.simulators.problem import SimulatorsConfig, SimulatorsProblem
+from unn import runs
+from unn.cli.main import main
+from unn.ops.seeds import seed_of
+
+TINY = (
+    "--steps 4 --evaluate-every 2 --batch 16 --width 8 --depth 1 --heads 2 --sampling-steps 2 --simulations 100"
+).split()
+
+
+def train(folder, *options):
+    assert main(["train", "simulators", *TINY, "--folder", str(folder), "--quiet", *options]) == 0
+
+
+def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
+    train(tmp_path / "run", "--simulator", "two-moons")
+    capsys.readouterr()
+    given = ["--given", "x=0.1,-0.2", "--count", "5", "--json", "--seed", "1"]
+    assert main(["sample", str(tmp_path / "run"), *given]) == 0
+    theta = torch.tensor(json.loads(capsys.readouterr().out)["values"]["theta"])
+    assert theta.shape == (5, 2) and theta.abs().max() <= 1
+    measures = ["--metric", "c2st", "mmd", "spread", "--count", "2", "--draws", "100", "--json"]
+    assert main(["evaluate", str(tmp_path / "run"), *measures]) == 0
+    (figures,) = json.loads(capsys.readouterr().out).values()
+    assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 2 and figures["spread"] > 0
+
+
+def test_a_tenth_of_the_simulations_validates_and_does_not_train(tmp_path):
+    problem = SimulatorsProblem()
+    train(tmp_path / "run")
+    config = runs.open_run(tmp_path / "run")
+    options = problem.config_for("denoiser")(simulator="tree", simulations=100)
+    training = problem.training_set(options)
+    drawn = problem.traced(options).draw(
+        100, torch.Generator().manual_seed(seed_of(options.training.seed, 5))
+    )
+    assert all(torch.equal(x, drawn[name][:90]) for name, x in training.items())
+    assert config.problem == "simulators"
+
+
+def test_measures_against_references_are_refused_where_there_are_none(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    options = "--steps 2 --evaluate-every 2 --batch 8 --width 8 --depth 1 --heads 2 --sampling-steps 2".split()
+    assert main(["train", "sorting", "--folder", folder, "--quiet", *options]) == 0
+    assert main(["evaluate", folder, "--metric", "c2st"]) == 2
+    assert "no samples of the exact distribution" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("query", ["any", "posterior"])
+def test_what_is_given_in_training_follows_the_query(query):
+    problem = SimulatorsProblem()
+    options = problem.config_for("denoiser")(simulator="slcp", query=query)
+    masks = problem.observed(options, 50, torch.Generator().manual_seed(0), {})
+    if query == "posterior":
+        assert masks["x"].all() and not masks["theta"].any()
+    else:
+        assert masks["theta"].any() and not masks["x"].all()
+
+
+def test_options_have_documented_defaults():
+    assert SimulatorsConfig().simulations == 10_000

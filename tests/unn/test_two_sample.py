@@ -1,0 +1,70 @@
+"""Two-sample measures: blind where distributions agree, and near one where they do not."""
+
+import math
+
+import pytest
+import torch
+from support.helpers import says
+
+from unn.errors import ArgumentError, ObservationError
+from unn.two_sample import c2st, mmd
+
+
+def normal(seed, count=400, shift=0.0, scale=1.0, d=2):
+    generator = torch.Generator().manual_seed(seed)
+    return shift + scale * torch.randn(count, d, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("classifier", ["forest", "perceptron"])
+def test_equal_distributions_cannot_be_told_apart_and_others_can(classifier):
+    x = normal(0)
+    assert abs(c2st(x, normal(1), classifier) - 0.5) < 0.06
+    assert c2st(x, normal(1, shift=6.0), classifier) > 0.99
+    # the best classifier of two scales is right with the probability 0.5 + half their total variation
+    variation = math.exp(-math.log(4) / 3) - math.exp(-4 * math.log(4) / 3)
+    assert abs(c2st(normal(0, 1000), normal(1, 1000, scale=2.0), classifier) - (0.5 + variation / 2)) < 0.05
+
+
+def test_samples_are_standardised_by_the_reference():
+    x, y = normal(0), normal(1, shift=0.3)
+    assert c2st(x, y) == c2st(x * 4 + 8, y * 4 + 8)
+    # a number that is constant in the reference does no harm
+    constant = torch.zeros(400, 1, dtype=torch.float64)
+    assert c2st(torch.cat([x, constant], 1), torch.cat([normal(1), constant], 1)) < 0.56
+
+
+def test_equal_seeds_give_equal_accuracies():
+    x, y = normal(0, 200), normal(1, 200, shift=0.5)
+    assert c2st(x, y, seed=3) == c2st(x, y, seed=3)
+
+
+def test_the_discrepancy_is_zero_on_average_for_equal_distributions_and_grows_with_the_shift():
+    same = [mmd(normal(k, 200), normal(k + 100, 200)) for k in range(30)]
+    assert abs(sum(same) / 30) < 0.003 and min(same) < 0
+    shifted = [mmd(normal(0), normal(1, shift=s)) for s in (0.5, 1.0, 2.0)]
+    assert 0.01 < shifted[0] < shifted[1] < shifted[2] < 2
+
+
+def test_the_discrepancy_is_that_of_the_formula():
+    x, y = normal(0, 20), normal(1, 20, shift=1.0)
+    length = torch.pdist(x).median()
+    kernel = [torch.exp(-0.5 * (torch.cdist(a, b) / length) ** 2) for a, b in ((x, x), (y, y), (x, y))]
+    off = ~torch.eye(20, dtype=torch.bool)
+    expected = kernel[0][off].mean() + kernel[1][off].mean() - 2 * kernel[2].mean()
+    assert math.isclose(mmd(x, y), float(expected), rel_tol=1e-9)
+
+
+def test_samples_that_do_not_fit_are_refused():
+    x = normal(0)
+    with pytest.raises(ObservationError, match=says("(400, 2)", "(300, 2)")):
+        c2st(x, x[:300])
+    with pytest.raises(ObservationError, match=says("at least 50")):
+        c2st(x[:20], x[:20])
+    with pytest.raises(ObservationError, match=says("NaN")):
+        mmd(x, torch.full_like(x, math.nan))
+    with pytest.raises(ObservationError, match=says("(count, d)")):
+        mmd(x[0], x[0])
+    with pytest.raises(ArgumentError, match=says("'forrest'", "forest")):
+        c2st(x, x, "forrest")
+    with pytest.raises(ArgumentError, match=says("folds")):
+        c2st(x, x, folds=1)
