@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from unn.errors import ArgumentError
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, TrainingConfig, check_ranges
 
 from .tasks import TASKS, SimulatorTask
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     import unn
-    from unn.extending import Query
+    from unn.extending import Query, Trained
     from unn.networks.tokens import Given
-    from unn.programs import Traced
+    from unn.programs import Plated, Traced
 
 _HELD_OUT = 0.1
 """Share of the simulations that validates and does not train."""
@@ -25,8 +26,11 @@ _HELD_OUT = 0.1
 _PARTICLES = 10_000
 """Smallest number of particles of a reference posterior."""
 
-_FRESH = 1000
-"""Number of simulations that validate a stream."""
+_VALIDATED = 1000
+"""Number of simulations in the validation loss; fewer are repeated, with other evidence."""
+
+_FEWEST = 20
+"""Smallest number of simulations, of which two validate."""
 
 
 @dataclass(frozen=True)
@@ -74,36 +78,93 @@ class SimulatorsProblem(DeclaredProblem):
 
     def __init__(self) -> None:
         self._traced: dict[str, Traced] = {}
+        self._plated: dict[str, Plated] = {}
 
     def check(self, config: Any) -> None:
         """Check the ranges of all options."""
         check_ranges(self.name, {"simulations": (config.simulations, 0, 10**9)})
+        if 0 < config.simulations < _FEWEST:
+            raise ArgumentError(
+                f"{self.name}: option simulations must be 0, for a stream, or at least {_FEWEST}, got "
+                f"{config.simulations}."
+            )
         super().check(config)
 
-    def traced(self, config: Any) -> Traced:
-        """The program of a task, run once."""
-        if config.simulator not in self._traced:
-            from unn.programs import trace
+    def traced(self, config: Any, sizes: Mapping[str, int] | None = None) -> Traced:
+        """The program of a task, at given sizes of its plates."""
+        from unn.programs import trace, trace_plates
 
-            self._traced[config.simulator] = trace(TASKS[config.simulator].program)
-        return self._traced[config.simulator]
+        name, task = config.simulator, self._task(config)
+        if task.plates:
+            if name not in self._plated:
+                self._plated[name] = trace_plates(task.program, task.plates)
+            return self._plated[name].at(**(sizes or self.test_sizes(config)))
+        if name not in self._traced:
+            self._traced[name] = trace(task.program)
+        return self._traced[name]
 
     def declare(self, config: Any) -> unn.FactorGraph:
         """The graph of the program."""
-        from unn.programs import trace
+        from unn.programs import trace, trace_plates
 
+        task = self._task(config)
         # a separate graph for each network
-        return trace(TASKS[config.simulator].program).graph
+        return (trace_plates(task.program, task.plates) if task.plates else trace(task.program)).graph
 
     def generate(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
         """Simulations."""
-        return self.traced(config).draw(count, generator)
+        return self.traced(config, sizes).draw(count, generator)
+
+    def examples(
+        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Simulations and masks; from a fixed set whose plates vary, some of the entries of each plate."""
+        import torch
+
+        if not (config.simulations and self.sizes_vary(config)):
+            return super().examples(config, count, generator, sizes)
+        pool = self._simulations(config)[0]
+        rows = torch.randint(len(next(iter(pool.values()))), (count,), generator=generator)
+        values = {name: x[rows] for name, x in pool.items()}
+        return self._part(config, values, sizes, generator), self.observed(config, count, generator, sizes)
 
     def training_set(self, config: Any) -> Mapping[str, Tensor] | None:
-        """The simulations that train."""
-        return None if not config.simulations else self._simulations(config)[0]
+        """The simulations that train, unless the sizes of plates vary."""
+        return self._simulations(config)[0] if config.simulations and not self.sizes_vary(config) else None
+
+    def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
+        """Random sizes of the plates."""
+        import torch
+
+        return {
+            name: int(torch.randint(least, most + 1, (), generator=generator))
+            for name, (least, most) in self._task(config).plates.items()
+        }
+
+    def sizes_vary(self, config: Any) -> bool:
+        """Whether the task has plates of any size."""
+        return bool(self._task(config).plates)
+
+    def test_sizes(self, config: Any) -> dict[str, int]:
+        """Sizes in the middle of their ranges."""
+        return {name: (least + most) // 2 for name, (least, most) in self._task(config).plates.items()}
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """Evidence on plates of the sizes of training.
+
+        Raises:
+            ArgumentError: for more or fewer entries of a plate than in training.
+        """
+        given, sizes = super().read_given(run, texts)
+        for name, (least, most) in self._task(run.config).plates.items():
+            if not least <= sizes[name] <= most:
+                raise ArgumentError(
+                    f"{self.name}: the evidence has {sizes[name]} {name}, and the run was trained on "
+                    f"{least} to {most}."
+                )
+        return given, sizes
 
     def observed(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -111,7 +172,7 @@ class SimulatorsProblem(DeclaredProblem):
         """Any entries, or all data."""
         from .masks import any_conditional, posterior
 
-        shapes = self.traced(config).graph.adjacency().shapes
+        shapes = self.traced(config, sizes).graph.adjacency().shapes
         if config.query == "posterior":
             return posterior(shapes, self._task(config).parameters)
         return any_conditional(shapes, self._task(config).parameters, count, generator)
@@ -144,19 +205,22 @@ class SimulatorsProblem(DeclaredProblem):
         import torch
 
         generator = torch.Generator().manual_seed(20_232)
+        sizes = self.test_sizes(config)
         if config.simulations:
-            values = self._simulations(config)[1]
+            held_out = self._simulations(config)[1]
+            rows = torch.arange(_VALIDATED) % len(next(iter(held_out.values())))
+            values = {name: x[rows] for name, x in held_out.items()}
+            values = self._part(config, values, sizes, generator)
         else:
-            values = self.generate(config, _FRESH, generator, {})
-        repeats = max(1, _FRESH // len(next(iter(values.values()))))
-        values = {name: x.repeat(repeats, *[1] * (x.ndim - 1)) for name, x in values.items()}
-        observed = self.observed(config, len(next(iter(values.values()))), generator, {})
+            values = self.generate(config, _VALIDATED, generator, sizes)
+        observed = self.observed(config, _VALIDATED, generator, sizes)
         training = network.training
         network.eval()
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(0)
-                return {"validation_loss": float(network.loss(values, observed))}  # type: ignore[operator]
+                loss = network.loss(values, observed, **sizes)  # type: ignore[operator]
+                return {"validation_loss": float(loss)}
         finally:
             network.train(training)
 
@@ -164,12 +228,31 @@ class SimulatorsProblem(DeclaredProblem):
         return TASKS[config.simulator]
 
     def _simulations(self, config: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The simulations that train, and those that validate."""
+        """The simulations that train, and those that validate, with plates of their largest sizes."""
         import torch
 
         from unn.ops.seeds import seed_of
 
+        largest = {name: most for name, (_, most) in self._task(config).plates.items()}
         generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
-        values = self.traced(config).draw(config.simulations, generator)
+        values = self.traced(config, largest).draw(config.simulations, generator)
         kept = config.simulations - int(_HELD_OUT * config.simulations)
         return {name: x[:kept] for name, x in values.items()}, {name: x[kept:] for name, x in values.items()}
+
+    def _part(
+        self, config: Any, values: Mapping[str, Tensor], sizes: Mapping[str, int], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Random entries of plates of their largest sizes, the same in all variables."""
+        import torch
+
+        chosen = {
+            name: torch.randperm(most, generator=generator)[: sizes[name]]
+            for name, (_, most) in self._task(config).plates.items()
+        }
+        variables = self._plated[config.simulator].graph.variables if chosen else {}
+        part = dict(values)
+        for name in part:
+            for k, axis in enumerate(variables[name].axes if chosen else ()):
+                if axis in chosen:
+                    part[name] = part[name].index_select(k + 1, chosen[axis])
+        return part

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,13 @@ class SimulatorTask:
         program: program to trace.
         parameters: names of the variables that the usual posterior is of; the others are data.
         posterior_only: whether the benchmark asks for this posterior alone, not for any conditional.
+        plates: least and largest sizes of its plates, if their sizes vary.
     """
 
     program: Callable[[Tracer], None]
     parameters: tuple[str, ...]
     posterior_only: bool = False
+    plates: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def tree(t: Tracer) -> None:
@@ -167,6 +169,8 @@ def trajectory(
 _LOTKA_VOLTERRA_TIMES = (0.5, 1.1, 2.0, 3.2, 4.5, 6.4, 8.0, 11.0, 15.5, 20.0)
 _SIR_TIMES = (5.0, 12.0, 20.0, 31.0, 40.0, 48.0, 61.0, 75.0, 100.0, 140.0)
 
+_ANY_NUMBER = {"points": (1, 20)}
+
 TASKS: dict[str, SimulatorTask] = {
     "tree": SimulatorTask(tree, ("t1", "t2", "t3")),
     "hmm": SimulatorTask(hmm, ("state",)),
@@ -174,8 +178,8 @@ TASKS: dict[str, SimulatorTask] = {
     "slcp": SimulatorTask(slcp, ("theta",)),
     "gaussian-linear": SimulatorTask(gaussian_linear, ("theta",), posterior_only=True),
     "gaussian-mixture": SimulatorTask(gaussian_mixture, ("theta",), posterior_only=True),
-    "linear-regression": SimulatorTask(linear_regression, ("slope", "intercept")),
-    "logistic-regression": SimulatorTask(logistic_regression, ("slope", "intercept")),
+    "linear-regression": SimulatorTask(linear_regression, ("slope", "intercept"), plates=_ANY_NUMBER),
+    "logistic-regression": SimulatorTask(logistic_regression, ("slope", "intercept"), plates=_ANY_NUMBER),
     "lotka-volterra": SimulatorTask(lotka_volterra, ("birth", "hunting", "death", "growth")),
     "sir": SimulatorTask(sir, ("contact", "recovery")),
 }

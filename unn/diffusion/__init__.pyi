@@ -1,4 +1,10 @@
 from .diffusion import Diffusion as Diffusion
+from .guidance import Guide as Guide
+from .guidance import Guided as Guided
+from .guidance import Likelihood as Likelihood
+from .guidance import Near as Near
+from .guidance import Within as Within
+from .guidance import guided_samples as guided_samples
 from .masked import MaskedDiffusion as MaskedDiffusion
 from .regressor import Regressor as Regressor
 from .samplers import SAMPLERS as SAMPLERS

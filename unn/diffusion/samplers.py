@@ -126,7 +126,7 @@ def _exponential_integrator(
     previous: Tensor | None = None
     for k, (now, after) in enumerate(itertools.pairwise(levels)):
         x0 = denoise(x, now)
-        straight = x0 + extrapolation * _midpoint_correction(x0, previous, levels, k) if extrapolation else x0
+        straight = x0 + extrapolation * midpoint_correction(x0, previous, levels, k) if extrapolation else x0
         rate = eta if per_length is None else (per_length * (now / after).log()).clamp(max=eta)
         x = straight + (after / now) ** (1 + rate) * (x - straight)
         if eta and after > 0:
@@ -136,7 +136,7 @@ def _exponential_integrator(
     return x
 
 
-def _midpoint_correction(x0: Tensor, previous: Tensor | None, levels: Tensor, k: int) -> Tensor:
+def midpoint_correction(x0: Tensor, previous: Tensor | None, levels: Tensor, k: int) -> Tensor:
     """Linear extrapolation of the estimate to the midpoint of step k in log-SNR; zero for the first step."""
     if previous is None or not 0 < levels[k + 1] < levels[k] < levels[k - 1]:
         return torch.zeros_like(x0)

@@ -19,6 +19,9 @@ from .distributions import Permutation as Permutation
 from .distributions import Poisson as Poisson
 from .distributions import StudentT as StudentT
 from .distributions import Uniform as Uniform
+from .plates import Plated as Plated
+from .plates import trace_plates as trace_plates
+from .traced import Posterior as Posterior
 from .traced import Traced as Traced
 from .traced import trace as trace
 from .tracer import Tracer as Tracer

@@ -3,7 +3,7 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -16,8 +16,13 @@ from .sharing import unequal_indices, with_ordered
 from .tape import Nodes, Recorded, Tape
 
 
-def build(name: str, tape: Tape) -> FactorGraph:
+def build(name: str, tape: Tape, plates: Mapping[int, str] | None = None) -> FactorGraph:
     """Build the graph of a complete run.
+
+    Args:
+        name: name of the graph.
+        tape: tape of the run.
+        plates: names of axes without a static size, by their size in this run.
 
     Raises:
         DeclarationError: for a program that samples nothing, or leaves statements without a name or entries
@@ -25,7 +30,8 @@ def build(name: str, tape: Tape) -> FactorGraph:
     """
     _check_complete(tape)
     links = [*_dependences(tape), *_cliques(tape)]
-    names = Names.of(tape, links)
+    names = Names.of(tape, links, plates)
+    free = {axis for axis, size in names.sizes.items() if size in (plates or {})}
     written = [
         factor
         for child in tape.variables
@@ -33,15 +39,18 @@ def build(name: str, tape: Tape) -> FactorGraph:
     ]
     graph = _declare_graph(name, tape, names, written)
     unequal = unequal_indices(tape, graph)
-    return (
-        _declare_graph(name, tape, names, with_ordered(written, graph, names, unequal)) if unequal else graph
-    )
+    if unequal:
+        written = with_ordered(written, graph, names, unequal)
+    return _declare_graph(name, tape, names, written, free) if unequal or free else graph
 
 
-def _declare_graph(name: str, tape: Tape, names: Names, written: Sequence[Written]) -> FactorGraph:
+def _declare_graph(
+    name: str, tape: Tape, names: Names, written: Sequence[Written], free: Collection[str] = ()
+) -> FactorGraph:
+    """Declare the variables and factors; axes in ``free`` have no static size."""
     declarations = [(variable, names.declaration(variable)) for variable in tape.variables.values()]
     # includes the sizes of option axes and of letters that split axes
-    graph = FactorGraph(name, **names.sizes)
+    graph = FactorGraph(name, **{axis: size for axis, size in names.sizes.items() if axis not in free})
     for variable, axes in declarations:
         graph.variable(variable.name, axes, variable.values.regularizer())
     for factor in written:

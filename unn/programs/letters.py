@@ -67,10 +67,17 @@ class Names:
     _options: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tape: Tape, links: Sequence[Link]) -> Names:
+    def of(cls, tape: Tape, links: Sequence[Link], wanted: Mapping[int, str] | None = None) -> Names:
         """Name axes; those that a factor ties without a shift are one, unless they belong to the same
-        variable."""
+        variable.
+
+        Args:
+            tape: tape of a complete run.
+            links: relations of its variables.
+            wanted: names of axes by their size; letters for all other axes.
+        """
         names = cls(tape)
+        wanted = wanted or {}
         classes = _tied_axes(links)
         named: dict[Axis, str] = {}
         # the variable with the most axes reflects the most loops
@@ -79,7 +86,8 @@ class Names:
                 root = classes.root((variable.name, k))
                 name = named.get(root)
                 if name is None or name in [names.axes[variable.name, j] for j in range(k)]:
-                    name = names._unused_name("ijklmnopqrstuvwxyz", names.sizes)
+                    own = [wanted[size]] if size in wanted else "ijklmnopqrstuvwxyz"
+                    name = names._unused_name(own, names.sizes)
                     named.setdefault(root, name)
                     names.sizes[name] = size
                 names.axes[variable.name, k] = name

@@ -260,13 +260,22 @@ def trace(program: Callable[Concatenate[Tracer, P], object], /, *args: P.args, *
         raise DeclarationError(
             f"program: trace takes a function whose first argument is the tracer t, got {program!r}."
         )
+    return Traced(getattr(program, "__name__", "program"), record_twice(program, args, options))
+
+
+def record_twice(program: Callable[..., object], args: tuple[Any, ...], options: dict[str, Any]) -> Tape:
+    """The tape of a program, which is run again to check that runs are equal.
+
+    Raises:
+        DeclarationError: as of ``trace``.
+    """
     before = global_randomness()
     tape = _record(program, args, options)
     # a program that uses global random numbers may behave equally for many of them
     for seed in range(_RUNS if global_randomness() != before else 1):
         with other_randomness(seed):
             refuse_difference(tape, _record(program, args, options))
-    return Traced(getattr(program, "__name__", "program"), tape)
+    return tape
 
 
 _RUNS = 7

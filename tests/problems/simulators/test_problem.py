@@ -10,12 +10,20 @@ from unn import runs
 from unn.cli.main import main
 from unn.ops.seeds import seed_of
 
-TINY = (
-    "--steps 4 --evaluate-every 2 --batch 16 --width 8 --depth 1 --heads 2 --sampling-steps 2 --simulations 100"
-).split()
+OPTIONS = {
+    "steps": 4,
+    "evaluate-every": 2,
+    "batch": 16,
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "sampling-steps": 2,
+}
+TINY = [text for name, value in OPTIONS.items() for text in (f"--{name}", str(value))]
 
 
 def train(folder, *options):
+    options = (*options, "--simulations", "100")
     assert main(["train", "simulators", *TINY, "--folder", str(folder), "--quiet", *options]) == 0
 
 
@@ -47,8 +55,7 @@ def test_a_tenth_of_the_simulations_validates_and_does_not_train(tmp_path):
 
 def test_measures_against_references_are_refused_where_there_are_none(tmp_path, capsys):
     folder = str(tmp_path / "run")
-    options = "--steps 2 --evaluate-every 2 --batch 8 --width 8 --depth 1 --heads 2 --sampling-steps 2".split()
-    assert main(["train", "sorting", "--folder", folder, "--quiet", *options]) == 0
+    assert main(["train", "sorting", "--folder", folder, "--quiet", *TINY]) == 0
     assert main(["evaluate", folder, "--metric", "c2st"]) == 2
     assert "no samples of the exact distribution" in capsys.readouterr().err
 

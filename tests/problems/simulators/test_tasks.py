@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from support.helpers import says
 
 import unn
 from problems.simulators.densities import Crescent, TwoScales

@@ -1,0 +1,316 @@
+"""Evidence other than exact values at sampling time: intervals, uncertain values, any likelihood.
+
+Samples are particles of twisted diffusion sampling (Wu et al., 2023): the estimates of the denoiser are
+changed by the gradient of an approximate likelihood of the noisy particles, and weights correct what is
+approximate, so that the distribution is right in the limit of many particles and steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError, ObservationError, suggest
+from ..networks.tokens import Frame, Given
+from ..ops.seeds import generator_for
+from .diffusion import Diffusion
+from .samplers import midpoint_correction
+from .samples import Condition
+from .sampling import check_counts
+from .schedule import log_snr_levels
+
+_FEWEST_EFFECTIVE = 0.5
+"""Share of the particles below which the effective number leads to resampling."""
+
+
+class Guide(ABC):
+    """Evidence on samples, a likelihood of their values."""
+
+    @abstractmethod
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Logarithm of the likelihood of values, shape ``(batch,)``; -inf where they are impossible.
+
+        Args:
+            values: values by variable, shape ``(batch, *axes)``.
+        """
+
+    @abstractmethod
+    def smoothed(
+        self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
+    ) -> Tensor:
+        """An approximation of the likelihood's mean over values around estimates, as its logarithm, shape
+        ``(batch,)``, finite and differentiable.
+
+        Args:
+            values: estimates by variable, shape ``(batch, *axes)``.
+            spread: standard deviations around them, of the same shapes.
+            uncertainty: variance of standardised numbers around them, from 0 to 1, shape ``()``.
+        """
+
+    def names(self) -> Sequence[str]:
+        """Variables that the guide reads; any by default."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Within(Guide):
+    """A variable has all its entries in an interval.
+
+    Attributes:
+        name: name of the variable.
+        low, high: bounds, each a number or of the shape of the variable; infinite for none.
+    """
+
+    name: str
+    low: float | Tensor = -math.inf
+    high: float | Tensor = math.inf
+
+    def names(self) -> Sequence[str]:
+        return (self.name,)
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        x = values[self.name]
+        inside = ((x >= self.low) & (x <= self.high)).reshape(len(x), -1).all(1)
+        return torch.where(inside, 0.0, -math.inf).to(x)
+
+    def smoothed(
+        self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
+    ) -> Tensor:
+        x, deviation = values[self.name], spread[self.name].clamp(min=1e-6)
+        above, below = (self.high - x) / deviation, (x - self.low) / deviation
+        # of both bounds as if they were independent, which is exact for one bound
+        total: Tensor = torch.special.log_ndtr(above) + torch.special.log_ndtr(below)
+        return total.reshape(len(x), -1).sum(1)
+
+
+@dataclass(frozen=True)
+class Near(Guide):
+    """A variable was measured with normal noise.
+
+    Attributes:
+        name: name of the variable.
+        value: measured values, a number or of the shape of the variable.
+        deviation: standard deviation of the noise, > 0.
+    """
+
+    name: str
+    value: float | Tensor
+    deviation: float | Tensor
+
+    def names(self) -> Sequence[str]:
+        return (self.name,)
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        return self._log_density(values[self.name], torch.zeros_like(values[self.name]))
+
+    def smoothed(
+        self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
+    ) -> Tensor:
+        return self._log_density(values[self.name], spread[self.name])
+
+    def _log_density(self, x: Tensor, spread: Tensor) -> Tensor:
+        variance = torch.as_tensor(self.deviation).to(x) ** 2 + spread**2
+        density = -0.5 * ((self.value - x) ** 2 / variance + variance.log() + math.log(2 * math.pi))
+        return density.reshape(len(x), -1).sum(1)
+
+
+@dataclass(frozen=True)
+class Likelihood(Guide):
+    """Any differentiable likelihood.
+
+    Attributes:
+        function: log-likelihood ``(batch,)`` of values by variable, shape ``(batch, *axes)``; finite.
+    """
+
+    function: Callable[[Mapping[str, Tensor]], Tensor]
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        return self.function(values)
+
+    def smoothed(
+        self, values: Mapping[str, Tensor], spread: Mapping[str, Tensor], uncertainty: Tensor
+    ) -> Tensor:
+        # a sharp likelihood of uncertain estimates would choose particles by chance
+        return (1 - uncertainty) * self.function(values)
+
+
+@dataclass(frozen=True, eq=False)
+class Guided:
+    """Samples under guidance.
+
+    Attributes:
+        values: values by variable, shape ``(count, *axes)``; dependent as those of resampled particles are.
+        log_evidence: estimate of the logarithm of the mean likelihood, such as the probability of an
+            interval, given the exact evidence.
+        effective: smallest effective number of particles before a resampling.
+    """
+
+    values: Mapping[str, Tensor]
+    log_evidence: float
+    effective: float
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+
+def guided_samples(
+    model: Diffusion,
+    guides: Sequence[Guide],
+    given: Given | None = None,
+    count: int = 1000,
+    *,
+    steps: int = 100,
+    seed: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Guided:
+    """Sample all variables that are not given, weighted by the likelihoods of guides.
+
+    Args:
+        model: diffusion model, used without self-conditioning.
+        guides: evidence other than exact values.
+        given: exact evidence by variable, complete or partial, with a batch axis of 1.
+        count: number of particles, which are sampled together.
+        steps: number of steps of ancestral sampling.
+        seed: seed; torch's global generator by default.
+        sizes: sizes of the axes without a static size.
+
+    Raises:
+        ArgumentError: for no guides, or counts below 1.
+        ObservationError: for a guide on a variable that is unknown, discrete or given, or evidence that has
+            likelihood zero for all particles.
+    """
+    check_counts("guided sampling", count=count, steps=steps)
+    if not guides:
+        raise ArgumentError("guided sampling needs a guide; without one, use model.sample.")
+    condition = model.condition(given or {}, count, **(sizes or {}))
+    _check_guides(model, guides, condition)
+    generator = generator_for("guided sampling", None, seed)
+    twist = _Twist(model, guides, condition)
+    levels = log_snr_levels(model.schedule, steps).to(condition.rows)
+
+    def noise() -> Tensor:
+        return torch.randn(condition.rows.shape, generator=generator).to(condition.rows)
+
+    training = model.training
+    model.eval()
+    try:
+        x = (1 + levels[0] ** 2).sqrt() * noise()
+        log_twist, estimate, shift = twist(x, levels[0])
+        previous = estimate
+        logs, log_evidence, effective = log_twist.clone(), 0.0, float(count)
+        for k, (now, after) in enumerate(itertools.pairwise(levels)):
+            own = _effective(logs)
+            effective = min(effective, own)
+            if own < _FEWEST_EFFECTIVE * count:
+                log_evidence += float(logs.logsumexp(0)) - math.log(count)
+                chosen = _resampled(logs, generator)
+                x, estimate, previous, shift, log_twist = (
+                    y[chosen] for y in (x, estimate, previous, shift, log_twist)
+                )
+                logs = torch.zeros_like(logs)
+            if after == 0:
+                final = torch.where(condition.numbers, condition.rows, estimate)
+                logs = logs + twist.exact(final) - log_twist
+                break
+            # the stochastic solver of second order: its steps are the law that the guides change
+            ratio, variance = (after / now) ** 2, after**2 * (1 - (after / now) ** 2)
+            straight = estimate + midpoint_correction(estimate, previous if k else None, levels, k)
+            mean = straight + ratio * (x - straight)
+            moved = mean + (1 - ratio) * shift
+            x_new = moved + variance.sqrt() * noise()
+            free = ~condition.numbers
+            corrected = _log_normal(x_new, mean, variance, free) - _log_normal(x_new, moved, variance, free)
+            previous = estimate
+            new_twist, estimate, shift = twist(x_new, after)
+            logs = logs + corrected + new_twist - log_twist
+            x, log_twist = x_new, new_twist
+    finally:
+        model.train(training)
+    if not bool((logs > -math.inf).any()):
+        raise ObservationError(
+            f"guided sampling: the guides have likelihood zero for all of {count} particles; use more "
+            "particles or steps, or wider evidence."
+        )
+    log_evidence += float(logs.logsumexp(0)) - math.log(count)
+    effective = min(effective, _effective(logs))
+    rows = final[_resampled(logs, generator)]
+    return Guided(model.values_of(rows, condition, given or {}), log_evidence, effective)
+
+
+class _Twist:
+    """The approximate likelihood of noisy particles, and the estimates that it changes."""
+
+    def __init__(self, model: Diffusion, guides: Sequence[Guide], condition: Condition) -> None:
+        self.model, self.guides, self.condition = model, guides, condition
+
+    def __call__(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Its logarithm ``(batch,)``, the estimate, and the change of the estimate, ``(batch, numbers)``."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            estimate = self.model.denoise(x, sigma, self.condition)
+            # of a standardised number with a normal distribution, given its noisy value
+            deviation = sigma * (1 + sigma**2).rsqrt()
+            values, spread = self._values(estimate, deviation)
+            log_twist = torch.stack(
+                [guide.smoothed(values, spread, deviation**2) for guide in self.guides]
+            ).sum(0)
+            (gradient,) = torch.autograd.grad(log_twist.sum(), x)
+        shift = torch.where(self.condition.numbers, 0, sigma**2 * gradient)
+        return log_twist.detach(), estimate.detach(), shift
+
+    def exact(self, rows: Tensor) -> Tensor:
+        """The logarithm of the likelihood of samples, shape ``(batch,)``."""
+        with torch.no_grad():
+            values, _ = self._values(rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
+            return torch.stack([guide.log_likelihood(values) for guide in self.guides]).sum(0)
+
+    def _values(self, rows: Tensor, deviation: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Natural values of real variables and the standard deviations around them."""
+        frame: Frame = self.condition.frame
+        natural = self.model._natural(rows, frame)
+        around = deviation * torch.exp(-self.model._log_slopes(natural.detach(), frame)).to(natural)
+        values, spread = {}, {}
+        for name, slot in frame.slots.items():
+            if slot.kind == "real":
+                shape = (len(rows), *slot.shape)
+                values[name] = natural[:, slot.numbers].reshape(shape)
+                spread[name] = around[:, slot.numbers].reshape(shape)
+        return values, spread
+
+
+def _check_guides(model: Diffusion, guides: Sequence[Guide], condition: Condition) -> None:
+    slots = condition.frame.slots
+    for guide in guides:
+        for name in guide.names():
+            if name not in slots:
+                raise ObservationError(
+                    f"graph {model.graph.name!r} has no variable {name!r}.{suggest(name, slots)}"
+                )
+            own = model.coordinates[name]
+            if slots[name].kind != "real" or own.whole or own.proportions:
+                raise ObservationError(f"guided sampling: variable {name!r} is not real; give it exactly.")
+            if bool(condition.numbers[:, slots[name].numbers].all()):
+                raise ObservationError(f"guided sampling: variable {name!r} is given, and also guided.")
+
+
+def _log_normal(x: Tensor, mean: Tensor, variance: Tensor, free: Tensor) -> Tensor:
+    """Log-density up to a constant, over the free numbers, shape ``(batch,)``."""
+    return -0.5 * torch.where(free, (x - mean) ** 2, 0).sum(1) / variance
+
+
+def _effective(logs: Tensor) -> float:
+    return float((2 * logs.logsumexp(0) - (2 * logs).logsumexp(0)).exp().nan_to_num())
+
+
+def _resampled(logs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Systematic resampling: indices of particles, shape ``(particles,)``."""
+    shares = logs.double().softmax(0).cumsum(0)
+    offset = torch.rand((), generator=generator, dtype=torch.float64).to(shares)
+    places = (torch.arange(len(logs), device=logs.device) + offset) / len(logs)
+    return torch.searchsorted(shares, places).clamp(max=len(logs) - 1)
