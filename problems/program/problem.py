@@ -16,12 +16,14 @@ from unn.errors import ArgumentError, DataError, suggest
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
 from ..generated.observations import any_nodes
+from ..generated.references import program_reference
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     import unn
+    from unn.networks.tokens import Given
     from unn.programs import Traced
     from unn.training import Task
 
@@ -160,6 +162,10 @@ class ProgramProblem(DeclaredProblem):
     def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
         """All random variables of the program; computed ones have no spread of their own."""
         return self.traced(config).random_variables
+
+    def reference(self, config: ProgramConfig, given: Given, count: int, seed: int) -> Mapping[str, Tensor]:
+        """Samples by sequential Monte Carlo on the density of the program."""
+        return program_reference(self.traced(config), given, count, seed)
 
     def metrics(self, config: ProgramConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Largest deviation of sample means from those of the program, in its standard deviations."""

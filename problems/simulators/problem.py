@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unn.errors import ArgumentError
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, TrainingConfig, check_ranges
 
+from ..generated.references import program_reference
 from .tasks import TASKS, SimulatorTask
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 _HELD_OUT = 0.1
 """Share of the simulations that validates and does not train."""
-
-_PARTICLES = 10_000
-"""Smallest number of particles of a reference posterior."""
 
 _VALIDATED = 1000
 """Number of simulations in the validation loss; fewer are repeated, with other evidence."""
@@ -182,19 +180,8 @@ class SimulatorsProblem(DeclaredProblem):
         return self.traced(config).random_variables
 
     def reference(self, config: Any, given: Given, count: int, seed: int) -> Mapping[str, Tensor]:
-        """Samples by sequential Monte Carlo on the density of the program, of at least 10,000 particles."""
-        import torch
-
-        from unn import Partial
-
-        evidence = {
-            name: Partial(x.value.double(), x.mask) if isinstance(x, Partial) else x.double()
-            for name, x in given.items()
-        }
-        particles = max(count, _PARTICLES)
-        values = self.traced(config).posterior(evidence, particles, seed=seed).values
-        order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
-        return {name: x[order] for name, x in values.items()}
+        """Samples by sequential Monte Carlo on the density of the program."""
+        return program_reference(self.traced(config), given, count, seed)
 
     def metrics(self, config: Any, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """None but calibration, which all problems with ``compared_variables`` have."""

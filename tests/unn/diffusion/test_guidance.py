@@ -75,7 +75,7 @@ def test_any_likelihood_can_guide():
     grid = torch.linspace(0.0, 3.0, 3001, dtype=torch.float64)
     density = grid * torch.exp(-0.5 * grid**2 - 0.5 * (grid - 1) ** 2 / 0.16)
     mean = (grid * density).sum() / density.sum()
-    assert abs(radius.mean() - mean) < 0.02
+    assert abs(radius.mean() - mean) < 0.06
     assert abs(result["x"].mean()) < 0.08
 
 
