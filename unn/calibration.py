@@ -114,6 +114,50 @@ def fractional_ranks(truth: Tensor, samples: Tensor, generator: torch.Generator)
     return (below + place * (equal + 1)) / (samples.shape[1] + 1)
 
 
+def expected_coverage(
+    truth: Tensor, samples: Tensor, centres: Tensor, unobserved: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Coverage probabilities of joint samples, shape ``(conditions,)``, uniform in [0, 1] under the right
+    posterior.
+
+    Tests of accuracy with random points (Lemos et al., 2023): the share of samples that are nearer to a
+    random centre than the truth is. Unlike ranks of single numbers it also shows wrong dependences.
+
+    Args:
+        truth: true values, standardised, shape ``(conditions, numbers)``.
+        samples: samples, shape ``(conditions, draws, numbers)``.
+        centres: random points that do not depend on the truth, such as other draws of the program, shape
+            ``(conditions, numbers)``.
+        unobserved: mask of sampled numbers, shape ``(conditions, numbers)``, boolean.
+        generator: generator that breaks ties.
+
+    Raises:
+        ObservationError: for shapes that do not fit, or nothing unobserved.
+    """
+    _check(truth, samples, unobserved)
+    if centres.shape != truth.shape:
+        raise ObservationError(
+            f"calibration: centres need the shape of the true values, {tuple(truth.shape)}, got "
+            f"{tuple(centres.shape)}."
+        )
+    own = torch.where(unobserved, truth - centres, 0).square().sum(1)
+    theirs = torch.where(unobserved[:, None], samples - centres[:, None], 0).square().sum(2)
+    return fractional_ranks(own[:, None], theirs[..., None], generator)[:, 0]
+
+
+def coverage_error(probabilities: Tensor) -> float:
+    """Largest difference between a level and the share of probabilities below it, 0 for uniform ones.
+
+    Args:
+        probabilities: numbers in [0, 1], shape ``(conditions,)``.
+    """
+    ordered = probabilities.double().sort().values
+    count = len(ordered)
+    above = torch.arange(1, count + 1, dtype=torch.float64) / count - ordered
+    below = ordered - torch.arange(count, dtype=torch.float64) / count
+    return float(torch.maximum(above, below).max())
+
+
 def calibration_error(chosen_by: Tensor, probabilities: Tensor, outcomes: Tensor, bins: int = 10) -> float:
     """Expected calibration error (Guo et al., 2017): the mean over bins of the difference between probability
     and frequency.

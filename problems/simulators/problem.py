@@ -10,7 +10,6 @@ from unn.errors import ArgumentError
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, TrainingConfig, check_ranges
 
 from ..generated.references import program_reference
-from .tasks import TASKS, SimulatorTask
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from unn.extending import Query, Trained
     from unn.networks.tokens import Given
     from unn.programs import Plated, Traced
+
+    from .tasks import SimulatorTask
 
 _HELD_OUT = 0.1
 """Share of the simulations that validates and does not train."""
@@ -212,6 +213,9 @@ class SimulatorsProblem(DeclaredProblem):
             network.train(training)
 
     def _task(self, config: Any) -> SimulatorTask:
+        # the tasks import torch, which the options do not need
+        from .tasks import TASKS
+
         return TASKS[config.simulator]
 
     def _simulations(self, config: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -14,6 +14,8 @@ from unn.calibration import (
     calibrate_discrete,
     calibrate_real,
     calibration_error,
+    coverage_error,
+    expected_coverage,
     fractional_ranks,
     summary,
     uniformity,
@@ -155,3 +157,53 @@ def test_rank_histograms_are_drawn_and_bad_ranks_refused():
     for ranks in ({}, {"m": []}, {"m": [1.5]}, {"m": [float("nan")]}):
         with pytest.raises(unn.ObservationError, match="draw_ranks"):
             draw_ranks(ranks)
+
+
+# -- expected coverage ---------------------------------------------------------------------------------------
+
+
+def covered(truth, samples, seed=1):
+    centres = torch.randn(truth.shape, generator=generator(seed))
+    return expected_coverage(truth, samples, centres, torch.ones_like(truth, dtype=torch.bool), generator())
+
+
+def test_the_right_posterior_has_uniform_coverage_and_wrong_ones_do_not():
+    assert uniformity(covered(*posterior())) > 0.001
+    for wrong in (posterior(width=0.5), posterior(width=2.0), posterior(shift=0.8)):
+        assert uniformity(covered(*wrong)) < 0.001
+
+
+def test_coverage_shows_wrong_dependences_that_no_single_rank_shows():
+    g = generator()
+    common = torch.randn(2000, 1, generator=g)
+    truth = torch.cat([common, common], 1)
+    # right marginal distributions, but independent
+    samples = torch.randn(2000, DRAWS, 2, generator=g)
+    everything = torch.ones(2000, 2, dtype=torch.bool)
+    assert calibrate_real(truth, samples, everything, generator()).p_value > 0.001
+    centres = torch.randn(2000, 2, generator=g)
+    assert uniformity(expected_coverage(truth, samples, centres, everything, generator())) < 1e-6
+
+
+def test_given_numbers_do_not_count_in_coverage():
+    truth, samples = posterior()
+    unobserved = everything()
+    unobserved[:, 0] = False
+    centres = torch.randn(truth.shape, generator=generator(1))
+    one = expected_coverage(truth, samples, centres, unobserved, generator())
+    changed = samples.clone()
+    changed[:, :, 0] = 100.0
+    other = expected_coverage(truth, changed, centres, unobserved, generator())
+    assert torch.equal(one, other)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
+def test_the_error_of_coverage_is_the_statistic_of_kolmogorov(probabilities):
+    error = coverage_error(torch.tensor(probabilities, dtype=torch.float64))
+    assert error == pytest.approx(kstest(probabilities, "uniform").statistic, abs=1e-9)
+
+
+def test_centres_of_another_shape_are_refused():
+    truth, samples = posterior()
+    with pytest.raises(unn.ObservationError, match=says("centres")):
+        expected_coverage(truth, samples, truth[:, :1], everything(), generator())

@@ -63,12 +63,21 @@ _SHOWN_INSTANCES = 20
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "solver": {"decimate_every": 0},
     "recurrent": {"labelled_share": 1.0},
-    "denoiser": {"coordinates": "linear"},
+    "denoiser": {
+        "coordinates": "linear",
+        "noise_mean": -0.5,
+        "noise_deviation": 1.6,
+        "lowest_noise": 0.002,
+        "highest_noise": 80.0,
+    },
 }
 """Options of engines that runs of earlier versions do not have, with values that change nothing."""
 
 _COMPARED = 20
 """Default number of queries that are compared with reference samples."""
+
+_COVERING = 100
+"""Largest number of samples of each condition in expected coverage."""
 
 _DRAWN = 8
 """Maximum number of samples or steps in a picture."""
@@ -609,26 +618,40 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         self, run: Trained, request: Evaluate, numbers: Sequence[int | None], seed: int
     ) -> Answer:
         """Two-sample measures for several numbers of steps."""
-        from .references import compare_with_reference
+        from ..calibration import coverage_error, uniformity
+        from ..draw import draw_coverage, save_figure
+        from .references import compare_with_reference, coverage_of
 
-        if request.draw is not None:
-            raise UnnError("--draw shows ranks of calibration; leave out --metric.")
-        lines, data = [], {}
+        metrics = [metric for metric in request.metric if metric != "coverage"]
+        if request.draw is not None and "coverage" not in request.metric:
+            raise UnnError("--draw shows ranks of calibration, or the coverage of --metric coverage.")
+        lines: list[str] = []
+        data: dict[str, Any] = {}
         for number in numbers:
             now = replace(request.sampling, steps=number, seed=seed)
-            comparison = compare_with_reference(
-                self,
-                run.config,
-                run.network,
-                request.metric,
-                request.count or _COMPARED,
-                request.draws,
-                now,
-            )
             shown = number or self._default_number(run)
-            text = ", ".join(f"{name} {value:.4g}" for name, value in comparison.means().items())
+            figures: dict[str, float] = {}
+            entry: dict[str, Any] = {}
+            if metrics:
+                count = request.count or _COMPARED
+                comparison = compare_with_reference(
+                    self, run.config, run.network, metrics, count, request.draws, now
+                )
+                figures |= comparison.means()
+                entry["queries"] = comparison.metrics
+            if "coverage" in request.metric:
+                count = request.count or CONDITIONS
+                covered = coverage_of(
+                    self, run.config, run.network, count, min(request.draws, _COVERING), now
+                )
+                figures |= {"coverage_error": coverage_error(covered), "coverage_p": uniformity(covered)}
+                if request.draw is not None:
+                    save_figure(draw_coverage(covered.tolist()), request.draw)
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
             lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
-            data[str(shown or 1)] = {**comparison.means(), "queries": comparison.metrics}
+            data[str(shown or 1)] = {**figures, **entry}
+        if request.draw is not None:
+            lines.append(f"expected coverage drawn in {request.draw}")
         return Answer(tuple(lines), data)
 
     def _unit(self, run: Trained) -> str:

@@ -28,15 +28,18 @@ class Evaluate(Verb):
     count: int | None = None
     """Conditions to measure on, with one sample each, where the run samples; also the largest number of
     examples in calibration, which has at least 8."""
-    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "spread"], ...] = ()
+    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "spread", "coverage"], ...] = ()
     """Compare samples with those of the exact conditional distributions, where the problem has them: the
     accuracy of a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean
-    discrepancy; or the standard deviation relative to the exact one. ``--count`` queries, 20 by default."""
+    discrepancy; or the standard deviation relative to the exact one. ``coverage`` needs no exact
+    distribution: the largest error of the expected coverage. ``--count`` queries, 20 by default, and 256 for
+    ``coverage``."""
     draws: int = 1000
     """Samples of each query for ``--metric``."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
-    """File for a picture of the rank histograms of simulation-based calibration."""
+    """File for a picture: rank histograms of simulation-based calibration, or with ``--metric coverage`` the
+    curve of expected coverage."""
     json: Json = False
 
     def __call__(self) -> Answer:

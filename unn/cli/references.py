@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..calibration import expected_coverage
 from ..engine import CanSample, SamplingOptions
 from ..errors import UnnError
 from ..graph.partial import Partial
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from .declared import DeclaredProblem
 
 Metric = Literal["c2st", "c2st-perceptron", "mmd", "spread"]
-METRICS = ("c2st", "c2st-perceptron", "mmd", "spread")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,61 @@ def compare_with_reference(
         for metric in metrics:
             values[metric].append(_measured(metric, one, other))
     return Comparison(values, draws)
+
+
+@torch.no_grad()
+def coverage_of(
+    problem: DeclaredProblem,
+    config: Any,
+    network: nn.Module,
+    conditions: int,
+    draws: int,
+    options: SamplingOptions,
+) -> Tensor:
+    """Coverage probabilities of fresh examples, observed as in training, shape ``(conditions,)``.
+
+    Args:
+        problem: problem that generates examples.
+        config: configuration of the run.
+        network: trained model.
+        conditions: number of examples.
+        draws: number of samples for each.
+        options: options of sampling, with the seed of examples and samples.
+
+    Raises:
+        UnnError: for a model without samples.
+    """
+    if not isinstance(network, CanSample):
+        raise UnnError("--metric compares samples, and this run draws none.")
+    seed = options.seed or 0
+    generator = torch.Generator().manual_seed(seed_of(seed, 14))
+    sizes = problem.test_sizes(config)
+    truth = problem.generate(config, conditions, generator, sizes)
+    centres = problem.generate(config, conditions, generator, sizes)
+    observed = problem.observed(config, conditions, generator, sizes)
+    masks = {
+        name: mask.expand(conditions, *truth[name].shape[1 : mask.ndim]) for name, mask in observed.items()
+    }
+    given = {
+        name: Partial(truth[name].repeat_interleave(draws, 0), mask.repeat_interleave(draws, 0))
+        for name, mask in masks.items()
+    }
+    samples = network.sample_with(given, conditions * draws, replace(options, seed=seed), sizes).values
+    scale = {name: x.std().clamp(min=1e-12) for name, x in centres.items()}
+    rows = [
+        torch.cat([(values[n] / scale[n]).reshape(len(values[n]), -1) for n in truth], 1)
+        for values in (truth, samples, centres)
+    ]
+    hidden = torch.cat([_hidden(truth[name], masks.get(name)) for name in truth], 1)
+    return expected_coverage(rows[0], rows[1].unflatten(0, (conditions, draws)), rows[2], hidden, generator)
+
+
+def _hidden(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mask of the numbers that are not given, shape ``(batch, numbers)``."""
+    if mask is None:
+        return torch.ones(len(values), values[0].numel(), dtype=torch.bool)
+    nodes = mask.reshape(len(values), -1)
+    return ~nodes.repeat_interleave(values[0].numel() // nodes.shape[1], 1)
 
 
 def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:

@@ -133,4 +133,6 @@ def _schedule(options: DenoiserOptions) -> Schedule:
 
     if options.noise == "linear":
         return LinearSteps(last=options.last_beta)
-    return LogUniform() if options.noise == "log-uniform" else LogNormal()
+    if options.noise == "log-uniform":
+        return LogUniform()
+    return LogNormal(options.noise_mean, options.noise_deviation, options.lowest_noise, options.highest_noise)

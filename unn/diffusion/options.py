@@ -79,6 +79,11 @@ class DenoiserOptions(RegressorOptions):
             velocity.
         noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the
             paper.
+        noise_mean: Mean of the logarithm of Gaussian noise levels, in standard deviations of the data;
+            lower for thin distributions.
+        noise_deviation: Standard deviation of this logarithm.
+        lowest_noise: Least noise level in sampling, for levels that are Gaussian in training.
+        highest_noise: Largest noise level in sampling, likewise.
         last_beta: Last beta of the linear steps; 0.005 in the paper.
         self_conditioning: Feedback from the last estimate: the final token embeddings (Jabri et al., 2023),
             or the estimate alone (Chen et al., 2023).
@@ -95,6 +100,10 @@ class DenoiserOptions(RegressorOptions):
     process: Literal["gaussian", "masked"] = "gaussian"
     prediction: Literal["mixed", "x0", "velocity"] = "mixed"
     noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
+    noise_mean: float = -0.5
+    noise_deviation: float = 1.6
+    lowest_noise: float = 0.002
+    highest_noise: float = 80.0
     last_beta: float = 0.02
     self_conditioning: Literal["tokens", "estimate", "none"] = "estimate"
     passes: int = 1
@@ -111,6 +120,10 @@ class DenoiserOptions(RegressorOptions):
         """
         super().check(where)
         ranges: dict[str, tuple[float, float, float]] = {
+            "noise_mean": (self.noise_mean, -20, 20),
+            "noise_deviation": (self.noise_deviation, 1e-3, 20),
+            "lowest_noise": (self.lowest_noise, 1e-6, 10),
+            "highest_noise": (self.highest_noise, 1, 1e6),
             "last_beta": (self.last_beta, 1e-6, 0.999),
             "passes": (self.passes, 1, 1000),
             "sampling_steps": (self.sampling_steps, 1, 10**6),

@@ -6,6 +6,7 @@ No global state of matplotlib is changed. Neither torch nor matplotlib is import
 from .adjacency import adjacency_text as adjacency_text
 from .collage import save_collage as save_collage
 from .corner import draw_corner as draw_corner
+from .coverage import draw_coverage as draw_coverage
 from .energy import draw_energy as draw_energy
 from .energy import draw_energy_terms as draw_energy_terms
 from .graph import draw_graph as draw_graph

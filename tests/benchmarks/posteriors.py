@@ -1,0 +1,202 @@
+"""Posteriors of simulators: two-sample accuracies of trained denoisers against exact conditionals.
+
+    python -m tests.benchmarks.posteriors OUT.csv --simulators tree hmm --seeds 0 1 2
+
+Each cell trains the denoiser of the problem ``simulators`` with the options of ``RECIPES``, and appends one
+row for each number of denoising steps: the mean accuracy of the classifiers over queries, as ``unn evaluate
+RUN --metric c2st`` has it, the ratio of standard deviations, and the processor time of training. Queries and
+reference samples are those of one seed, and are kept in a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from problems.generated.references import program_reference
+from problems.simulators.problem import SimulatorsProblem
+from unn import Partial
+from unn.cli.measures import ExamplesTask
+from unn.diffusion import Diffusion
+from unn.networks.tokens import Given
+from unn.ops.seeds import seed_of
+from unn.training.loop import fit
+from unn.two_sample import c2st
+
+QUERY_SEED = 77
+
+
+class Unmeasured(ExamplesTask):
+    """Training without evaluations, so that its time is that of training alone."""
+
+    def evaluate(self, network: nn.Module) -> dict[str, float]:
+        """No metrics but the validation loss, which selects the best weights with patience."""
+        return self.problem.model_metrics(self.config, network, 0, 0)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Options of a cell that differ from the defaults of the problem."""
+
+    steps: int
+    width: int = 32
+    heads: int = 2
+    coordinates: str = "domain"
+    noise_mean: float = -0.5
+    rate: float = 5e-3
+
+
+RECIPES = {
+    "tree": Recipe(5000),
+    "hmm": Recipe(8000),
+    "two-moons": Recipe(20_000, noise_mean=-1.0),
+    "slcp": Recipe(12_000, coordinates="quantiles", noise_mean=-1.0),
+}
+"""Recipes of the tasks; all others have that of the tree."""
+
+
+def queries(
+    problem: SimulatorsProblem, config: object, count: int, draws: int, folder: Path
+) -> list[tuple[Given, dict[str, Tensor]]]:
+    """Evidence, and samples of the exact conditionals, which are kept in a folder."""
+    file = folder / f"{config.simulator}-{config.query}-{count}-{draws}.pt"  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(seed_of(QUERY_SEED))
+    truth = problem.generate(config, count, generator, problem.test_sizes(config))
+    masks = problem.observed(config, count, generator, problem.test_sizes(config))
+    given: list[Given] = [
+        {n: Partial(truth[n][k : k + 1], m.expand(count, *m.shape[1:])[k : k + 1]) for n, m in masks.items()}
+        for k in range(count)
+    ]
+    if not file.is_file():
+        traced = problem.traced(config)
+        references = [
+            program_reference(traced, g, draws, seed_of(QUERY_SEED, k)) for k, g in enumerate(given)
+        ]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save([{n: x.float() for n, x in r.items()} for r in references], file)
+    return list(zip(given, torch.load(file), strict=True))
+
+
+def unobserved(values: dict[str, Tensor], given: Given) -> Tensor:
+    """Numbers that are not given, shape ``(draws, numbers)``."""
+    parts = []
+    for name, evidence in given.items():
+        assert isinstance(evidence, Partial)
+        flat = values[name].double().reshape(len(values[name]), evidence.mask.numel(), -1)
+        parts.append(flat[:, ~evidence.mask.flatten()].flatten(1))
+    return torch.cat(parts, 1)
+
+
+def measure(
+    model: Diffusion,
+    asked: list[tuple[Given, dict[str, Tensor]]],
+    draws: int,
+    steps: int,
+    perceptron: bool,
+) -> dict[str, float]:
+    """Means over queries."""
+    sums = {"forest": 0.0, "perceptron": 0.0, "spread": 0.0}
+    for k, (given, reference) in enumerate(asked):
+        samples = model.sample(given, draws, steps=steps, seed=k, at_once=10_000).values
+        one, other = unobserved(reference, given), unobserved(dict(samples), given)
+        sums["forest"] += c2st(one, other) / len(asked)
+        sums["perceptron"] += c2st(one, other, "perceptron") / len(asked) if perceptron else float("nan")
+        sums["spread"] += float((other.std(0) / one.std(0)).mean()) / len(asked)
+    return sums
+
+
+def run(
+    arguments: argparse.Namespace, simulator: str, simulations: int, seed: int
+) -> list[dict[str, object]]:
+    """Train one cell and measure it."""
+    problem, own = SimulatorsProblem(), RECIPES.get(simulator, Recipe(5000))
+    kind = problem.config_for("denoiser")
+    default = kind()
+    training = replace(
+        default.training, steps=own.steps, evaluate_every=own.steps, rate=own.rate, seed=seed, threads=1
+    )
+    model_options = replace(
+        default.model,
+        width=own.width,
+        heads=own.heads,
+        coordinates=own.coordinates,
+        noise_mean=own.noise_mean,
+        structure=arguments.structure,
+        embedding=arguments.embedding,
+    )
+    config = replace(
+        default,
+        simulator=simulator,
+        simulations=simulations,
+        query=arguments.query,
+        training=training,
+        model=model_options,
+    )
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    network = problem.network(config, {})
+    problem.prepare(config, network)
+    start = time.process_time()
+    result = fit(network, Unmeasured(problem, config), training)
+    seconds = time.process_time() - start
+    model = result.network
+    assert isinstance(model, Diffusion)
+    model.eval()
+    validation = problem.model_metrics(config, model, 0, 0)["validation_loss"]
+    asked = queries(problem, config, arguments.queries, arguments.draws, Path(arguments.references))
+    rows = []
+    for steps in arguments.sampling_steps:
+        figures = measure(model, asked, arguments.draws, steps, steps == arguments.sampling_steps[0])
+        rows.append(
+            {
+                "simulator": simulator,
+                "simulations": simulations,
+                "seed": seed,
+                "query": arguments.query,
+                "structure": arguments.structure,
+                "embedding": arguments.embedding,
+                "training_steps": own.steps,
+                "cpu_seconds": round(seconds),
+                "validation_loss": round(validation, 4),
+                "sampling_steps": steps,
+                "queries": arguments.queries,
+                "draws": arguments.draws,
+                **{name: round(value, 4) for name, value in figures.items()},
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--simulators", nargs="+", default=["tree", "hmm", "two-moons", "slcp"])
+    parser.add_argument("--simulations", nargs="+", type=int, default=[1000, 10_000])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--query", choices=["any", "posterior"], default="any")
+    parser.add_argument("--structure", default="graph")
+    parser.add_argument("--embedding", default="exchangeable")
+    parser.add_argument("--sampling-steps", nargs="+", type=int, default=[20, 50])
+    parser.add_argument("--queries", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--references", default="references")
+    given = parser.parse_args()
+    for seed in given.seeds:
+        for simulator in given.simulators:
+            for simulations in given.simulations:
+                rows = run(given, simulator, simulations, seed)
+                is_new = not given.out.is_file()
+                with given.out.open("a", newline="") as file:
+                    writer = csv.DictWriter(file, rows[0])
+                    if is_new:
+                        writer.writeheader()
+                    writer.writerows(rows)
