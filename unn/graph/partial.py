@@ -30,3 +30,25 @@ class Partial:
             raise ObservationError(
                 "Partial needs a mask, boolean and true where value is observed: unn.Partial(value, mask)."
             )
+
+    @classmethod
+    def of_missing(cls, value: Tensor) -> Partial:
+        """An observation in which NaN marks missing entries.
+
+        Args:
+            value: shape ``(batch, *axes)``, of a floating dtype.
+
+        Raises:
+            ObservationError: for infinite entries, or a dtype without NaN.
+        """
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ObservationError(
+                f"Partial.of_missing: NaN marks what is missing, which needs a floating dtype, got {kind}."
+            )
+        if bool(value.isinf().any()):
+            raise ObservationError(
+                "Partial.of_missing: values have infinite entries; only NaN marks what is missing."
+            )
+        missing = value.isnan()
+        return cls(value.masked_fill(missing, 0), ~missing)
