@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import ArgumentError, DataError, suggest
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
+from unn.extending import (
+    DeclaredProblem,
+    Defaults,
+    DenoiserOptions,
+    Query,
+    Trained,
+    TrainingConfig,
+    check_ranges,
+)
 
 from ..generated.observations import any_nodes
+from ..generated.plates import Plates, check_sizes, middle_sizes, random_sizes, read_plates
 from ..generated.references import program_reference
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
     import unn
     from unn.networks.tokens import Given
-    from unn.programs import Traced
+    from unn.programs import Plated, Traced
     from unn.training import Task
 
 
@@ -44,12 +53,15 @@ class ProgramConfig:
             is copied into the run folder, so it must be self-contained; the copy is executed whenever the run
             is opened.
         arguments: Arguments of the function, such as m=3,n=3; numbers and strings.
+        plates: Arguments that are sizes of plates, with their least and largest values in training, such as
+            points=1-20; comma-separated.
         observe: Comma-separated names of variables observed in training; "any" for any subset of all entries.
         examples: Number of training examples; 0 for an infinite stream.
     """
 
     program: str = ""
     arguments: str = ""
+    plates: str = ""
     observe: str = "any"
     examples: int = 0
 
@@ -69,10 +81,15 @@ class ProgramProblem(DeclaredProblem):
 
     def __init__(self) -> None:
         self._traced: dict[tuple[str, str], Traced] = {}
+        self._plated: dict[tuple[str, str, str], Plated] = {}
 
     def check(self, config: ProgramConfig) -> None:
         """Check the ranges of all options, and that the program can be traced."""
         check_ranges(self.name, {"examples": (config.examples, 0, 10**9)})
+        if config.examples and self.sizes_vary(config):
+            raise ArgumentError(
+                "program: plates whose sizes vary need a stream of examples; leave out examples."
+            )
         known = self.traced(config).graph.variables
         for name in _names(config.observe):
             if name not in known:
@@ -81,6 +98,10 @@ class ProgramProblem(DeclaredProblem):
                     f"{config.program}.{suggest(name, known)}"
                 )
         super().check(config)
+
+    def earlier_config(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Runs of earlier versions have no plates."""
+        return {"plates": "", **super().earlier_config(content)}
 
     def arguments_for(self, text: str) -> list[str] | None:
         """``FILE.py:NAME`` is shorthand for ``program --program FILE.py:NAME``."""
@@ -97,13 +118,15 @@ class ProgramProblem(DeclaredProblem):
         _, name = _split(config.program)
         return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
 
-    def traced(self, config: ProgramConfig) -> Traced:
-        """The program, run once.
+    def traced(self, config: ProgramConfig, sizes: Mapping[str, int] | None = None) -> Traced:
+        """The program, run once for each size of its plates.
 
         Raises:
             DataError: if the file or the function cannot be loaded.
             ArgumentError: if it cannot be traced.
         """
+        if config.plates:
+            return self._plates(config).at(**(sizes or self.test_sizes(config)))
         key = (config.program, config.arguments)
         if key not in self._traced:
             from unn.programs import trace
@@ -113,10 +136,35 @@ class ProgramProblem(DeclaredProblem):
 
     def declare(self, config: ProgramConfig) -> unn.FactorGraph:
         """The graph of the program."""
-        from unn.programs import trace
+        from unn.programs import trace, trace_plates
 
         # a separate graph for each network
+        if config.plates:
+            plates = read_plates(self.name, config.plates)
+            return trace_plates(_bound(config, plates), plates).graph
         return trace(_bound(config)).graph
+
+    def sizes(self, config: ProgramConfig, generator: torch.Generator) -> dict[str, int]:
+        """Random sizes of the plates."""
+        return random_sizes(read_plates(self.name, config.plates), generator)
+
+    def sizes_vary(self, config: ProgramConfig) -> bool:
+        """Whether the program has plates."""
+        return bool(config.plates)
+
+    def test_sizes(self, config: ProgramConfig) -> dict[str, int]:
+        """Sizes in the middle of their ranges."""
+        return middle_sizes(read_plates(self.name, config.plates))
+
+    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
+        """Evidence on plates of the sizes of training.
+
+        Raises:
+            ArgumentError: for more or fewer entries of a plate than in training.
+        """
+        given, sizes = super().read_given(run, texts)
+        check_sizes(self.name, read_plates(self.name, run.config.plates), sizes)
+        return given, sizes
 
     def task(self, config: ProgramConfig) -> Task:
         """Draws from the program during training."""
@@ -138,11 +186,20 @@ class ProgramProblem(DeclaredProblem):
             )
         return super().network(config, facts)
 
+    def _plates(self, config: ProgramConfig) -> Plated:
+        from unn.programs import trace_plates
+
+        key = (config.program, config.arguments, config.plates)
+        if key not in self._plated:
+            plates = read_plates(self.name, config.plates)
+            self._plated[key] = trace_plates(_bound(config, plates), plates)
+        return self._plated[key]
+
     def generate(
         self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
         """Draws from the program."""
-        return self.traced(config).draw(count, generator)
+        return self.traced(config, sizes).draw(count, generator)
 
     def observed(
         self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -150,9 +207,9 @@ class ProgramProblem(DeclaredProblem):
         """Any entries, or all of some variables."""
         import torch
 
-        graph = self.traced(config).graph
+        graph = self.traced(config, sizes).graph
         if config.observe == "any":
-            return any_nodes(graph, count, generator, sizes)
+            return any_nodes(graph, count, generator, {})
         shapes = graph.adjacency().shapes
         return {
             name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool)
@@ -229,18 +286,18 @@ def _load(program: str) -> Callable[..., object]:
     return function
 
 
-def _bound(config: ProgramConfig) -> Callable[[Any], object]:
-    """Bind the arguments of the function except the tracer."""
+def _bound(config: ProgramConfig, plates: Plates | None = None) -> Callable[..., object]:
+    """Bind the arguments of the function except the tracer and the sizes of plates."""
     program, options = _load(config.program), _arguments(config.arguments)
     try:
-        inspect.signature(program).bind(None, **options)
+        inspect.signature(program).bind(None, **options, **dict.fromkeys(plates or {}, 1))
     except TypeError as error:
         raise ArgumentError(
             f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}."
         ) from None
 
-    def bound(t: Any) -> object:
-        return program(t, **options)
+    def bound(t: Any, **sizes: int) -> object:
+        return program(t, **options, **sizes)
 
     bound.__name__ = program.__name__
     return bound

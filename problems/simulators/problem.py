@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unn.errors import ArgumentError
 from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, TrainingConfig, check_ranges
 
+from ..generated.plates import check_sizes, middle_sizes, random_sizes
 from ..generated.references import program_reference
 
 if TYPE_CHECKING:
@@ -135,12 +136,7 @@ class SimulatorsProblem(DeclaredProblem):
 
     def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
         """Random sizes of the plates."""
-        import torch
-
-        return {
-            name: int(torch.randint(least, most + 1, (), generator=generator))
-            for name, (least, most) in self._task(config).plates.items()
-        }
+        return random_sizes(self._task(config).plates, generator)
 
     def sizes_vary(self, config: Any) -> bool:
         """Whether the task has plates of any size."""
@@ -148,7 +144,7 @@ class SimulatorsProblem(DeclaredProblem):
 
     def test_sizes(self, config: Any) -> dict[str, int]:
         """Sizes in the middle of their ranges."""
-        return {name: (least + most) // 2 for name, (least, most) in self._task(config).plates.items()}
+        return middle_sizes(self._task(config).plates)
 
     def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
         """Evidence on plates of the sizes of training.
@@ -157,12 +153,7 @@ class SimulatorsProblem(DeclaredProblem):
             ArgumentError: for more or fewer entries of a plate than in training.
         """
         given, sizes = super().read_given(run, texts)
-        for name, (least, most) in self._task(run.config).plates.items():
-            if not least <= sizes[name] <= most:
-                raise ArgumentError(
-                    f"{self.name}: the evidence has {sizes[name]} {name}, and the run was trained on "
-                    f"{least} to {most}."
-                )
+        check_sizes(self.name, self._task(run.config).plates, sizes)
         return given, sizes
 
     def observed(

@@ -23,11 +23,12 @@ from problems.generated.references import program_reference
 from problems.simulators.problem import SimulatorsProblem
 from unn import Partial
 from unn.cli.measures import ExamplesTask
+from unn.cli.references import unobserved_numbers
 from unn.diffusion import Diffusion
 from unn.networks.tokens import Given
 from unn.ops.seeds import seed_of
 from unn.training.loop import fit
-from unn.two_sample import c2st
+from unn.two_sample import CLASSIFIERS, Classifier, c2st
 
 QUERY_SEED = 77
 
@@ -83,30 +84,20 @@ def queries(
     return list(zip(given, torch.load(file), strict=True))
 
 
-def unobserved(values: dict[str, Tensor], given: Given) -> Tensor:
-    """Numbers that are not given, shape ``(draws, numbers)``."""
-    parts = []
-    for name, evidence in given.items():
-        assert isinstance(evidence, Partial)
-        flat = values[name].double().reshape(len(values[name]), evidence.mask.numel(), -1)
-        parts.append(flat[:, ~evidence.mask.flatten()].flatten(1))
-    return torch.cat(parts, 1)
-
-
 def measure(
     model: Diffusion,
     asked: list[tuple[Given, dict[str, Tensor]]],
     draws: int,
     steps: int,
-    perceptron: bool,
+    classifiers: list[Classifier],
 ) -> dict[str, float]:
     """Means over queries."""
-    sums = {"forest": 0.0, "perceptron": 0.0, "spread": 0.0}
+    sums = {**dict.fromkeys(classifiers, 0.0), "spread": 0.0}
     for k, (given, reference) in enumerate(asked):
         samples = model.sample(given, draws, steps=steps, seed=k, at_once=10_000).values
-        one, other = unobserved(reference, given), unobserved(dict(samples), given)
-        sums["forest"] += c2st(one, other) / len(asked)
-        sums["perceptron"] += c2st(one, other, "perceptron") / len(asked) if perceptron else float("nan")
+        one, other = unobserved_numbers(reference, given), unobserved_numbers(samples, given)
+        for classifier in classifiers:
+            sums[classifier] += c2st(one, other, classifier) / len(asked)
         sums["spread"] += float((other.std(0) / one.std(0)).mean()) / len(asked)
     return sums
 
@@ -142,17 +133,27 @@ def run(
     torch.set_num_threads(1)
     network = problem.network(config, {})
     problem.prepare(config, network)
-    start = time.process_time()
-    result = fit(network, Unmeasured(problem, config), training)
-    seconds = time.process_time() - start
-    model = result.network
+    kept = Path(arguments.weights) / (
+        f"{simulator}-{simulations}-{seed}-{arguments.query}-{arguments.structure}-{arguments.embedding}.pt"
+    )
+    seconds = 0.0
+    if kept.is_file():
+        state = torch.load(kept)
+        network.load_state_dict(state["weights"])
+        model, seconds = network, float(state["seconds"])
+    else:
+        start = time.process_time()
+        model = fit(network, Unmeasured(problem, config), training).network
+        seconds = time.process_time() - start
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"weights": model.state_dict(), "seconds": seconds}, kept)
     assert isinstance(model, Diffusion)
     model.eval()
     validation = problem.model_metrics(config, model, 0, 0)["validation_loss"]
     asked = queries(problem, config, arguments.queries, arguments.draws, Path(arguments.references))
     rows = []
     for steps in arguments.sampling_steps:
-        figures = measure(model, asked, arguments.draws, steps, steps == arguments.sampling_steps[0])
+        figures = measure(model, asked, arguments.draws, steps, arguments.classifiers)
         rows.append(
             {
                 "simulator": simulator,
@@ -188,7 +189,11 @@ if __name__ == "__main__":
     parser.add_argument("--sampling-steps", nargs="+", type=int, default=[20, 50])
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIERS, default=["forest"])
     parser.add_argument("--references", default="references")
+    parser.add_argument(
+        "--weights", default="weights", help="folder of trained weights, which are used again"
+    )
     given = parser.parse_args()
     for seed in given.seeds:
         for simulator in given.simulators:

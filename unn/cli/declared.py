@@ -63,6 +63,8 @@ _SHOWN_INSTANCES = 20
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "solver": {"decimate_every": 0},
     "recurrent": {"labelled_share": 1.0},
+    "regressor": {"coordinates": "linear"},
+    "vaeac": {"coordinates": "linear"},
     "denoiser": {
         "coordinates": "linear",
         "noise_mean": -0.5,

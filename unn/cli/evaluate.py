@@ -28,11 +28,11 @@ class Evaluate(Verb):
     count: int | None = None
     """Conditions to measure on, with one sample each, where the run samples; also the largest number of
     examples in calibration, which has at least 8."""
-    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "spread", "coverage"], ...] = ()
-    """Compare samples with those of the exact conditional distributions, where the problem has them: the
-    accuracy of a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean
-    discrepancy; or the standard deviation relative to the exact one. ``coverage`` needs no exact
-    distribution: the largest error of the expected coverage. ``--count`` queries, 20 by default, and 256 for
+    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread", "coverage"], ...] = ()
+    """Compare samples with those of the exact conditional distributions, where there are any: the accuracy of
+    a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean discrepancy; the
+    error of means in exact deviations; or the ratio of deviations. ``coverage`` needs no exact distribution:
+    the largest error of the expected coverage. ``--count`` queries, 20 by default, and 256 for
     ``coverage``."""
     draws: int = 1000
     """Samples of each query for ``--metric``."""

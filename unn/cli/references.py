@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from ..two_sample import c2st, mmd
 if TYPE_CHECKING:
     from .declared import DeclaredProblem
 
-Metric = Literal["c2st", "c2st-perceptron", "mmd", "spread"]
+Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ def compare_with_reference(
         problem: problem with reference samples.
         config: configuration of the run.
         network: trained model.
-        metrics: names of the measures. "c2st" is that of a random forest; "spread" the mean over the
-            unobserved numbers of the samples' standard deviation divided by that of the reference.
+        metrics: names of the measures. "c2st" is that of a random forest; "bias" the root mean square over
+            the unobserved numbers of the difference of means, in standard deviations of the reference;
+            "spread" the mean ratio of standard deviations.
         queries: number of queries.
         draws: number of samples of the model and of the reference for each.
         options: options of sampling, with the seed of queries and samples.
@@ -82,7 +83,7 @@ def compare_with_reference(
         if reference is None:
             raise UnnError(f"--metric: problem {problem.name!r} has no samples of the exact distribution.")
         samples = network.sample_with(given, draws, replace(options, seed=seed_of(seed, 13, k)), sizes).values
-        one, other = (_unobserved(x, given) for x in (reference, samples))
+        one, other = (unobserved_numbers(x, given) for x in (reference, samples))
         for metric in metrics:
             values[metric].append(_measured(metric, one, other))
     return Comparison(values, draws)
@@ -146,12 +147,15 @@ def _hidden(values: Tensor, mask: Tensor | None) -> Tensor:
 def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:
     if metric == "mmd":
         return mmd(one, other)
+    if metric == "bias":
+        difference = (other.mean(0) - one.mean(0)) / one.std(0).clamp(min=1e-12)
+        return float(difference.square().mean().sqrt())
     if metric == "spread":
         return float((other.std(0) / one.std(0).clamp(min=1e-12)).mean())
     return c2st(one, other, "forest" if metric == "c2st" else "perceptron")
 
 
-def _unobserved(values: Any, given: Given) -> Tensor:
+def unobserved_numbers(values: Mapping[str, Tensor], given: Given) -> Tensor:
     """Numbers that are not given, shape ``(draws, numbers)``."""
     parts = []
     for name, x in values.items():

@@ -67,7 +67,7 @@ class RegressorEngine(Engine):
         """A ``Regressor``."""
         from .regressor import Regressor
 
-        return Regressor(_network(graph, options, sizes, "none"))
+        return Regressor(_network(graph, options, sizes, "none"), options.coordinates)
 
 
 class VAEACEngine(Engine):
@@ -87,7 +87,14 @@ class VAEACEngine(Engine):
         """A ``VAEAC`` for one size of the graph."""
         from .vaeac import VAEAC
 
-        return VAEAC(graph, width=options.width, depth=options.depth, latent=options.width, sizes=sizes)
+        return VAEAC(
+            graph,
+            width=options.width,
+            depth=options.depth,
+            latent=options.width,
+            sizes=sizes,
+            coordinates=options.coordinates,
+        )
 
 
 def unsampled(graph: Declaration) -> str:

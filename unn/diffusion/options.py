@@ -16,10 +16,13 @@ class NetworkSize:
     Attributes:
         width: Width of hidden layers.
         depth: Number of layers.
+        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
+            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
     """
 
     width: int = 64
     depth: int = 6
+    coordinates: Literal["domain", "quantiles", "linear"] = "domain"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class RegressorOptions(NetworkSize):
     Attributes:
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
+        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
+            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
@@ -67,6 +72,8 @@ class DenoiserOptions(RegressorOptions):
     Attributes:
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
+        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
+            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
@@ -93,8 +100,6 @@ class DenoiserOptions(RegressorOptions):
         sampling_steps: Number of denoising steps per sample.
         spacing: Spacing of noise levels in sampling: even in the log-SNR, the schedule's own, or with
             restarts, which are sharper with few steps.
-        coordinates: Numbers of continuous variables that are diffused: coordinates without bounds, so that
-            samples stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
     """
 
     process: Literal["gaussian", "masked"] = "gaussian"
@@ -110,7 +115,6 @@ class DenoiserOptions(RegressorOptions):
     sampler: Literal["ancestral", "ddim", "heun", "dpm-solver", "dpm-solver-sde", "churn"] = "dpm-solver"
     sampling_steps: int = 100
     spacing: Literal["log-snr", "schedule", "restarts"] = "log-snr"
-    coordinates: Literal["domain", "quantiles", "linear"] = "domain"
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -138,6 +142,8 @@ class VAEACOptions(NetworkSize):
     Attributes:
         width: Width of hidden layers, and number of latent variables.
         depth: Number of residual blocks of each network.
+        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
+            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
     """
 
     def check(self, where: str) -> None:

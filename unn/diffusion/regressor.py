@@ -10,6 +10,7 @@ from torch import Tensor
 from ..engine import SamplingOptions
 from ..networks.denoiser import Denoiser
 from .conditional import Condition, ConditionalModel, Trace
+from .coordinates import CoordinateName
 from .sampling import DrawRows
 
 
@@ -21,10 +22,11 @@ class Regressor(ConditionalModel):
 
     Args:
         denoiser: denoiser of a graph.
+        coordinates: as for ``ConditionalModel``.
     """
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser.frames)
+    def __init__(self, denoiser: Denoiser, coordinates: CoordinateName = "domain") -> None:
+        super().__init__(denoiser.frames, coordinates)
         self.denoiser = denoiser
 
     def estimate(self, condition: Condition) -> Tensor:

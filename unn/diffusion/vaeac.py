@@ -16,6 +16,7 @@ from ..graph.declaration import Declaration
 from ..networks.tokens import Frame, Frames
 from ..noise import gumbel_argmax
 from .conditional import Condition, ConditionalModel, Trace
+from .coordinates import CoordinateName
 from .sampling import DrawRows
 
 Deviation = Literal["learned", "unit"]
@@ -47,6 +48,7 @@ class VAEAC(ConditionalModel):
         deviation: standard deviation of continuous values given z, on their standardised scale:
             "learned", at least 0.01; or "unit".
         sizes: sizes of the axes without a static size.
+        coordinates: as for ``ConditionalModel``.
 
     Raises:
         ArgumentError: for options out of range, or sizes that are missing or contradict the declaration.
@@ -61,13 +63,14 @@ class VAEAC(ConditionalModel):
         latent: int = 32,
         deviation: Deviation = "learned",
         sizes: Mapping[str, int] | None = None,
+        coordinates: CoordinateName = "domain",
     ) -> None:
         if deviation not in DEVIATIONS:
             raise ArgumentError(f"vaeac: unknown deviation {deviation!r}.{suggest(deviation, DEVIATIONS)}")
         for name, number in (("width", width), ("depth", depth), ("latent", latent)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ArgumentError(f"vaeac: {name} must be a whole number >= 1, got {number!r}.")
-        super().__init__(Frames(graph))
+        super().__init__(Frames(graph), coordinates)
         frame = self.frames.at(**(sizes or {}))
         self.shapes = _shapes(frame)
         self.deviation, self.latent = deviation, latent

@@ -145,3 +145,41 @@ def test_a_program_that_fails_says_so_with_its_file(tmp_path, capsys):
     assert main(["show", f"{path}:model"]) != 0
     error = capsys.readouterr().err
     assert "broken.py" in error and "SyntaxError" in error
+
+
+PLATES = """
+from unn.programs import Normal
+
+def mean(t, points):
+    m = t.sample("m", Normal(0.0, 1.0))
+    t.sample("x", Normal(m, 1.0), points)
+"""
+
+
+def test_plates_have_any_size_of_training(tmp_path, capsys):
+    file, folder = tmp_path / "plates.py", str(tmp_path / "run")
+    file.write_text(PLATES)
+    assert main(["train", f"{file}:mean", "--plates", "points=1-5", "--folder", folder, *TINY]) == 0
+    for given in ("x=0.1,0.2", "x=0.1,0.2,0.3,0.4"):
+        assert main(["sample", folder, "--given", given, "--count", "2", "--seed", "1"]) == 0
+    assert main(["evaluate", folder, "--metric", "bias", "spread", "--count", "2", "--draws", "50"]) == 0
+    capsys.readouterr()
+    assert main(["sample", folder, "--given", "x=1,2,3,4,5,6"]) == 2
+    assert "6 points" in capsys.readouterr().err
+    for plates in ("points", "points=1", "points=5-1", "points=0-2"):
+        assert (
+            main(["train", f"{file}:mean", "--plates", plates, "--folder", str(tmp_path / "x"), *TINY]) == 2
+        )
+        assert "points" in capsys.readouterr().err
+
+
+def test_a_run_from_before_plates_opens(tmp_path, capsys):
+    file, folder = tmp_path / "model.py", tmp_path / "run"
+    file.write_text(MODEL)
+    assert main(["train", f"{file}:model", "--folder", str(folder), *TINY]) == 0
+    content = json.loads((folder / "config.json").read_text())
+    del content["config"]["plates"], content["config"]["model"]["coordinates"]
+    (folder / "config.json").write_text(json.dumps(content))
+    assert main(["sample", str(folder), "--count", "1", "--seed", "1"]) == 0
+    run = runs.open_run(folder)
+    assert ProgramProblem().earlier_config(run.config)["model"]["coordinates"] == "linear"

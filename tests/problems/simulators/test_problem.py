@@ -34,10 +34,23 @@ def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
     assert main(["sample", str(tmp_path / "run"), *given]) == 0
     theta = torch.tensor(json.loads(capsys.readouterr().out)["values"]["theta"])
     assert theta.shape == (5, 2) and theta.abs().max() <= 1
-    measures = ["--metric", "c2st", "mmd", "spread", "--count", "2", "--draws", "100", "--json"]
+    measures = [
+        "--metric",
+        "c2st",
+        "mmd",
+        "bias",
+        "spread",
+        "coverage",
+        "--count",
+        "8",
+        "--draws",
+        "100",
+        "--json",
+    ]
     assert main(["evaluate", str(tmp_path / "run"), *measures]) == 0
     (figures,) = json.loads(capsys.readouterr().out).values()
-    assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 2 and figures["spread"] > 0
+    assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 8 and figures["spread"] > 0
+    assert figures["bias"] > 0 and 0 < figures["coverage_error"] <= 1
 
 
 def test_a_tenth_of_the_simulations_validates_and_does_not_train(tmp_path):
