@@ -44,8 +44,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     Attributes:
         sampling: default options of sampling.
         coordinates: coordinates of each variable, by name.
-        offsets: offset of each variable, subtracted from its coordinates; set by
-            ``standardise``.
+        offsets: offset of each variable, subtracted from its coordinates; set by ``standardise``.
         scales: scale of each variable, by which its coordinates are divided; set by ``standardise``.
         quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
             ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
@@ -223,7 +222,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         for k, (name, slot) in enumerate(frame.slots.items()):
             if slot.kind == "real" and rows[:, slot.numbers].numel() > 1:
                 own = self.coordinates[name]
-                x = own.forward(rows[:, slot.numbers], _noise_for(own, rows[:, slot.numbers]))
+                # a generator of its own, so that a seed of training covers training alone
+                noise = _noise_for(own, rows[:, slot.numbers], torch.Generator().manual_seed(0))
+                x = own.forward(rows[:, slot.numbers], noise)
                 self.offsets[k] = x.mean()
                 self.scales[k] = x.std().clamp(min=1e-6)
                 if self.quantiles is not None:
@@ -407,9 +408,13 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
 
 
-def _noise_for(own: Coordinates, x: Tensor) -> Tensor | float:
-    """Noise of counts, from torch's global generator, shape of ``x``; 0 for other values."""
-    return torch.rand(x.shape, dtype=torch.float64, device=x.device) if own.whole else 0.0
+def _noise_for(own: Coordinates, x: Tensor, generator: torch.Generator | None = None) -> Tensor | float:
+    """Noise of counts, shape of ``x``, from torch's global generator by default; 0 for other values."""
+    if not own.whole:
+        return 0.0
+    if generator is None:
+        return torch.rand(x.shape, dtype=torch.float64, device=x.device)
+    return torch.rand(x.shape, dtype=torch.float64, generator=generator).to(x.device)
 
 
 def _observed_nodes(name: str, mask: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:

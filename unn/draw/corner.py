@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from ..errors import ObservationError
 from .theme import LIGHT, Theme, new_figure, shortened, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 CELL, MOST, BINS = 1.6, 12, 30  # size of a panel in inches, largest number of rows, bins of histograms
 
@@ -99,6 +98,8 @@ def _parts(what: str, values: Mapping[str, Tensor], names: Iterable[str]) -> dic
 
 def _numbers(what: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Samples of each number by its name, shape ``(count,)``."""
+    from torch import Tensor
+
     numbers: dict[str, Tensor] = {}
     for name, x in values.items():
         if not isinstance(x, Tensor) or not x.ndim or not len(x) or not bool(x.isfinite().all()):

@@ -118,7 +118,7 @@ def _plate(graph: Declaration, name: str) -> Plate | None:
     """Plate of a variable, labelled with its declared node axes and their sizes; None without a bar."""
     variable = graph.variables[name]
     sizes = graph.size_table.shape(variable, graph.size_table.static)
-    if not variable.has_bar:
+    if not (variable.has_bar and variable.node_axes):
         return None
     nodes = zip(variable.node_axes, sizes, strict=False)
     # no-break spaces keep an axis and its size on one line

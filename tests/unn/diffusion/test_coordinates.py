@@ -70,7 +70,7 @@ def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
     assert (knots.diff() > 0).all()
     scores = torch.linspace(-3, 3, 49, dtype=torch.float64)
     warped = interpolated(x, knots, scores)
-    assert abs(warped.mean()) < 0.1 and abs(warped.std() - 1) < 0.1
+    assert abs(warped.mean()) < 0.1 and abs(warped.std() - 1) < 0.15
     torch.testing.assert_close(interpolated(warped, scores, knots), x)
 
 
