@@ -57,12 +57,14 @@ def read_plates(where: str, text: str) -> dict[str, tuple[int, int]]:
             sign
             and dash
             and name.strip().isidentifier()
-            and least.strip().isdigit()
-            and most.strip().isdigit()
+            and least.strip().isdecimal()
+            and most.strip().isdecimal()
         ):
             raise ArgumentError(
                 f"{where}: option plates must be comma-separated NAME=LEAST-LARGEST, such as points=1-20, "
                 f"got {text!r}."
             )
+        if name.strip() in plates:
+            raise ArgumentError(f"{where}: option plates names {name.strip()!r} twice.")
         plates[name.strip()] = int(least), int(most)
     return plates

@@ -20,6 +20,8 @@ from ..two_sample import c2st, mmd
 if TYPE_CHECKING:
     from .declared import DeclaredProblem
 
+_CONSTANT = 1e-5
+"""Standard deviation of a constant, relative to its size."""
 Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread"]
 
 
@@ -147,11 +149,15 @@ def _hidden(values: Tensor, mask: Tensor | None) -> Tensor:
 def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:
     if metric == "mmd":
         return mmd(one, other)
-    if metric == "bias":
-        difference = (other.mean(0) - one.mean(0)) / one.std(0).clamp(min=1e-12)
-        return float(difference.square().mean().sqrt())
-    if metric == "spread":
-        return float((other.std(0) / one.std(0).clamp(min=1e-12)).mean())
+    if metric in ("bias", "spread"):
+        # numbers that are determined by the evidence have no spread to compare
+        varied = one.std(0) > _CONSTANT * one.abs().amax(0)
+        if not bool(varied.any()):
+            return 0.0 if metric == "bias" else 1.0
+        one, other = one[:, varied], other[:, varied]
+        if metric == "spread":
+            return float((other.std(0) / one.std(0)).mean())
+        return float(((other.mean(0) - one.mean(0)) / one.std(0)).square().mean().sqrt())
     return c2st(one, other, "forest" if metric == "c2st" else "perceptron")
 
 

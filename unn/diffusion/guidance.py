@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ObservationError, suggest
+from ..graph.partial import Partial
 from ..networks.tokens import Frame, Given
 from ..ops.seeds import generator_for
 from .diffusion import Diffusion
@@ -54,8 +55,12 @@ class Guide(ABC):
         """
 
     def names(self) -> Sequence[str]:
-        """Variables that the guide reads; any by default."""
+        """Variables that the guide reads; any real ones by default."""
         return ()
+
+    def settings(self) -> Mapping[str, float | Tensor]:
+        """Numbers of the guide by name, each single or of the shape of its variable; none by default."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,9 @@ class Within(Guide):
 
     def names(self) -> Sequence[str]:
         return (self.name,)
+
+    def settings(self) -> Mapping[str, float | Tensor]:
+        return {"low": self.low, "high": self.high}
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         x = values[self.name]
@@ -103,8 +111,15 @@ class Near(Guide):
     value: float | Tensor
     deviation: float | Tensor
 
+    def __post_init__(self) -> None:
+        if not bool((torch.as_tensor(self.deviation) > 0).all()):
+            raise ArgumentError(f"Near: the deviation of {self.name!r} must be > 0, got {self.deviation}.")
+
     def names(self) -> Sequence[str]:
         return (self.name,)
+
+    def settings(self) -> Mapping[str, float | Tensor]:
+        return {"value": self.value, "deviation": self.deviation}
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         return self._log_density(values[self.name], torch.zeros_like(values[self.name]))
@@ -125,7 +140,8 @@ class Likelihood(Guide):
     """Any differentiable likelihood.
 
     Attributes:
-        function: log-likelihood ``(batch,)`` of values by variable, shape ``(batch, *axes)``; finite.
+        function: log-likelihood ``(batch,)`` of the values of real variables by name, shape ``(batch,
+            *axes)``; finite.
     """
 
     function: Callable[[Mapping[str, Tensor]], Tensor]
@@ -174,7 +190,7 @@ def guided_samples(
     Args:
         model: diffusion model, used without self-conditioning.
         guides: evidence other than exact values.
-        given: exact evidence by variable, complete or partial, with a batch axis of 1.
+        given: exact evidence by variable, complete or partial, with a batch axis of 1: one condition.
         count: number of particles, which are sampled together.
         steps: number of steps of ancestral sampling.
         seed: seed; torch's global generator by default.
@@ -182,12 +198,19 @@ def guided_samples(
 
     Raises:
         ArgumentError: for no guides, or counts below 1.
-        ObservationError: for a guide on a variable that is unknown, discrete or given, or evidence that has
-            likelihood zero for all particles.
+        ObservationError: for a guide on a variable that is unknown, discrete or given, or whose values do not
+            fit it; for evidence of several conditions, or with likelihood zero for all particles.
     """
     check_counts("guided sampling", count=count, steps=steps)
     if not guides:
         raise ArgumentError("guided sampling needs a guide; without one, use model.sample.")
+    for name, evidence in (given or {}).items():
+        value = evidence.value if isinstance(evidence, Partial) else evidence
+        if not isinstance(value, Tensor) or not value.ndim or len(value) != 1:
+            raise ObservationError(
+                f"guided sampling: variable {name!r} needs evidence with a batch axis of 1, since all "
+                "particles have the same; sample several conditions one after another."
+            )
     condition = model.condition(given or {}, count, **(sizes or {}))
     _check_guides(model, guides, condition)
     generator = generator_for("guided sampling", None, seed)
@@ -216,7 +239,8 @@ def guided_samples(
                 logs = torch.zeros_like(logs)
             if after == 0:
                 final = torch.where(condition.numbers, condition.rows, estimate)
-                logs = logs + twist.exact(final) - log_twist
+                exact = twist.exact(model.values_of(final, condition, given or {}))
+                logs = logs + exact.to(logs) - log_twist
                 break
             # the stochastic solver of second order: its steps are the law that the guides change
             ratio, variance = (after / now) ** 2, after**2 * (1 - (after / now) ** 2)
@@ -264,10 +288,9 @@ class _Twist:
         shift = torch.where(self.condition.numbers, 0, sigma**2 * gradient)
         return log_twist.detach(), estimate.detach(), shift
 
-    def exact(self, rows: Tensor) -> Tensor:
+    def exact(self, values: Mapping[str, Tensor]) -> Tensor:
         """The logarithm of the likelihood of samples, shape ``(batch,)``."""
         with torch.no_grad():
-            values, _ = self._values(rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
             return torch.stack([guide.log_likelihood(values) for guide in self.guides]).sum(0)
 
     def _values(self, rows: Tensor, deviation: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -297,6 +320,13 @@ def _check_guides(model: Diffusion, guides: Sequence[Guide], condition: Conditio
                 raise ObservationError(f"guided sampling: variable {name!r} is not real; give it exactly.")
             if bool(condition.numbers[:, slots[name].numbers].all()):
                 raise ObservationError(f"guided sampling: variable {name!r} is given, and also guided.")
+            for what, x in guide.settings().items():
+                shape = tuple(x.shape) if isinstance(x, Tensor) else ()
+                if not isinstance(x, (int, float, Tensor)) or shape not in ((), slots[name].shape):
+                    raise ObservationError(
+                        f"guided sampling: {what} of {name!r} is a number or a tensor of shape "
+                        f"{slots[name].shape}, got {shape or type(x).__name__}."
+                    )
 
 
 def _log_normal(x: Tensor, mean: Tensor, variance: Tensor, free: Tensor) -> Tensor:

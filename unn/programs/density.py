@@ -27,10 +27,13 @@ def log_prob(tape: Tape, values: Mapping[str, Array], plan: Mapping[int, Sequenc
         plan: result of ``tape.plan``.
     """
     count = len(next(iter(values.values())))
-    total = np.zeros(count)
+    total, impossible = np.zeros(count), np.zeros(count, dtype=bool)
     for _, density in log_densities(tape, values, plan):
-        total = total + density.reshape(len(density), -1).sum(1)
-    return total
+        rows = density.reshape(len(density), -1)
+        total = total + rows.sum(1)
+        impossible |= (rows == -np.inf).any(1)
+    # a point mass or a pole elsewhere does not make up for it
+    return np.where(impossible, -np.inf, total)
 
 
 def log_densities(
@@ -116,21 +119,25 @@ def stored_evidence(tape: Tape, given: Mapping[str, Tensor | Partial]) -> dict[s
         value, mask = (
             (x.value, x.mask) if isinstance(x, Partial) else (x, torch.ones(shape, dtype=torch.bool))
         )
-        inner = len(shape) + bool(recorded.values.options)
-        if value.ndim == inner:
-            value = value[None]
-        if mask.ndim == len(shape):
-            mask = mask[None]
-        if len(value) != 1 or tuple(mask.shape) != (1, *shape):
+        if not isinstance(value, Tensor) or not isinstance(mask, Tensor):
+            raise ObservationError(f"variable {name!r}: evidence is a tensor, got {type(value).__name__}.")
+        inner = (recorded.values.options,) if recorded.values.options else ()
+        value = value[None] if value.ndim == len(shape) + len(inner) else value
+        mask = mask[None] if mask.ndim == len(shape) else mask
+        if tuple(value.shape) != (1, *shape, *inner) or tuple(mask.shape) != (1, *shape):
             raise ObservationError(
-                f"variable {name!r}: evidence is one value of each node, with a mask of shape {shape} if it "
-                f"is partial; got values of shape {tuple(value.shape)} and a mask of {tuple(mask.shape)}."
+                f"variable {name!r}: evidence is one value of each node, of shape {(*shape, *inner)}, with a "
+                f"mask of shape {shape} if it is partial; got {tuple(value.shape)} and a mask of "
+                f"{tuple(mask.shape)}."
             )
         flat = mask.reshape(-1).cpu().numpy()
         # what is not observed may be anything, even NaN
         entries = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
         filled = _filling(recorded, value)
-        evidence[name] = as_stored(recorded, torch.where(entries, value, filled)), flat
+        stored = as_stored(recorded, torch.where(entries, value, filled))
+        if recorded.values.name == "count" and not ((stored >= 0) & (stored == np.floor(stored))).all():
+            raise ObservationError(f"variable {name!r} is a count; its values must be whole numbers >= 0.")
+        evidence[name] = stored, flat
     return evidence
 
 

@@ -84,12 +84,12 @@ class Names:
         for variable in sorted(tape.variables.values(), key=lambda variable: -variable.nodes.ndim):
             for k, size in enumerate(variable.nodes.shape):
                 root = classes.root((variable.name, k))
-                name = named.get(root)
+                name = named.get(root) or wanted.get(size)
                 if name is None or name in [names.axes[variable.name, j] for j in range(k)]:
                     own = [wanted[size]] if size in wanted else "ijklmnopqrstuvwxyz"
                     name = names._unused_name(own, names.sizes)
-                    named.setdefault(root, name)
-                    names.sizes[name] = size
+                named.setdefault(root, name)
+                names.sizes[name] = size
                 names.axes[variable.name, k] = name
         return names
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..errors import ArgumentError, DeclarationError, suggest
+from ..errors import ArgumentError, DeclarationError, UnnError, suggest
 from ..factor_graph import FactorGraph
 from .build import build
 from .tape import Tape
@@ -18,6 +18,8 @@ from .traced import Traced, record_twice
 
 _CACHED = 64
 """Number of sizes whose traces are cached."""
+_TRIED = 50
+"""Largest number of sizes of a plate that are considered for tracing."""
 
 
 class Plated:
@@ -78,24 +80,34 @@ class Plated:
         return str(getattr(self.program, "__name__", "program"))
 
     def _record(self, sizes: Mapping[str, int]) -> Tape:
-        return record_twice(self.program, (), {**self.options, **sizes})
+        """The tape at given sizes.
+
+        Raises:
+            DeclarationError: if the program fails there.
+        """
+        try:
+            return record_twice(self.program, (), {**self.options, **sizes})
+        except UnnError:
+            raise
+        except Exception as error:
+            raise DeclarationError(
+                f"program: it fails at {_shown(sizes)}: {type(error).__name__}: {error}."
+            ) from error
 
     def _common_graph(self) -> FactorGraph:
         """The graph with free plates, equal at two choices of sizes that occur on no other axis.
 
         Raises:
-            DeclarationError: if the graphs differ in more than these sizes.
+            DeclarationError: if the graphs differ in more than these sizes, or a size does not determine all
+                axes.
         """
-        least = self._record({name: bounds[0] for name, bounds in self.plates.items()})
-        most = self._record({name: bounds[1] for name, bounds in self.plates.items()})
-        taken = {size for tape in (least, most) for x in tape.variables.values() for size in x.nodes.shape}
-        taken |= {x.values.options for x in least.variables.values()}
-        fresh = (size for size in itertools.count(3) if size not in taken)
-        graphs = []
-        for _ in range(2):
-            sizes = {name: next(fresh) for name in self.plates}
-            tape = self._record(sizes)
-            graphs.append(build(self._title, tape, {size: name for name, size in sizes.items()}))
+        trials = self._trial_sizes()
+        tapes = [self._record(sizes) for sizes in trials]
+        graphs = [
+            build(self._title, tape, {size: name for name, size in sizes.items()})
+            for sizes, tape in zip(trials, tapes, strict=True)
+        ]
+        common = graphs[0]
         one, other = (_description(graph) for graph in graphs)
         if one != other:
             differing = next(line for line in [*one, *other] if line not in one or line not in other)
@@ -104,9 +116,43 @@ class Plated:
                 f"than their number of entries, first in {differing!r}; trace each size with unn.trace."
             )
         for name in self.plates:
-            if not any(name in variable.axes for variable in graphs[0].variables.values()):
-                raise DeclarationError(f"program: no variable has an axis of the size {name!r}.")
-        return graphs[0]
+            if not any(name in variable.axes for variable in common.variables.values()):
+                raise DeclarationError(
+                    f"program: no variable has an axis of the size {name!r} (at {_shown(trials[0])})."
+                )
+        for sizes, tape in zip(trials, tapes, strict=True):
+            try:
+                same = common.adjacency(**sizes).same_entries(build(self._title, tape).adjacency())
+            except DeclarationError as error:
+                raise DeclarationError(
+                    f"program: the sizes of its plates do not determine all axes ({error}); give each "
+                    "variable at most one axis of a plate, or trace each size with unn.trace."
+                ) from None
+            if not same:
+                raise DeclarationError(
+                    f"program: its graph at {_shown(sizes)} is not the common one; trace each size with "
+                    "unn.trace."
+                )
+        return common
+
+    def _trial_sizes(self) -> list[dict[str, int]]:
+        """Two choices of sizes, within the ranges of the plates if possible, that differ from those of all
+        other axes and between plates."""
+        ends = [self._record({name: bounds[end] for name, bounds in self.plates.items()}) for end in (0, 1)]
+        shapes = [{name: x.nodes.shape for name, x in tape.variables.items()} for tape in ends]
+        fixed = {x.values.options for x in ends[0].variables.values()}
+        for name, shape in shapes[0].items():
+            fixed |= {a for a, b in zip(shape, shapes[1].get(name, ()), strict=False) if a == b}
+        trials: list[dict[str, int]] = [{}, {}]
+        for name, (least, most) in self.plates.items():
+            # patterns of few entries are ambiguous
+            within = range(least, min(most, least + _TRIED) + 1)
+            rising, falling = (sorted(within, key=lambda n: (n < 3, sign * n)) for sign in (1, -1))
+            for trial, candidates in zip(trials, (rising, falling), strict=True):
+                used = {*fixed, *trial.values(), *(other.get(name, 0) for other in trials), 0, 1}
+                beyond = itertools.count(max(3, most + 1))
+                trial[name] = next(size for size in itertools.chain(candidates, beyond) if size not in used)
+        return trials
 
     def __repr__(self) -> str:
         plates = ", ".join(f"{name} {least} to {most}" for name, (least, most) in self.plates.items())
@@ -118,8 +164,9 @@ def trace_plates(
 ) -> Plated:
     """Trace a program at all sizes of its plates at once, as ``unn.trace`` does at one size.
 
-    A network of the graph is trained and sampled at any of these sizes. The dependences must be the same
-    patterns at all sizes, which is checked at two of them.
+    A network of the graph is trained and sampled at any of these sizes. The dependences must be the
+    same patterns at all sizes, which is checked at two of them; where the ranges have no two sizes
+    that occur on no other axis, beyond the ranges.
 
     Args:
         program: function whose first argument is the tracer ``t``, and whose arguments named in ``plates``
@@ -148,6 +195,8 @@ def trace_plates(
             f"program: trace_plates takes a function whose first argument is the tracer t, got {program!r}."
         )
     for name, bounds in plates.items():
+        if not isinstance(bounds, (tuple, list)):
+            raise ArgumentError(f"program: plate {name!r} needs a least and a largest size, got {bounds!r}.")
         whole = len(bounds) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in bounds)
         if not whole or not 1 <= bounds[0] <= bounds[1]:
             raise ArgumentError(
@@ -157,6 +206,10 @@ def trace_plates(
     if not plates:
         raise ArgumentError("program: trace_plates needs a plate; without one, use unn.trace.")
     return Plated(program, plates, options)
+
+
+def _shown(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _description(graph: FactorGraph) -> list[str]:

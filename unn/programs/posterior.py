@@ -111,6 +111,7 @@ class _Sampler:
         free = relevant & drawn & ~observed
         self.moved = self._columns(free)
         self.joint = self._columns(free & joint)
+        self.fixed_at_first = self._masks(observed | (free & joint))
 
     def _masks(self, nodes: Array) -> dict[str, Array]:
         return {name: nodes[recorded.nodes.ravel()] for name, recorded in self.tape.variables.items()}
@@ -137,6 +138,10 @@ class _Sampler:
         """Sample."""
         values = self._forward(self.given, self.evidence)
         reference = self._spread_joint(values)
+        if reference:
+            # what depends on the changed numbers is drawn again
+            fixed = {name: (x, self.fixed_at_first[name]) for name, x in values.items()}
+            values = self._forward(fixed, self.fixed_at_first)
         start, weight = self._terms(values, reference)
         if not (weight > -np.inf).any():
             raise ObservationError(

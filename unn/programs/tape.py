@@ -29,6 +29,8 @@ class Drawing:
         rounded: function that rounds to the precision of the result, in double precision again.
         stored: values of the variables by name, shape ``(count, nodes, *features)``.
         generator: function that returns the source of all other random numbers, always the same.
+        least: smallest positive number of the precision of the result.
+        below_one: largest number below 1 of this precision.
     """
 
     count: int
@@ -37,6 +39,8 @@ class Drawing:
     rounded: Callable[[Array], Array]
     stored: dict[str, Array]
     generator: Callable[[], np.random.Generator] = np.random.default_rng
+    least: float = float(np.finfo(np.float64).tiny)
+    below_one: float = 1 - float(np.finfo(np.float64).epsneg)
 
 
 @dataclass(eq=False)
@@ -176,6 +180,9 @@ class Settle(Step):
         kind, name = self.statement.kind, self.statement.name
         if kind.dtype == np.float64:
             x = drawing.rounded(x.astype(np.float64))
+            if self.statement.role == "sample" and (kind.low == 0 or kind.name == "proportions"):
+                # a density can have a pole at the bounds, where rounding must not put a draw
+                x = np.clip(x, drawing.least, drawing.below_one if kind.high == 1 else np.inf)
             _refuse_any(~np.isfinite(x), f"{name!r} has NaN or infinite values", drawing.count)
         elif kind.name == "count":
             x = drawing.rounded(x.astype(np.float64))

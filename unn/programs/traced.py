@@ -137,7 +137,17 @@ class Traced:
         for recorded in self.tape.variables.values():
             kind = recorded.values
             stored[recorded.name] = np.zeros((count, recorded.nodes.size, *kind.features), kind.dtype)
-        drawing = Drawing(count, normal, uniform, rounded, stored, _numpy_generator(generator, device))
+        precision = torch.finfo(dtype)
+        drawing = Drawing(
+            count,
+            normal,
+            uniform,
+            rounded,
+            stored,
+            _numpy_generator(generator, device),
+            precision.tiny,
+            1 - precision.eps / 2,
+        )
         self.tape.replay(drawing, self._plan)
         return {
             recorded.name: _as_tensor(recorded, stored[recorded.name], dtype)

@@ -8,6 +8,7 @@ import torch
 from problems.simulators.problem import SimulatorsConfig, SimulatorsProblem
 from unn import runs
 from unn.cli.main import main
+from unn.cli.references import _measured
 from unn.ops.seeds import seed_of
 
 OPTIONS = {
@@ -99,3 +100,14 @@ def test_a_trained_tree_has_its_exact_conditionals(tmp_path, capsys):
     # untrained, the accuracy is above 0.8; references differ from one another by 0.5 +- 0.03
     assert figures["c2st"] < 0.68
     assert 0.9 < figures["spread"] < 1.3
+
+
+def test_numbers_that_the_evidence_determines_do_not_count_as_bias_or_spread():
+    x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0)).double()
+    one, other = x.clone(), x.clone()
+    one[:, 1], other[:, 1] = 0.1, 0.1 + 1e-7 * x[:, 0]
+    assert _measured("bias", one, other) < 1e-6 and abs(_measured("spread", one, other) - 1) < 1e-6
+    assert (_measured("bias", one[:, 1:], other[:, 1:]), _measured("spread", one[:, 1:], other[:, 1:])) == (
+        0,
+        1,
+    )

@@ -119,3 +119,26 @@ def test_what_cannot_guide_is_refused_by_name():
         guided_samples(model, [Within("x", 0.5)], steps=0)
     with pytest.raises(ObservationError, match=says("likelihood zero")):
         guided_samples(model, [Within("x", 2.0, 1.0)], count=50, steps=10, seed=0)
+
+
+def test_evidence_of_several_conditions_and_settings_that_do_not_fit_are_refused():
+    model = exact(pair)
+    with pytest.raises(ObservationError, match=says("'y'", "batch axis of 1")):
+        guided_samples(model, [Within("x", 0.0)], {"y": torch.zeros(5)}, 5)
+    for guide in (Near("x", torch.zeros(4), 1.0), Within("x", [0.0])):
+        with pytest.raises(ObservationError, match=says("'x'")):
+            guided_samples(model, [guide])
+    with pytest.raises(ArgumentError, match=says("'x'", "deviation")):
+        Near("x", 0.0, -1.0)
+
+
+def test_given_entries_are_compared_with_bounds_exactly():
+    torch.manual_seed(0)
+    traced = unn.trace(lambda t: t.sample("x", Normal(t.sample("m", Normal(0.3, 1.7)), 1.0), 3))
+    model = unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=1))
+    model.standardise(traced.draw(300, seed=0))
+    mask = torch.tensor([[True, False, False]])
+    for v in torch.linspace(-2, 3, 41):
+        part = unn.Partial(torch.stack([v, v, v])[None], mask)
+        low = torch.tensor([float(v), -9.0, -9.0])
+        assert (guided_samples(model, [Within("x", low)], {"x": part}, 20, steps=2, seed=0)["x"] >= low).all()

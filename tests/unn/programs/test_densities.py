@@ -249,3 +249,40 @@ def test_bounds_of_the_support_become_the_domain_of_the_variable():
         "m": (0, math.inf),
         "e": (-1, 1),
     }
+
+
+def test_draws_in_single_precision_have_a_finite_density():
+    def program(t):
+        t.sample("g", Gamma(0.02))
+        t.sample("b", Beta(0.02, 0.02))
+        t.sample("d", Dirichlet([0.02] * 3))
+        x = t.sample("x", Normal(1000.0, 1.0))
+        t.sample("u", Uniform(x, x + 0.00103))
+
+    traced = unn.trace(program)
+    for dtype in (torch.float32, torch.float64):
+        assert traced.log_prob(traced.draw(1000, seeded(), dtype)).isfinite().all()
+
+
+def test_an_impossible_value_has_density_zero_whatever_else_is_drawn():
+    def program(t):
+        t.sample("y", Normal(0.0, t.sample("x", Exponential())))
+
+    values = {"x": torch.tensor([-1.0, 0.0]), "y": torch.tensor([0.0, 1.0])}
+    assert (unn.trace(program).log_prob(values) == -math.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: MultivariateNormal([0.0, 0.0], 1.0), ["covariance", "(2, 2)"]),
+        (lambda: MultivariateNormal([0.0, 0.0], [1.0, 2.0]), ["covariance", "(2, 2)"]),
+        (lambda: MultivariateNormal([0.0, 0.0], np.eye(3)), ["covariance", "(3, 3)"]),
+        (lambda: MultivariateNormal([0.0, 0.0], np.zeros((2, 2))), ["eigenvalue"]),
+        (lambda: Binomial([]), ["trials", "empty"]),
+        (lambda: Uniform([], 1.0), ["low", "empty"]),
+    ],
+)
+def test_parameters_of_wrong_shapes_are_refused_by_name(make, names):
+    with pytest.raises(DeclarationError, match=says(*names)):
+        make()

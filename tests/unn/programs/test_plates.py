@@ -85,3 +85,55 @@ def test_what_is_no_plate_is_refused_by_name():
         plated.at(points=12)
     with pytest.raises(ArgumentError, match=says("'pionts'", "points")):
         plated.at(pionts=2)
+
+
+def test_several_variables_share_a_plate():
+    def program(t, n):
+        m = t.sample("m", Normal())
+        t.sample("x", Normal(m, 1.0), n)
+        t.sample("y", Normal(-m, 1.0), n)
+
+    plated = trace_plates(program, {"n": (1, 6)})
+    assert plated.graph.variables["x"].axes == plated.graph.variables["y"].axes == ("n",)
+    alone = unn.trace(program, 4).graph
+    assert plated.graph.adjacency(n=4).same_entries(alone.adjacency())
+    assert len(plated.graph.symmetries(n=4)) == len(alone.symmetries())
+
+
+def test_a_size_that_only_looks_like_a_plate_is_refused():
+    def program(t, a, b):
+        u = t.sample("u", Normal(), a)
+        t.deterministic(t.sample("s", Normal(u.sum(), 1.0), a + 1).sum() * b, name="w")
+
+    with pytest.raises(DeclarationError, match=says("plates")):
+        trace_plates(program, {"a": (2, 8), "b": (2, 8)})
+
+
+def test_programs_are_run_within_the_ranges_of_their_plates():
+    places = np.array([0.0, 1.0, 2.0])
+
+    def program(t, n):
+        if not 1 <= n <= 3:
+            raise ValueError("out of range")
+        t.sample("y", Normal(t.sample("s", Normal()) * places[:n], 1.0))
+
+    plated = trace_plates(program, {"n": (1, 3)})
+    assert plated.graph.variables["y"].axes == ("n",) and not plated.graph.symmetries(n=3)
+
+    def narrow(t, n):
+        if n != 2:
+            raise ValueError("out of range")
+        t.sample("y", Normal(), n)
+
+    with pytest.raises(DeclarationError, match=says("fails at n=", "ValueError", "out of range")):
+        trace_plates(narrow, {"n": (2, 2)})
+
+
+def test_two_axes_of_one_plate_in_a_variable_are_refused_where_nothing_ties_them():
+    with pytest.raises(DeclarationError, match=says("do not determine all axes")):
+        trace_plates(lambda t, n: t.sample("x", Normal(), (n, n)), {"n": (2, 9)})
+
+
+def test_ranges_of_another_form_are_refused():
+    with pytest.raises(ArgumentError, match=says("'points'", "5")):
+        trace_plates(regression, {"points": 5})

@@ -91,6 +91,21 @@ def test_nothing_given_is_the_program_itself():
     assert result.log_evidence == 0
 
 
+def test_the_evidence_of_a_vector_in_part_is_exact_whatever_depends_on_the_rest():
+    def program(t):
+        z = t.sample("z", MultivariateNormal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]]))
+        w = t.sample("w", Normal(z[1], 0.05), 3)
+        t.sample("y", Normal(w, 1.0))
+
+    z = unn.Partial(torch.tensor([2.0, 0.0]), torch.tensor([True, False]))
+    y = torch.full((3,), -2.0)
+    result = unn.trace(program).posterior({"z": z, "y": y}, 2000, seed=0)
+    # y given z[0] = 2: z[1] ~ N(1, 0.75)
+    covariance = 0.75 + (1 + 0.05**2) * np.eye(3)
+    expected = stats.norm.logpdf(2.0) + stats.multivariate_normal(np.ones(3), covariance).logpdf(y.numpy())
+    assert abs(result.log_evidence - expected) < 0.12
+
+
 def test_equal_seeds_give_equal_samples():
     def program(t):
         t.sample("x", Normal(t.sample("m", Normal()), 1.0))
@@ -118,7 +133,14 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         traced.posterior({"z": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'x'", "NaN")):
         traced.posterior({"x": torch.tensor(math.nan)}, 100)
-    with pytest.raises(ObservationError, match=says("'x'", "one value")):
-        traced.posterior({"x": torch.zeros(2)}, 100)
+    for wrong in (torch.zeros(2), torch.zeros(1, 4), torch.zeros(2, 1)):
+        with pytest.raises(ObservationError, match=says("'x'", "one value")):
+            traced.posterior({"x": wrong}, 100)
+    for wrong in (1.0, [1.0]):
+        with pytest.raises(ObservationError, match=says("'x'", "tensor")):
+            traced.posterior({"x": wrong}, 100)
+    counts = unn.trace(lambda t: t.sample("n", Poisson(t.sample("r", Gamma(2.0))), 3))
+    with pytest.raises(ObservationError, match=says("'n'", "whole")):
+        counts.posterior({"n": torch.tensor([2.9, 3.0, 1.0])}, 100)
     with pytest.raises(ObservationError, match=says("number of samples")):
         traced.posterior({}, 0)

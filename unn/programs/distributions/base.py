@@ -111,6 +111,14 @@ class Distribution(ABC):
             DeclarationError: names the parameter and an invalid value.
         """
         title = type(self).__name__
+        for name, x in parameters.items():
+            wanted = self.parameter_shapes.get(name, ())
+            if not x.size:
+                raise DeclarationError(f"{where}: {name} of {title} is empty, of shape {x.shape}.")
+            if x.shape[max(0, x.ndim - len(wanted)) :] != wanted:
+                raise DeclarationError(
+                    f"{where}: {name} of {title} needs the shape {wanted} along its last axes, got {x.shape}."
+                )
         try:
             np.broadcast_shapes(*(x.shape[: x.ndim - self.axes_of(name)] for name, x in parameters.items()))
         except ValueError:

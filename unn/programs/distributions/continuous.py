@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..tape import Drawing, Shape
 
 _LOG_TAU = math.log(2 * math.pi)
+_ROUNDING = 2.0**-23
 POSITIVE = Kind("real", low=0.0)
 """Kind of positive numbers."""
 
@@ -51,7 +52,7 @@ class Normal(Distribution):
         mean, scale = parameters["mean"], parameters["scale"]
         z = (values - mean) / scale
         regular = -0.5 * z * z - np.log(scale) - 0.5 * _LOG_TAU
-        return np.where(scale > 0, regular, np.where(values == mean, np.inf, -np.inf))
+        return np.where(scale > 0, regular, np.where((scale == 0) & (values == mean), np.inf, -np.inf))
 
 
 class LogNormal(Distribution):
@@ -211,10 +212,10 @@ class Uniform(Distribution):
     def __init__(self, low: Recordable = 0.0, high: Recordable = 1.0) -> None:
         super().__init__(low=low, high=high)
         if not holds_values(low) and not holds_values(high):
-            least, most = float(np.min(low)), float(np.max(high))
+            ends = np.asarray(low).ravel(), np.asarray(high).ravel()
             # a point mass has no interior
-            if least < most:
-                self.kind = Kind("real", low=least, high=most)
+            if all(len(x) for x in ends) and ends[0].min() < ends[1].max():
+                self.kind = Kind("real", low=float(ends[0].min()), high=float(ends[1].max()))
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         low, high = parameters["low"], parameters["high"]
@@ -222,4 +223,7 @@ class Uniform(Distribution):
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         low, high = parameters["low"], parameters["high"]
-        return np.where((values >= low) & (values <= high), -np.log(high - low), -np.inf)
+        # draws are rounded to single precision, beyond computed bounds too
+        margin = _ROUNDING * np.maximum(np.abs(low), np.abs(high))
+        inside = (values >= low - margin) & (values <= high + margin)
+        return np.where(inside & (high >= low), -np.log(high - low), -np.inf)

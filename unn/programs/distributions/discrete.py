@@ -145,7 +145,7 @@ class Binomial(Distribution):
 
     def __init__(self, trials: Recordable, probability: Recordable = 0.5) -> None:
         super().__init__(trials=trials, probability=probability)
-        most = 0.0 if holds_values(trials) else float(np.max(trials))
+        most = 0.0 if holds_values(trials) else float(np.max(trials, initial=0.0))
         self.kind = Kind("count", high=most) if most else Kind("count")
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:

@@ -39,8 +39,8 @@ class MultivariateNormal(Distribution):
             ("covariance",),
             "asymmetry of covariance",
             "0",
-            lambda c: np.abs(c - c.swapaxes(-1, -2)).max((-1, -2)) / np.abs(c).max((-1, -2)),
-            lambda asymmetry: asymmetry < 1e-6,
+            lambda c: np.abs(c - c.swapaxes(-1, -2)).max((-1, -2)) - 1e-6 * np.abs(c).max((-1, -2)),
+            lambda asymmetry: asymmetry <= 0,
         ),
         Rule(
             ("covariance",),
