@@ -107,6 +107,7 @@ def run(
 ) -> list[dict[str, object]]:
     """Train one cell and measure it."""
     problem, own = SimulatorsProblem(), RECIPES.get(simulator, Recipe(5000))
+    own = replace(own, steps=arguments.training_steps or own.steps)
     kind = problem.config_for("denoiser")
     default = kind()
     training = replace(
@@ -134,7 +135,8 @@ def run(
     network = problem.network(config, {})
     problem.prepare(config, network)
     kept = Path(arguments.weights) / (
-        f"{simulator}-{simulations}-{seed}-{arguments.query}-{arguments.structure}-{arguments.embedding}.pt"
+        f"{simulator}-{simulations}-{seed}-{arguments.query}-{arguments.structure}-{arguments.embedding}"
+        f"-{own.steps}.pt"
     )
     seconds = 0.0
     if kept.is_file():
@@ -189,6 +191,7 @@ if __name__ == "__main__":
     parser.add_argument("--sampling-steps", nargs="+", type=int, default=[20, 50])
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--training-steps", type=int, default=0, help="0 for those of the recipe")
     parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIERS, default=["forest"])
     parser.add_argument("--references", default="references")
     parser.add_argument(
