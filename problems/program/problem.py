@@ -13,27 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unn.errors import ArgumentError, DataError, suggest
-from unn.extending import (
-    DeclaredProblem,
-    Defaults,
-    DenoiserOptions,
-    Query,
-    Trained,
-    TrainingConfig,
-    check_ranges,
-)
+from unn.extending import Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
 from ..generated.observations import any_nodes
-from ..generated.plates import Plates, check_sizes, middle_sizes, random_sizes, read_plates
-from ..generated.references import program_reference
+from ..generated.traced import Source, TracedProblem
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    import unn
-    from unn.networks.tokens import Given
-    from unn.programs import Plated, Traced
     from unn.training import Task
 
 
@@ -66,7 +54,7 @@ class ProgramConfig:
     examples: int = 0
 
 
-class ProgramProblem(DeclaredProblem):
+class ProgramProblem(TracedProblem):
     """Learn to invert a generative program: sample any of its variables given any others."""
 
     name = "program"
@@ -78,10 +66,6 @@ class ProgramProblem(DeclaredProblem):
             TrainingConfig(steps=3000, evaluate_every=3000, batch=128, rate=3e-3, clip=1.0, ema=0.99),
         ),
     }
-
-    def __init__(self) -> None:
-        self._traced: dict[tuple[str, str], Traced] = {}
-        self._plated: dict[tuple[str, str, str], Plated] = {}
 
     def check(self, config: ProgramConfig) -> None:
         """Check the ranges of all options, and that the program can be traced."""
@@ -118,53 +102,16 @@ class ProgramProblem(DeclaredProblem):
         _, name = _split(config.program)
         return replace(config, program=f"{folder / COPY}:{name}") if (folder / COPY).is_file() else config
 
-    def traced(self, config: ProgramConfig, sizes: Mapping[str, int] | None = None) -> Traced:
-        """The program, run once for each size of its plates.
+    def source(self, config: ProgramConfig) -> Source:
+        """The function, with its arguments but the sizes of plates.
 
         Raises:
             DataError: if the file or the function cannot be loaded.
-            ArgumentError: if it cannot be traced.
+            ArgumentError: if it cannot be called with these arguments, or plates are malformed.
         """
-        if config.plates:
-            return self._plates(config).at(**(sizes or self.test_sizes(config)))
-        key = (config.program, config.arguments)
-        if key not in self._traced:
-            from unn.programs import trace
-
-            self._traced[key] = trace(_bound(config))
-        return self._traced[key]
-
-    def declare(self, config: ProgramConfig) -> unn.FactorGraph:
-        """The graph of the program."""
-        from unn.programs import trace, trace_plates
-
-        # a separate graph for each network
-        if config.plates:
-            plates = read_plates(self.name, config.plates)
-            return trace_plates(_bound(config, plates), plates).graph
-        return trace(_bound(config)).graph
-
-    def sizes(self, config: ProgramConfig, generator: torch.Generator) -> dict[str, int]:
-        """Random sizes of the plates."""
-        return random_sizes(read_plates(self.name, config.plates), generator)
-
-    def sizes_vary(self, config: ProgramConfig) -> bool:
-        """Whether the program has plates."""
-        return bool(config.plates)
-
-    def test_sizes(self, config: ProgramConfig) -> dict[str, int]:
-        """Sizes in the middle of their ranges."""
-        return middle_sizes(read_plates(self.name, config.plates))
-
-    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """Evidence on plates of the sizes of training.
-
-        Raises:
-            ArgumentError: for more or fewer entries of a plate than in training.
-        """
-        given, sizes = super().read_given(run, texts)
-        check_sizes(self.name, read_plates(self.name, run.config.plates), sizes)
-        return given, sizes
+        plates = _read_plates(config.plates)
+        key = (config.program, config.arguments, config.plates)
+        return Source(key, _bound(config, plates), plates)
 
     def task(self, config: ProgramConfig) -> Task:
         """Draws from the program during training."""
@@ -186,21 +133,6 @@ class ProgramProblem(DeclaredProblem):
             )
         return super().network(config, facts)
 
-    def _plates(self, config: ProgramConfig) -> Plated:
-        from unn.programs import trace_plates
-
-        key = (config.program, config.arguments, config.plates)
-        if key not in self._plated:
-            plates = read_plates(self.name, config.plates)
-            self._plated[key] = trace_plates(_bound(config, plates), plates)
-        return self._plated[key]
-
-    def generate(
-        self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
-    ) -> dict[str, Tensor]:
-        """Draws from the program."""
-        return self.traced(config, sizes).draw(count, generator)
-
     def observed(
         self, config: ProgramConfig, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
@@ -215,14 +147,6 @@ class ProgramProblem(DeclaredProblem):
             name: torch.ones(1, *(1 for _ in shapes[name]), dtype=torch.bool)
             for name in _names(config.observe)
         }
-
-    def compared_variables(self, config: ProgramConfig) -> tuple[str, ...]:
-        """All random variables of the program; computed ones have no spread of their own."""
-        return self.traced(config).random_variables
-
-    def reference(self, config: ProgramConfig, given: Given, count: int, seed: int) -> Mapping[str, Tensor]:
-        """Samples by sequential Monte Carlo on the density of the program."""
-        return program_reference(self.traced(config), given, count, seed)
 
     def metrics(self, config: ProgramConfig, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Largest deviation of sample means from those of the program, in its standard deviations."""
@@ -286,11 +210,11 @@ def _load(program: str) -> Callable[..., object]:
     return function
 
 
-def _bound(config: ProgramConfig, plates: Plates | None = None) -> Callable[..., object]:
+def _bound(config: ProgramConfig, plates: Mapping[str, tuple[int, int]]) -> Callable[..., object]:
     """Bind the arguments of the function except the tracer and the sizes of plates."""
     program, options = _load(config.program), _arguments(config.arguments)
     try:
-        inspect.signature(program).bind(None, **options, **dict.fromkeys(plates or {}, 1))
+        inspect.signature(program).bind(None, **options, **dict.fromkeys(plates, 1))
     except TypeError as error:
         raise ArgumentError(
             f"program: {config.program} cannot be called with arguments {config.arguments!r}: {error}."
@@ -317,3 +241,30 @@ def _arguments(text: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             arguments[name.strip()] = value.strip()
     return arguments
+
+
+def _read_plates(text: str) -> dict[str, tuple[int, int]]:
+    """Read plates such as ``points=1-20,groups=2-5``.
+
+    Raises:
+        ArgumentError: for another form.
+    """
+    plates = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, bounds = item.partition("=")
+        least, dash, most = bounds.partition("-")
+        if not (
+            sign
+            and dash
+            and name.strip().isidentifier()
+            and least.strip().isdecimal()
+            and most.strip().isdecimal()
+        ):
+            raise ArgumentError(
+                f"program: option plates must be comma-separated NAME=LEAST-LARGEST, such as points=1-20, "
+                f"got {text!r}."
+            )
+        if name.strip() in plates:
+            raise ArgumentError(f"program: option plates names {name.strip()!r} twice.")
+        plates[name.strip()] = int(least), int(most)
+    return plates

@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from unn.errors import ArgumentError
-from unn.extending import DeclaredProblem, Defaults, DenoiserOptions, TrainingConfig, check_ranges
+from unn.extending import Defaults, DenoiserOptions, TrainingConfig, check_ranges
 
-from ..generated.plates import check_sizes, middle_sizes, random_sizes
-from ..generated.references import program_reference
+from ..generated.traced import Source, TracedProblem
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    import unn
-    from unn.extending import Query, Trained
-    from unn.networks.tokens import Given
-    from unn.programs import Plated, Traced
+    from unn.extending import Query
 
     from .tasks import SimulatorTask
 
@@ -59,7 +55,7 @@ class SimulatorsConfig:
     query: Literal["any", "posterior"] = "any"
 
 
-class SimulatorsProblem(DeclaredProblem):
+class SimulatorsProblem(TracedProblem):
     """Learn every conditional distribution of the parameters and data of a simulator."""
 
     name = "simulators"
@@ -77,8 +73,8 @@ class SimulatorsProblem(DeclaredProblem):
     }
 
     def __init__(self) -> None:
-        self._traced: dict[str, Traced] = {}
-        self._plated: dict[str, Plated] = {}
+        super().__init__()
+        self._drawn: tuple[object, dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def check(self, config: Any) -> None:
         """Check the ranges of all options."""
@@ -90,32 +86,10 @@ class SimulatorsProblem(DeclaredProblem):
             )
         super().check(config)
 
-    def traced(self, config: Any, sizes: Mapping[str, int] | None = None) -> Traced:
-        """The program of a task, at given sizes of its plates."""
-        from unn.programs import trace, trace_plates
-
-        name, task = config.simulator, self._task(config)
-        if task.plates:
-            if name not in self._plated:
-                self._plated[name] = trace_plates(task.program, task.plates)
-            return self._plated[name].at(**(sizes or self.test_sizes(config)))
-        if name not in self._traced:
-            self._traced[name] = trace(task.program)
-        return self._traced[name]
-
-    def declare(self, config: Any) -> unn.FactorGraph:
-        """The graph of the program."""
-        from unn.programs import trace, trace_plates
-
+    def source(self, config: Any) -> Source:
+        """The program of a task."""
         task = self._task(config)
-        # a separate graph for each network
-        return (trace_plates(task.program, task.plates) if task.plates else trace(task.program)).graph
-
-    def generate(
-        self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
-    ) -> dict[str, Tensor]:
-        """Simulations."""
-        return self.traced(config, sizes).draw(count, generator)
+        return Source(config.simulator, task.program, task.plates)
 
     def examples(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -134,28 +108,6 @@ class SimulatorsProblem(DeclaredProblem):
         """The simulations that train, unless the sizes of plates vary."""
         return self._simulations(config)[0] if config.simulations and not self.sizes_vary(config) else None
 
-    def sizes(self, config: Any, generator: torch.Generator) -> dict[str, int]:
-        """Random sizes of the plates."""
-        return random_sizes(self._task(config).plates, generator)
-
-    def sizes_vary(self, config: Any) -> bool:
-        """Whether the task has plates of any size."""
-        return bool(self._task(config).plates)
-
-    def test_sizes(self, config: Any) -> dict[str, int]:
-        """Sizes in the middle of their ranges."""
-        return middle_sizes(self._task(config).plates)
-
-    def read_given(self, run: Trained, texts: tuple[str, ...]) -> tuple[Given, dict[str, int]]:
-        """Evidence on plates of the sizes of training.
-
-        Raises:
-            ArgumentError: for more or fewer entries of a plate than in training.
-        """
-        given, sizes = super().read_given(run, texts)
-        check_sizes(self.name, self._task(run.config).plates, sizes)
-        return given, sizes
-
     def observed(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
     ) -> dict[str, Tensor]:
@@ -167,14 +119,6 @@ class SimulatorsProblem(DeclaredProblem):
             return posterior(shapes, self._task(config).parameters)
         return any_conditional(shapes, self._task(config).parameters, count, generator)
 
-    def compared_variables(self, config: Any) -> tuple[str, ...]:
-        """All variables; each is drawn."""
-        return self.traced(config).random_variables
-
-    def reference(self, config: Any, given: Given, count: int, seed: int) -> Mapping[str, Tensor]:
-        """Samples by sequential Monte Carlo on the density of the program."""
-        return program_reference(self.traced(config), given, count, seed)
-
     def metrics(self, config: Any, query: Query, values: Mapping[str, Tensor]) -> dict[str, float]:
         """None but calibration, which all problems with ``compared_variables`` have."""
         return {}
@@ -183,6 +127,9 @@ class SimulatorsProblem(DeclaredProblem):
         """The training loss on simulations that are not trained on."""
         import torch
 
+        from unn import CanLearn
+
+        assert isinstance(network, CanLearn)
         generator = torch.Generator().manual_seed(20_232)
         sizes = self.test_sizes(config)
         if config.simulations:
@@ -198,8 +145,7 @@ class SimulatorsProblem(DeclaredProblem):
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(0)
-                loss = network.loss(values, observed, **sizes)  # type: ignore[operator]
-                return {"validation_loss": float(loss)}
+                return {"validation_loss": float(network.loss(values, observed, **sizes))}
         finally:
             network.train(training)
 
@@ -211,15 +157,22 @@ class SimulatorsProblem(DeclaredProblem):
 
     def _simulations(self, config: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The simulations that train, and those that validate, with plates of their largest sizes."""
-        import torch
+        key = (config.simulator, config.simulations, config.training.seed)
+        if self._drawn is None or self._drawn[0] != key:
+            import torch
 
-        from unn.ops.seeds import seed_of
+            from unn.ops.seeds import seed_of
 
-        largest = {name: most for name, (_, most) in self._task(config).plates.items()}
-        generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
-        values = self.traced(config, largest).draw(config.simulations, generator)
-        kept = config.simulations - int(_HELD_OUT * config.simulations)
-        return {name: x[:kept] for name, x in values.items()}, {name: x[kept:] for name, x in values.items()}
+            largest = {name: most for name, (_, most) in self._task(config).plates.items()}
+            generator = torch.Generator().manual_seed(seed_of(config.training.seed, 5))
+            values = self.traced(config, largest).draw(config.simulations, generator)
+            training = config.simulations - int(_HELD_OUT * config.simulations)
+            self._drawn = (
+                key,
+                {name: x[:training] for name, x in values.items()},
+                {name: x[training:] for name, x in values.items()},
+            )
+        return self._drawn[1:]
 
     def _part(
         self, config: Any, values: Mapping[str, Tensor], sizes: Mapping[str, int], generator: torch.Generator
@@ -231,7 +184,7 @@ class SimulatorsProblem(DeclaredProblem):
             name: torch.randperm(most, generator=generator)[: sizes[name]]
             for name, (_, most) in self._task(config).plates.items()
         }
-        variables = self._plated[config.simulator].graph.variables if chosen else {}
+        variables = self.plated(config).graph.variables if chosen else {}
         part = dict(values)
         for name in part:
             for k, axis in enumerate(variables[name].axes if chosen else ()):

@@ -15,17 +15,16 @@ import csv
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from problems.generated.references import program_reference
 from problems.simulators.problem import SimulatorsProblem
 from unn import Partial
 from unn.cli.measures import ExamplesTask
-from unn.cli.references import unobserved_numbers
+from unn.cli.references import ask, measured, unobserved_numbers
 from unn.diffusion import Diffusion
-from unn.networks.tokens import Given
 from unn.ops.seeds import seed_of
 from unn.training.loop import fit
 from unn.two_sample import CLASSIFIERS, Classifier, c2st
@@ -63,21 +62,16 @@ RECIPES = {
 
 
 def queries(
-    problem: SimulatorsProblem, config: object, count: int, draws: int, folder: Path
-) -> list[tuple[Given, dict[str, Tensor]]]:
+    problem: SimulatorsProblem, config: Any, count: int, draws: int, folder: Path
+) -> list[tuple[dict[str, Partial], dict[str, Tensor]]]:
     """Evidence, and samples of the exact conditionals, which are kept in a folder."""
-    file = folder / f"{config.simulator}-{config.query}-{count}-{draws}.pt"  # type: ignore[attr-defined]
-    generator = torch.Generator().manual_seed(seed_of(QUERY_SEED))
-    truth = problem.generate(config, count, generator, problem.test_sizes(config))
-    masks = problem.observed(config, count, generator, problem.test_sizes(config))
-    given: list[Given] = [
-        {n: Partial(truth[n][k : k + 1], m.expand(count, *m.shape[1:])[k : k + 1]) for n, m in masks.items()}
-        for k in range(count)
-    ]
+    file = folder / f"{config.simulator}-{config.query}-{count}-{draws}.pt"
+    asked = ask(problem, config, count, seed_of(QUERY_SEED))
+    given = [asked.given(slice(k, k + 1)) for k in range(count)]
     if not file.is_file():
-        traced = problem.traced(config)
         references = [
-            program_reference(traced, g, draws, seed_of(QUERY_SEED, k)) for k, g in enumerate(given)
+            problem.reference(config, evidence, draws, seed_of(QUERY_SEED, k))
+            for k, evidence in enumerate(given)
         ]
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save([{n: x.float() for n, x in r.items()} for r in references], file)
@@ -86,7 +80,7 @@ def queries(
 
 def measure(
     model: Diffusion,
-    asked: list[tuple[Given, dict[str, Tensor]]],
+    asked: list[tuple[dict[str, Partial], dict[str, Tensor]]],
     draws: int,
     steps: int,
     classifiers: list[Classifier],
@@ -98,7 +92,7 @@ def measure(
         one, other = unobserved_numbers(reference, given), unobserved_numbers(samples, given)
         for classifier in classifiers:
             sums[classifier] += c2st(one, other, classifier) / len(asked)
-        sums["spread"] += float((other.std(0) / one.std(0)).mean()) / len(asked)
+        sums["spread"] += measured("spread", one, other) / len(asked)
     return sums
 
 
@@ -134,21 +128,21 @@ def run(
     torch.set_num_threads(1)
     network = problem.network(config, {})
     problem.prepare(config, network)
-    kept = Path(arguments.weights) / (
+    weights = Path(arguments.weights) / (
         f"{simulator}-{simulations}-{seed}-{arguments.query}-{arguments.structure}-{arguments.embedding}"
         f"-{own.steps}.pt"
     )
     seconds = 0.0
-    if kept.is_file():
-        state = torch.load(kept)
+    if weights.is_file():
+        state = torch.load(weights)
         network.load_state_dict(state["weights"])
         model, seconds = network, float(state["seconds"])
     else:
         start = time.process_time()
         model = fit(network, Unmeasured(problem, config), training).network
         seconds = time.process_time() - start
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"weights": model.state_dict(), "seconds": seconds}, kept)
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"weights": model.state_dict(), "seconds": seconds}, weights)
     assert isinstance(model, Diffusion)
     model.eval()
     validation = problem.model_metrics(config, model, 0, 0)["validation_loss"]

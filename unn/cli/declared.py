@@ -636,11 +636,11 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             entry: dict[str, Any] = {}
             if metrics:
                 count = request.count or _COMPARED
-                comparison = compare_with_reference(
+                each = compare_with_reference(
                     self, run.config, run.network, metrics, count, request.draws, now
                 )
-                figures |= comparison.means()
-                entry["queries"] = comparison.metrics
+                figures |= {name: sum(values) / len(values) for name, values in each.items()}
+                entry["queries"] = each
             if "coverage" in request.metric:
                 count = request.count or CONDITIONS
                 covered = coverage_of(

@@ -12,6 +12,9 @@ from .options import Json, RunFolder, require_number, require_rounds
 from .problem import Sampleable, TakesData, require
 from .verb import Answer, Verb
 
+Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread", "coverage"]
+"""Measures of samples; all but the last compare with exact ones."""
+
 
 @dataclass(frozen=True)
 class Evaluate(Verb):
@@ -28,7 +31,7 @@ class Evaluate(Verb):
     count: int | None = None
     """Conditions to measure on, with one sample each, where the run samples; also the largest number of
     examples in calibration, which has at least 8."""
-    metric: tuple[Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread", "coverage"], ...] = ()
+    metric: tuple[Metric, ...] = ()
     """Compare samples with those of the exact conditional distributions, where there are any: the accuracy of
     a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean discrepancy; the
     error of means in exact deviations; or the ratio of deviations. ``coverage`` needs no exact distribution:

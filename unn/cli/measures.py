@@ -241,7 +241,7 @@ def calibrations(
     truth = problem.generate(config, count, generator, sizes)
     observed = problem.observed(config, count, generator, sizes)
     given = {
-        name: Partial(_repeat(truth[name]), _repeat(_mask(mask, truth[name])))
+        name: Partial(_repeat(truth[name]), _repeat(expanded_mask(mask, truth[name])))
         for name, mask in observed.items()
     }
     samples = network.sample_with(given, count * _DRAWS, replace(options, tries=1, seed=seed), sizes).values
@@ -251,7 +251,7 @@ def calibrations(
         nodes = slot.nodes.stop - slot.nodes.start
         unobserved = torch.ones(count, nodes, dtype=torch.bool)
         if name in observed:
-            unobserved = ~_mask(observed[name], truth[name]).reshape(count, nodes)
+            unobserved = ~expanded_mask(observed[name], truth[name]).reshape(count, nodes)
         if not bool(unobserved.any()):
             continue
         true, drawn = (_numbers(x[name], slot) for x in (truth, samples))
@@ -268,7 +268,7 @@ def _repeat(x: Tensor) -> Tensor:
     return x.repeat_interleave(_DRAWS, 0)
 
 
-def _mask(mask: Tensor, values: Tensor) -> Tensor:
+def expanded_mask(mask: Tensor, values: Tensor) -> Tensor:
     """Expand an observation mask to ``(batch, *node axes)``."""
     return mask.expand(len(values), *values.shape[1 : mask.ndim])
 

@@ -1,10 +1,11 @@
-"""Two-sample measures of a model against samples of the exact conditional distributions."""
+"""Measures of samples on fresh examples: against samples of the exact conditional distributions, and joint
+coverage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,33 +14,64 @@ from ..calibration import expected_coverage
 from ..engine import CanSample, SamplingOptions
 from ..errors import UnnError
 from ..graph.partial import Partial
-from ..networks.tokens import Given
 from ..ops.seeds import seed_of
 from ..two_sample import c2st, mmd
+from .evaluate import Metric
+from .measures import expanded_mask
 
 if TYPE_CHECKING:
     from .declared import DeclaredProblem
 
 _CONSTANT = 1e-5
 """Standard deviation of a constant, relative to its size."""
-Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread"]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Measures of a model on several queries.
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Examples whose evidence is given to a model.
 
     Attributes:
-        metrics: value of each metric for each query, shape ``(queries,)``.
-        draws: number of samples of each query.
+        truth: values by variable, shape ``(count, *axes)``.
+        masks: given nodes by variable, boolean, shape ``(count, *node axes)``; none of the others.
+        sizes: sizes of dynamic axes.
+        generator: random number generator, after the examples.
     """
 
-    metrics: dict[str, list[float]]
-    draws: int
+    truth: Mapping[str, Tensor]
+    masks: Mapping[str, Tensor]
+    sizes: Mapping[str, int]
+    generator: torch.Generator
 
-    def means(self) -> dict[str, float]:
-        """Mean of each metric over the queries."""
-        return {name: sum(values) / len(values) for name, values in self.metrics.items()}
+    def given(self, rows: slice, repeats: int = 1) -> dict[str, Partial]:
+        """The evidence of some examples, each repeated."""
+        return {
+            name: Partial(
+                self.truth[name][rows].repeat_interleave(repeats, 0),
+                mask[rows].repeat_interleave(repeats, 0),
+            )
+            for name, mask in self.masks.items()
+        }
+
+    def hidden(self) -> Tensor:
+        """Mask of the numbers that are not given, shape ``(count, numbers)``."""
+        return torch.cat([hidden_numbers(x, self.masks.get(name)) for name, x in self.truth.items()], 1)
+
+
+def ask(problem: DeclaredProblem, config: Any, count: int, seed: int) -> Questions:
+    """Fresh examples of a problem, observed as in training.
+
+    Args:
+        problem: problem that generates examples.
+        config: configuration of the run.
+        count: number of examples.
+        seed: random seed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sizes = problem.test_sizes(config)
+    truth = problem.generate(config, count, generator, sizes)
+    observed = problem.observed(config, count, generator, sizes)
+    masks = {name: expanded_mask(mask, truth[name]) for name, mask in observed.items()}
+    return Questions(truth, masks, sizes, generator)
 
 
 @torch.no_grad()
@@ -51,7 +83,7 @@ def compare_with_reference(
     queries: int,
     draws: int,
     options: SamplingOptions,
-) -> Comparison:
+) -> dict[str, list[float]]:
     """Compare samples of a model with those of the exact conditionals, for queries as in training.
 
     Args:
@@ -65,30 +97,26 @@ def compare_with_reference(
         draws: number of samples of the model and of the reference for each.
         options: options of sampling, with the seed of queries and samples.
 
+    Returns:
+        Each metric for each query, shape ``(queries,)``.
+
     Raises:
         UnnError: for a model without samples, or a problem without reference samples.
     """
-    if not isinstance(network, CanSample):
-        raise UnnError("--metric compares samples, and this run draws none.")
-    seed = options.seed or 0
-    generator = torch.Generator().manual_seed(seed_of(seed, 11))
-    sizes = problem.test_sizes(config)
-    truth = problem.generate(config, queries, generator, sizes)
-    observed = problem.observed(config, queries, generator, sizes)
+    sampler, seed = _sampler(network), options.seed or 0
+    asked = ask(problem, config, queries, seed_of(seed, 11))
     values: dict[str, list[float]] = {metric: [] for metric in metrics}
     for k in range(queries):
-        given = {
-            name: Partial(truth[name][k : k + 1], mask.expand(queries, *mask.shape[1:])[k : k + 1])
-            for name, mask in observed.items()
-        }
+        given = asked.given(slice(k, k + 1))
         reference = problem.reference(config, given, draws, seed_of(seed, 12, k))
         if reference is None:
             raise UnnError(f"--metric: problem {problem.name!r} has no samples of the exact distribution.")
-        samples = network.sample_with(given, draws, replace(options, seed=seed_of(seed, 13, k)), sizes).values
+        own = replace(options, seed=seed_of(seed, 13, k))
+        samples = sampler.sample_with(given, draws, own, asked.sizes).values
         one, other = (unobserved_numbers(x, given) for x in (reference, samples))
         for metric in metrics:
-            values[metric].append(_measured(metric, one, other))
-    return Comparison(values, draws)
+            values[metric].append(measured(metric, one, other))
+    return values
 
 
 @torch.no_grad()
@@ -113,40 +141,29 @@ def coverage_of(
     Raises:
         UnnError: for a model without samples.
     """
-    if not isinstance(network, CanSample):
-        raise UnnError("--metric compares samples, and this run draws none.")
-    seed = options.seed or 0
-    generator = torch.Generator().manual_seed(seed_of(seed, 14))
-    sizes = problem.test_sizes(config)
-    truth = problem.generate(config, conditions, generator, sizes)
-    centres = problem.generate(config, conditions, generator, sizes)
-    observed = problem.observed(config, conditions, generator, sizes)
-    masks = {
-        name: mask.expand(conditions, *truth[name].shape[1 : mask.ndim]) for name, mask in observed.items()
-    }
-    given = {
-        name: Partial(truth[name].repeat_interleave(draws, 0), mask.repeat_interleave(draws, 0))
-        for name, mask in masks.items()
-    }
-    samples = network.sample_with(given, conditions * draws, replace(options, seed=seed), sizes).values
+    sampler, seed = _sampler(network), options.seed or 0
+    asked = ask(problem, config, conditions, seed_of(seed, 14))
+    centres = problem.generate(config, conditions, asked.generator, asked.sizes)
+    given = asked.given(slice(None), draws)
+    samples = sampler.sample_with(given, conditions * draws, replace(options, seed=seed), asked.sizes).values
     scale = {name: x.std().clamp(min=1e-12) for name, x in centres.items()}
-    rows = [
-        torch.cat([(values[n] / scale[n]).reshape(len(values[n]), -1) for n in truth], 1)
-        for values in (truth, samples, centres)
-    ]
-    hidden = torch.cat([_hidden(truth[name], masks.get(name)) for name in truth], 1)
-    return expected_coverage(rows[0], rows[1].unflatten(0, (conditions, draws)), rows[2], hidden, generator)
+    truth, drawn, points = (
+        torch.cat([(values[n] / scale[n]).reshape(len(values[n]), -1) for n in asked.truth], 1)
+        for values in (asked.truth, samples, centres)
+    )
+    return expected_coverage(
+        truth, drawn.unflatten(0, (conditions, draws)), points, asked.hidden(), asked.generator
+    )
 
 
-def _hidden(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mask of the numbers that are not given, shape ``(batch, numbers)``."""
-    if mask is None:
-        return torch.ones(len(values), values[0].numel(), dtype=torch.bool)
-    nodes = mask.reshape(len(values), -1)
-    return ~nodes.repeat_interleave(values[0].numel() // nodes.shape[1], 1)
+def measured(metric: Metric, one: Tensor, other: Tensor) -> float:
+    """One measure of samples.
 
-
-def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:
+    Args:
+        metric: name of the measure.
+        one: samples of the reference, shape ``(draws, numbers)``.
+        other: samples of the model, of the same shape.
+    """
     if metric == "mmd":
         return mmd(one, other)
     if metric in ("bias", "spread"):
@@ -161,15 +178,35 @@ def _measured(metric: Metric, one: Tensor, other: Tensor) -> float:
     return c2st(one, other, "forest" if metric == "c2st" else "perceptron")
 
 
-def unobserved_numbers(values: Mapping[str, Tensor], given: Given) -> Tensor:
-    """Numbers that are not given, shape ``(draws, numbers)``."""
+def unobserved_numbers(values: Mapping[str, Tensor], given: Mapping[str, Partial]) -> Tensor:
+    """Numbers that one evidence does not give, shape ``(draws, numbers)``.
+
+    Args:
+        values: samples by variable, shape ``(draws, *axes)``.
+        given: evidence with a batch axis of 1.
+    """
     parts = []
     for name, x in values.items():
-        flat = x.double().reshape(len(x), -1)
-        evidence = given.get(name)
-        if isinstance(evidence, Partial):
-            nodes = evidence.mask.reshape(-1)
-            flat = flat[:, ~nodes.repeat_interleave(flat.shape[1] // len(nodes))]
-        if name not in given or isinstance(evidence, Partial):
-            parts.append(flat)
+        hidden = hidden_numbers(x[:1], given[name].mask if name in given else None)
+        parts.append(x.double().reshape(len(x), -1)[:, hidden[0]])
     return torch.cat(parts, 1)
+
+
+def hidden_numbers(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mask of the numbers of a variable that are not given, shape ``(batch, numbers)``.
+
+    Args:
+        values: values, shape ``(batch, *axes)``.
+        mask: given nodes, shape ``(batch, *node axes)``; None if none is.
+    """
+    numbers = values[0].numel()
+    if mask is None:
+        return torch.ones(len(values), numbers, dtype=torch.bool)
+    nodes = mask.reshape(len(values), -1)
+    return ~nodes.repeat_interleave(numbers // nodes.shape[1], 1)
+
+
+def _sampler(network: nn.Module) -> CanSample:
+    if not isinstance(network, CanSample):
+        raise UnnError("--metric compares samples, and this run draws none.")
+    return network

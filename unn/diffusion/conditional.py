@@ -275,14 +275,24 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             self._was_checked = True
             if not self.is_standardised():
                 self.standardise(values, **sizes)
+        rows, exact, condition = self.rows_and_condition(values, observed, **sizes)
+        if not any(own.whole for own in self.coordinates.values()):
+            return exact, condition
+        return self._standard(rows, condition.frame, noisy=True).to(exact), condition
+
+    def rows_and_condition(
+        self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
+    ) -> tuple[Tensor, Tensor, Condition]:
+        """Rows of natural and of standardised values, shape ``(batch, numbers)``, and the evidence in them.
+
+        Arguments and errors as of ``example``.
+        """
         frame = self.frames.at(**sizes)
         rows = frame.flatten(values)
         exact = self._standard(rows, frame).to(self.offsets)
         nodes = self._observed(observed, frame, len(exact))
         numbers = nodes[:, frame.node_of_number.to(nodes.device)]
-        has_counts = any(own.whole for own in self.coordinates.values())
-        clean = self._standard(rows, frame, noisy=True).to(exact) if has_counts else exact
-        return clean, Condition(frame, torch.where(numbers, exact, 0), nodes, numbers)
+        return rows, exact, Condition(frame, torch.where(numbers, exact, 0), nodes, numbers)
 
     def mean_over_unknown(self, error: Tensor, condition: Condition) -> Tensor:
         """Mean of errors, shape ``(batch, numbers)``, over the unobserved nodes, weighting nodes equally."""

@@ -218,15 +218,10 @@ class Diffusion(ConditionalModel):
                 for steps below 1 or probes below 0.
             ObservationError: for values or masks that do not fit the graph.
         """
-        frame = self.frames.at(**sizes)
-        rows = frame.flatten(values)
-        exact = self._standard(rows, frame).to(self.offsets)
-        nodes = (
-            torch.zeros(len(exact), frame.nodes, dtype=torch.bool, device=exact.device)
-            if observed is None
-            else self._observed(observed, frame, len(exact))
+        rows, exact, condition = self.rows_and_condition(
+            values, {} if observed is None else observed, **sizes
         )
-        numbers = nodes[:, frame.node_of_number.to(nodes.device)]
+        numbers, frame = condition.numbers, condition.frame
         for name, slot in frame.slots.items():
             own = self.coordinates[name]
             if (slot.kind != "real" or own.whole or own.proportions) and not bool(
@@ -235,7 +230,6 @@ class Diffusion(ConditionalModel):
                 raise ArgumentError(
                     f"log_prob: variable {name!r} is not real, so it has no density here; observe it."
                 )
-        condition = Condition(frame, torch.where(numbers, exact, 0), nodes, numbers)
         levels = self.schedule.levels(2)
         training = self.training
         self.eval()

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import ArgumentError, ObservationError, suggest
 from ..graph.partial import Partial
 from ..networks.tokens import Frame, Given
+from ..ops.resampling import effective_number, systematic_resampling
 from ..ops.seeds import generator_for
 from .diffusion import Diffusion
 from .samplers import midpoint_correction
@@ -220,6 +221,9 @@ def guided_samples(
     def noise() -> Tensor:
         return torch.randn(condition.rows.shape, generator=generator).to(condition.rows)
 
+    def offset() -> float:
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
+
     training = model.training
     model.eval()
     try:
@@ -228,11 +232,11 @@ def guided_samples(
         previous = estimate
         logs, log_evidence, effective = log_twist.clone(), 0.0, float(count)
         for k, (now, after) in enumerate(itertools.pairwise(levels)):
-            own = _effective(logs)
+            own = effective_number(logs)
             effective = min(effective, own)
             if own < _FEWEST_EFFECTIVE * count:
                 log_evidence += float(logs.logsumexp(0)) - math.log(count)
-                chosen = _resampled(logs, generator)
+                chosen = systematic_resampling(logs, offset())
                 x, estimate, previous, shift, log_twist = (
                     y[chosen] for y in (x, estimate, previous, shift, log_twist)
                 )
@@ -262,8 +266,8 @@ def guided_samples(
             "particles or steps, or wider evidence."
         )
     log_evidence += float(logs.logsumexp(0)) - math.log(count)
-    effective = min(effective, _effective(logs))
-    rows = final[_resampled(logs, generator)]
+    effective = min(effective, effective_number(logs))
+    rows = final[systematic_resampling(logs, offset())]
     return Guided(model.values_of(rows, condition, given or {}), log_evidence, effective)
 
 
@@ -332,15 +336,3 @@ def _check_guides(model: Diffusion, guides: Sequence[Guide], condition: Conditio
 def _log_normal(x: Tensor, mean: Tensor, variance: Tensor, free: Tensor) -> Tensor:
     """Log-density up to a constant, over the free numbers, shape ``(batch,)``."""
     return -0.5 * torch.where(free, (x - mean) ** 2, 0).sum(1) / variance
-
-
-def _effective(logs: Tensor) -> float:
-    return float((2 * logs.logsumexp(0) - (2 * logs).logsumexp(0)).exp().nan_to_num())
-
-
-def _resampled(logs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Systematic resampling: indices of particles, shape ``(particles,)``."""
-    shares = logs.double().softmax(0).cumsum(0)
-    offset = torch.rand((), generator=generator, dtype=torch.float64).to(shares)
-    places = (torch.arange(len(logs), device=logs.device) + offset) / len(logs)
-    return torch.searchsorted(shares, places).clamp(max=len(logs) - 1)

@@ -247,13 +247,10 @@ class Rows:
         regularizer = self.graph.variables[slot.name].regularizer
         if isinstance(regularizer, Elementwise):
             low, high = regularizer.interval()
-            margin = tolerance(x.dtype) * max(
-                (abs(end) for end in (low, high) if math.isfinite(end)), default=0
-            )
-            inside = (x >= low - margin) & (x <= high + margin)
+            inside = regularizer.entry_contains(x, tolerance(x.dtype))
             domain = f"from {low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
             if isinstance(regularizer, Counts):
-                inside &= x == x.floor()
+                inside = inside & (x == x.floor())
                 domain = f"whole numbers {domain}"
         elif isinstance(regularizer, Proportions):
             inside = (x >= 0) & ((x.sum(-1, keepdim=True) - 1).abs() <= tolerance(x.dtype))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import ObservationError, suggest
 from ..graph.partial import Partial
+from ..networks.tokens import Rows
 from .kinds import Array
 from .tape import Drawing, Recorded, RecordedDraw, Settle, Shape, Statement, Step, Tape
 
@@ -92,7 +92,12 @@ def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:
     for name in values:
         if name not in tape.variables:
             raise ObservationError(f"program: there is no variable {name!r}.{suggest(name, tape.variables)}")
-    missing = [name for name in drawn_variables(tape) if name not in values]
+    drawn = tape.drawn_nodes()
+    missing = [
+        name
+        for name, recorded in tape.variables.items()
+        if name not in values and not drawn.isdisjoint(recorded.nodes.ravel().tolist())
+    ]
     if missing:
         raise ObservationError(
             f"program: a density needs all random variables; missing: {', '.join(missing)}."
@@ -104,49 +109,38 @@ def stored_values(tape: Tape, values: Mapping[str, Tensor]) -> dict[str, Array]:
     return stored
 
 
-def stored_evidence(tape: Tape, given: Mapping[str, Tensor | Partial]) -> dict[str, tuple[Array, Array]]:
+def stored_evidence(
+    tape: Tape, rows: Rows, given: Mapping[str, Tensor | Partial]
+) -> dict[str, tuple[Array, Array]]:
     """Check evidence, and convert it to stored values ``(1, nodes, *features)`` and masks ``(nodes,)``.
 
+    Args:
+        tape: tape of a complete run.
+        rows: layout of its graph.
+        given: evidence by variable, with a batch axis of 1 or none.
+
     Raises:
-        ObservationError: for unknown variables, or values and masks that do not fit them.
+        ObservationError: for unknown variables, values outside their domain, or values and masks that do not
+            fit the variables.
     """
+    numbers, nodes = rows.observation({name: _with_batch(rows, name, x) for name, x in given.items()}, 1)
     evidence = {}
-    for name, x in given.items():
-        if name not in tape.variables:
-            raise ObservationError(f"program: there is no variable {name!r}.{suggest(name, tape.variables)}")
-        recorded = tape.variables[name]
-        shape = recorded.nodes.shape
-        value, mask = (
-            (x.value, x.mask) if isinstance(x, Partial) else (x, torch.ones(shape, dtype=torch.bool))
-        )
-        if not isinstance(value, Tensor) or not isinstance(mask, Tensor):
-            raise ObservationError(f"variable {name!r}: evidence is a tensor, got {type(value).__name__}.")
-        inner = (recorded.values.options,) if recorded.values.options else ()
-        value = value[None] if value.ndim == len(shape) + len(inner) else value
-        mask = mask[None] if mask.ndim == len(shape) else mask
-        if tuple(value.shape) != (1, *shape, *inner) or tuple(mask.shape) != (1, *shape):
-            raise ObservationError(
-                f"variable {name!r}: evidence is one value of each node, of shape {(*shape, *inner)}, with a "
-                f"mask of shape {shape} if it is partial; got {tuple(value.shape)} and a mask of "
-                f"{tuple(mask.shape)}."
-            )
-        flat = mask.reshape(-1).cpu().numpy()
-        # what is not observed may be anything, even NaN
-        entries = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
-        filled = _filling(recorded, value)
-        stored = as_stored(recorded, torch.where(entries, value, filled))
-        if recorded.values.name == "count" and not ((stored >= 0) & (stored == np.floor(stored))).all():
-            raise ObservationError(f"variable {name!r} is a count; its values must be whole numbers >= 0.")
-        evidence[name] = stored, flat
+    for name in given:
+        slot, kind = rows.slots[name], tape.variables[name].values
+        x = numbers[:, slot.numbers].double().numpy().reshape(1, -1, slot.channels)
+        if slot.kind != "real":
+            x = x.argmax(-1)
+        stored = x.reshape(*x.shape[:2], *kind.features).astype(kind.dtype)
+        evidence[name] = stored, nodes[0, slot.nodes].numpy()
     return evidence
 
 
-def _filling(recorded: Recorded, value: Tensor) -> Tensor:
-    """Valid values for nodes without evidence, shape of ``value``."""
-    filled = torch.zeros_like(value)
-    if recorded.values.name == "category":
-        filled[..., 0] = 1
-    return filled
+def _with_batch(rows: Rows, name: str, x: Tensor | Partial) -> Tensor | Partial:
+    """Evidence with a batch axis, which single values may leave out."""
+    value = x.value if isinstance(x, Partial) else x
+    if name not in rows.slots or not isinstance(value, Tensor) or value.ndim != len(rows.slots[name].shape):
+        return x
+    return Partial(value[None], x.mask[None]) if isinstance(x, Partial) else value[None]
 
 
 def as_stored(recorded: Recorded, value: Tensor) -> Array:
@@ -174,16 +168,6 @@ def as_stored(recorded: Recorded, value: Tensor) -> Array:
     if kind.name == "binary" and not ((x == 0) | (x == 1)).all():
         raise ObservationError(f"variable {name!r} is binary; its values must be 0 or 1.")
     return np.asarray(x > 0) if kind.name == "binary" else np.asarray(x)
-
-
-def drawn_variables(tape: Tape) -> list[str]:
-    """Names of the variables with drawn entries."""
-    drawn = {int(node) for s in tape.statements if s.role == "sample" for node in s.nodes.ravel()}
-    return [
-        name
-        for name, recorded in tape.variables.items()
-        if drawn.intersection(recorded.nodes.ravel().tolist())
-    ]
 
 
 def _values_at(tape: Tape, values: Mapping[str, Array], statement: Statement) -> Array | None:

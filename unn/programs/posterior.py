@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.special import logsumexp
 
 from ..errors import ArgumentError, ObservationError
+from ..ops.resampling import effective_number, systematic_resampling
 from .density import log_densities, places_of
 from .kinds import Array
 from .tape import Drawing, RecordedDraw, Settle, Statement, Step, Tape
@@ -158,7 +160,8 @@ class _Sampler:
                     "approach it; is the evidence possible?"
                 )
             log_evidence += float(logsumexp(step * weight)) - math.log(self.count)
-            chosen = _resampled(step * weight, self.generator)
+            offset = self.generator.random()
+            chosen = systematic_resampling(torch.from_numpy(step * weight), offset).numpy()
             values = {name: x[chosen] for name, x in values.items()}
             start, weight = start[chosen], weight[chosen]
             power = 1.0 if step >= 1 - power else power + step
@@ -328,22 +331,14 @@ def _relevant(tape: Tape, observed: Array) -> Array:
 def _next_step(weight: Array, most: float) -> float:
     """The largest step of the power, at most ``most``, that keeps a share of the effective sample size."""
 
-    def kept(step: float) -> float:
-        logs = step * weight
-        return float(np.exp(2 * logsumexp(logs) - logsumexp(2 * logs))) / len(weight)
+    def effective_share(step: float) -> float:
+        return effective_number(torch.from_numpy(step * weight)) / len(weight)
 
     possible = float((weight > -np.inf).mean())
-    if kept(most) >= _KEPT * possible:
+    if effective_share(most) >= _KEPT * possible:
         return most
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if kept(middle) >= _KEPT * possible else (low, middle)
+        low, high = (middle, high) if effective_share(middle) >= _KEPT * possible else (low, middle)
     return low
-
-
-def _resampled(logs: Array, generator: np.random.Generator) -> Array:
-    """Systematic resampling: indices of particles, shape ``(particles,)``."""
-    shares = np.exp(logs - logsumexp(logs)).cumsum()
-    places = (np.arange(len(logs)) + generator.random()) / len(logs)
-    return np.asarray(np.minimum(np.searchsorted(shares, places * shares[-1]), len(logs) - 1))

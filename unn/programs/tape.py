@@ -257,6 +257,12 @@ class Tape:
             f"a t.{s.role} without a name (line {s.line})" for s in self.statements if node in s.nodes
         )
 
+    def drawn_nodes(self) -> frozenset[int]:
+        """Numbers of the nodes that are drawn, not computed."""
+        return frozenset(
+            node for s in self.statements if s.role == "sample" for node in s.nodes.ravel().tolist()
+        )
+
     def replay(self, drawing: Drawing, releases: Mapping[int, Sequence[int]]) -> None:
         """Draw all variables.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import DeclarationError, ObservationError, UnnError, whole_number
 from ..factor_graph import FactorGraph
 from ..graph.partial import Partial
+from ..networks.tokens import Rows
 from ..ops.seeds import generator_for
 from .build import build
 from .density import log_prob, stored_evidence, stored_values
@@ -78,7 +79,7 @@ class Traced:
     @cached_property
     def random_variables(self) -> tuple[str, ...]:
         """Names of the variables whose entries are all drawn from distributions."""
-        drawn = {int(node) for s in self.tape.statements if s.role == "sample" for node in s.nodes.ravel()}
+        drawn = self.tape.drawn_nodes()
         return tuple(
             name
             for name, recorded in self.tape.variables.items()
@@ -203,7 +204,9 @@ class Traced:
         whole_number("program: posterior: the number of samples", count, 8, ObservationError)
         generator = generator_for("program: posterior", None, seed)
         source = _numpy_generator(generator, torch.device("cpu"))()
-        particles = sample_posterior(self.tape, stored_evidence(self.tape, given), count, source)
+        particles = sample_posterior(
+            self.tape, stored_evidence(self.tape, Rows(self.graph, {}), given), count, source
+        )
         values = {
             recorded.name: _as_tensor(recorded, particles.values[recorded.name], torch.float64)
             for recorded in self.tape.variables.values()

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from problems.simulators.problem import SimulatorsConfig, SimulatorsProblem
+from problems.simulators.problem import SimulatorsProblem
 from unn import runs
 from unn.cli.main import main
-from unn.cli.references import _measured
+from unn.cli.references import measured
 from unn.ops.seeds import seed_of
 
 OPTIONS = {
@@ -28,7 +28,7 @@ def train(folder, *options):
     assert main(["train", "simulators", *TINY, "--folder", str(folder), "--quiet", *options]) == 0
 
 
-def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
+def test_a_simulator_is_trained_sampled_andmeasured(tmp_path, capsys):
     train(tmp_path / "run", "--simulator", "two-moons")
     capsys.readouterr()
     given = ["--given", "x=0.1,-0.2", "--count", "5", "--json", "--seed", "1"]
@@ -85,8 +85,22 @@ def test_what_is_given_in_training_follows_the_query(query):
         assert masks["theta"].any() and not masks["x"].all()
 
 
-def test_options_have_documented_defaults():
-    assert SimulatorsConfig().simulations == 10_000
+def test_simulations_with_plates_are_drawn_once_and_used_in_part():
+    problem = SimulatorsProblem()
+    options = problem.config_for("denoiser")(simulator="linear-regression", simulations=40)
+    generator = torch.Generator().manual_seed(0)
+    largest = {"points": 20}
+    pool = problem.traced(options, largest).draw(
+        40, torch.Generator().manual_seed(seed_of(options.training.seed, 5))
+    )
+    for points in (1, 7, 20):
+        values, masks = problem.examples(options, 30, generator, {"points": points})
+        assert values["y"].shape == masks["y"].shape == (30, points)
+        row = {name: x[0] for name, x in values.items()}
+        (match,) = (pool["slope"][:36] == row["slope"]).nonzero().flatten().tolist()
+        places = {(float(a), float(b)) for a, b in zip(pool["place"][match], pool["y"][match], strict=True)}
+        assert {(float(a), float(b)) for a, b in zip(row["place"], row["y"], strict=True)} <= places
+    assert problem._simulations(options)[0] is problem._simulations(options)[0]
 
 
 @pytest.mark.slow
@@ -106,8 +120,8 @@ def test_numbers_that_the_evidence_determines_do_not_count_as_bias_or_spread():
     x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0)).double()
     one, other = x.clone(), x.clone()
     one[:, 1], other[:, 1] = 0.1, 0.1 + 1e-7 * x[:, 0]
-    assert _measured("bias", one, other) < 1e-6 and abs(_measured("spread", one, other) - 1) < 1e-6
-    assert (_measured("bias", one[:, 1:], other[:, 1:]), _measured("spread", one[:, 1:], other[:, 1:])) == (
+    assert measured("bias", one, other) < 1e-6 and abs(measured("spread", one, other) - 1) < 1e-6
+    assert (measured("bias", one[:, 1:], other[:, 1:]), measured("spread", one[:, 1:], other[:, 1:])) == (
         0,
         1,
     )

@@ -127,18 +127,24 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         traced.posterior({"x": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'twice'", "density zero")):
         traced.posterior({"twice": torch.tensor(1.0)}, 100)
-    with pytest.raises(ObservationError, match=says("density zero", "100 draws")):
+    with pytest.raises(ObservationError, match=says("'u'", "from 0 to 1", "outside the support")):
         traced.posterior({"u": torch.tensor(2.0)}, 100)
+    narrow = unn.trace(lambda t: t.sample("v", Uniform(t.sample("a", Uniform(2.0, 3.0)), 4.0)))
+    with pytest.raises(ObservationError, match=says("density zero", "100 draws")):
+        narrow.posterior({"v": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'z'")):
         traced.posterior({"z": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'x'", "NaN")):
         traced.posterior({"x": torch.tensor(math.nan)}, 100)
     for wrong in (torch.zeros(2), torch.zeros(1, 4), torch.zeros(2, 1)):
-        with pytest.raises(ObservationError, match=says("'x'", "one value")):
+        with pytest.raises(ObservationError, match=says("'x'")):
             traced.posterior({"x": wrong}, 100)
     for wrong in (1.0, [1.0]):
         with pytest.raises(ObservationError, match=says("'x'", "tensor")):
             traced.posterior({"x": wrong}, 100)
+    given = unn.Partial(torch.tensor([[1.0]]), torch.tensor([[True]]))
+    with pytest.raises(ObservationError, match=says("'x'")):
+        traced.posterior({"x": given}, 100)
     counts = unn.trace(lambda t: t.sample("n", Poisson(t.sample("r", Gamma(2.0))), 3))
     with pytest.raises(ObservationError, match=says("'n'", "whole")):
         counts.posterior({"n": torch.tensor([2.9, 3.0, 1.0])}, 100)
