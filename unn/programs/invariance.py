@@ -114,6 +114,7 @@ class _Layout:
     Attributes:
         position: position of each node of the tape, shape ``(nodes,)``.
         variable_of: name of the variable, by position.
+        ranges: positions of each variable, by name.
         columns: numbers of each variable, by name; a node has as many as features.
         number: first number, by position.
         kinds: kind of each variable, by name.
@@ -126,6 +127,7 @@ class _Layout:
 
     position: Nodes
     variable_of: Sequence[str]
+    ranges: dict[str, slice]
     columns: dict[str, slice]
     number: Nodes
     kinds: dict[str, Kind]
@@ -140,13 +142,13 @@ class _Layout:
         count = len(tape.parents)
         position = np.empty(count, dtype=np.int64)
         variable_of: list[str] = []
-        columns = {}
+        ranges, columns = {}, {}
         numbers_of: list[int] = []
         for name, recorded in tape.variables.items():
             first, begin = len(variable_of), sum(numbers_of)
             variable_of += [name] * recorded.nodes.size
             numbers_of += [int(np.prod(recorded.values.features, dtype=np.int64))] * recorded.nodes.size
-            columns[name] = slice(begin, sum(numbers_of))
+            ranges[name], columns[name] = slice(first, len(variable_of)), slice(begin, sum(numbers_of))
             position[recorded.nodes.ravel()] = np.arange(first, len(variable_of))
         number = np.cumsum(numbers_of, dtype=np.int64) - np.array(numbers_of, dtype=np.int64)
         draws = {id(step.statement): step for step in tape.steps if isinstance(step, RecordedDraw)}
@@ -171,7 +173,9 @@ class _Layout:
                 )
         start = np.cumsum(width) - width
         kinds = {name: recorded.values for name, recorded in tape.variables.items()}
-        return cls(position, variable_of, columns, number, kinds, law, start, width, events, int(width.sum()))
+        return cls(
+            position, variable_of, ranges, columns, number, kinds, law, start, width, events, int(width.sum())
+        )
 
     def numbers_at(self, positions: Nodes, kind: Kind) -> Nodes:
         """Numbers of nodes of a kind, shape ``(*positions, *features)``."""
@@ -192,16 +196,8 @@ class _Layout:
 
     def moved_numbers(self, moved: Nodes) -> Nodes:
         """Where a permutation of nodes of equal kinds moves each number, shape ``(numbers,)``."""
-        parts = [
-            self.numbers_at(moved[self.position_range(name)], kind).ravel()
-            for name, kind in self.kinds.items()
-        ]
+        parts = [self.numbers_at(moved[self.ranges[name]], kind).ravel() for name, kind in self.kinds.items()]
         return np.concatenate(parts)
-
-    def position_range(self, name: str) -> slice:
-        """Positions of a variable."""
-        first = self.variable_of.index(name)
-        return slice(first, first + self.variable_of.count(name))
 
     def moving(self, moved: Nodes) -> set[str]:
         """Variables with nodes that a permutation moves."""

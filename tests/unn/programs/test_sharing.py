@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 import unn
 from unn.diffusion import Regressor
 from unn.graph.symmetries import embedding_indices
-from unn.programs import Bernoulli, Categorical, Distribution, Normal, Permutation, Uniform
+from unn.programs import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    MultivariateNormal,
+    Normal,
+    Permutation,
+    Uniform,
+)
 from unn.programs.invariance import is_invariant
 
 # -- programs with known symmetries -------------------------------------------------------------------------
@@ -365,3 +373,21 @@ def test_a_network_with_default_embeddings_learns_the_posterior_mean_of_a_line()
     mean = torch.linalg.solve(design.T @ design + noise**2 * torch.eye(2), design.T @ y.T).T
     error = (model.sample({"y": y}, 400)["w"] - mean).square().mean(0).sqrt()
     assert (error < 0.15).all(), error
+
+
+@pytest.mark.parametrize("kind", ["many nodes", "one node"])
+def test_vectors_are_exchangeable_where_the_program_treats_them_alike(kind):
+    covariance, one = [[2.0, 0.5], [0.5, 1.0]], kind == "one node"
+
+    def alike(t):
+        m = t.sample("m", Normal())
+        x = t.sample("x", MultivariateNormal([m, 1.0], covariance, one_node=one), 3)
+        t.sample("y", Normal(x[:, 0] - 2 * x[:, 1], 1.0))
+
+    def shifted(t):
+        m = t.sample("m", Normal())
+        means = np.stack([m + np.arange(3.0), np.zeros(3)], 1)
+        t.sample("x", MultivariateNormal(means, covariance, one_node=one))
+
+    assert [symmetry.size for symmetry in unn.trace(alike).graph.symmetries()] == [3]
+    assert not unn.trace(shifted).graph.symmetries()
