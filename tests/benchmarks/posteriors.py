@@ -53,7 +53,7 @@ class Recipe:
 
 
 RECIPES = {
-    "tree": Recipe(5000),
+    "tree": Recipe(8000),
     "hmm": Recipe(8000),
     "two-moons": Recipe(20_000, noise_mean=-1.0),
     "slcp": Recipe(12_000, coordinates="quantiles", noise_mean=-1.0),

@@ -50,7 +50,11 @@ def made(graph=None, seed=0, width=8, sizes=None, self_conditioning="none", pred
 def with_network(model, network):
     """The model with another function for its network, which is called with rows, level, observed, frame,
     memory."""
-    model.denoiser.tokens, model.denoiser.estimate = network, lambda estimate, frame: estimate
+
+    def tokens(rows, level, observed, frame, memory=None, added=None):
+        return network(rows, level, observed, frame, memory)
+
+    model.denoiser.tokens, model.denoiser.estimate = tokens, lambda estimate, frame: estimate
     return model
 
 
@@ -58,8 +62,8 @@ def watched(model, look):
     """The model with its own network, and ``look`` called with each call's memory, tokens and estimate."""
     network, estimate = model.denoiser.tokens, model.denoiser.estimate
 
-    def tokens(rows, level, observed, frame, memory=None):
-        output = network(rows, level, observed, frame, memory)
+    def tokens(rows, level, observed, frame, memory=None, added=None):
+        output = network(rows, level, observed, frame, memory, added)
         look(rows, memory, output, estimate(output, frame))
         return output
 

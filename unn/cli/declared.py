@@ -66,6 +66,7 @@ _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "regressor": {"coordinates": "linear"},
     "vaeac": {"coordinates": "linear"},
     "denoiser": {
+        "preconditioning": "scalar",
         "coordinates": "linear",
         "noise_mean": -0.5,
         "noise_deviation": 1.6,

@@ -349,7 +349,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         ]
         return torch.cat(parts).to(self.offsets.device)
 
-    def _standard(self, rows: Tensor, frame: Frame, noisy: bool = False) -> Tensor:
+    def _standard(
+        self, rows: Tensor, frame: Frame, noisy: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Standardised rows of natural values; ``noisy`` adds noise to counts."""
         rows = rows.to(self.offsets.device)
         offsets, scales = self._per_number(frame)
@@ -358,7 +360,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         parts = []
         for name, slot in frame.slots.items():
             own, x = self.coordinates[name], rows[:, slot.numbers]
-            parts.append(own.forward(x, _noise_for(own, x)) if noisy else own.forward(x))
+            parts.append(own.forward(x, _noise_for(own, x, generator)) if noisy else own.forward(x))
         standard = (torch.cat(parts, 1) - offsets) / scales
         return (standard if self.quantiles is None else self._warped(standard, frame)).to(offsets)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine import SamplingOptions
 from ..errors import ArgumentError, suggest
@@ -15,6 +15,17 @@ from ..networks.tokens import Frame
 from .conditional import Condition, ConditionalModel, Trace
 from .coordinates import CoordinateName
 from .density import flow_log_density
+from .preconditioning import (
+    MOST_NUMBERS,
+    PRECONDITIONINGS,
+    SAMPLES_PER_NUMBER,
+    LinearEstimate,
+    PreconditioningName,
+    linear_estimate,
+    moments,
+    number_permutations,
+    static_numbers,
+)
 from .samplers import SAMPLERS, restart_sampling
 from .sampling import DrawRows, check_counts
 from .schedule import LogNormal, Schedule, log_snr_levels, restarting_levels
@@ -23,6 +34,9 @@ Prediction = Literal["mixed", "x0", "velocity"]
 PREDICTIONS = ("mixed", "x0", "velocity")
 Spacing = Literal["log-snr", "schedule", "restarts"]
 SPACINGS = ("log-snr", "schedule", "restarts")
+
+_PREPARED = 10_000
+"""Examples of an endless stream from which the moments of linear preconditioning are estimated."""
 
 
 class Diffusion(ConditionalModel):
@@ -39,9 +53,22 @@ class Diffusion(ConditionalModel):
         passes: number of self-conditioning passes in training before the one with a loss:
             ``passes`` for half of the examples, fewer for the others.
         coordinates: numbers of continuous variables that are diffused, as for ``ConditionalModel``.
+        preconditioning: estimate of continuous values to which the network adds a correction, in units of
+            its error. "scalar": the best estimate of each from its own noisy value, for data of unit variance
+            (Karras et al., 2022, Table 1). "linear": the best linear estimate from all noisy values and the
+            evidence, by the mean and the covariance that ``standardise`` sets, so that the network has only
+            to learn how the data differ from a Gaussian distribution; for static sizes. "auto" (default):
+            "linear" for at most 64 numbers of static size.
+
+    Attributes:
+        mean, covariance: moments of standardised values for "linear" preconditioning, shapes ``(numbers,)``
+            and ``(numbers, numbers)``, in double precision; 0 and the identity, which is "scalar", until
+            ``standardise`` receives at least ten samples for each number. None for "scalar".
     """
 
     has_steps = True
+    mean: Tensor | None
+    covariance: Tensor | None
 
     def __init__(
         self,
@@ -51,6 +78,7 @@ class Diffusion(ConditionalModel):
         prediction: Prediction = "mixed",
         passes: int = 1,
         coordinates: CoordinateName = "domain",
+        preconditioning: PreconditioningName = "auto",
     ) -> None:
         super().__init__(denoiser.frames, coordinates)
         self.denoiser = denoiser
@@ -63,6 +91,56 @@ class Diffusion(ConditionalModel):
         self.prediction = prediction
         self.passes = passes
         self.sampling = SamplingOptions(steps=100, sampler="dpm-solver", spacing="log-snr")
+        self.mean = self.covariance = None
+        if self._is_linear(preconditioning):
+            numbers = denoiser.frame().numbers
+            self.prepared_examples = _PREPARED
+            del self.mean, self.covariance
+            self.register_buffer("mean", torch.zeros(numbers, dtype=torch.float64))
+            self.register_buffer("covariance", torch.eye(numbers, dtype=torch.float64))
+            self.innovations = nn.ModuleDict(
+                {
+                    name: nn.Linear(channels, denoiser.width, bias=False)
+                    for name, channels in self.frames.channels.items()
+                }
+            )
+            for weight in self.innovations.parameters():
+                nn.init.zeros_(weight)
+
+    def _is_linear(self, preconditioning: str) -> bool:
+        if preconditioning not in PRECONDITIONINGS:
+            raise ArgumentError(
+                f"diffusion: unknown preconditioning "
+                f"{preconditioning!r}.{suggest(preconditioning, PRECONDITIONINGS)}"
+            )
+        if preconditioning == "scalar":
+            return False
+        numbers = static_numbers(self.frames)
+        is_served = self.prediction != "x0" and "real" in self.frames.kinds.values()
+        if preconditioning == "auto":
+            return is_served and numbers is not None and numbers <= MOST_NUMBERS
+        if not is_served or numbers is None:
+            raise ArgumentError(
+                "diffusion: linear preconditioning needs continuous variables, static sizes and a prediction "
+                'other than "x0"; leave out preconditioning.'
+            )
+        return True
+
+    @torch.no_grad()
+    def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
+        """As of ``ConditionalModel``, and the moments of linear preconditioning."""
+        super().standardise(values, **sizes)
+        if self.mean is None or self.covariance is None:
+            return
+        frame = self.frames.at(**sizes)
+        rows = frame.flatten(values)
+        if len(rows) >= SAMPLES_PER_NUMBER * frame.numbers:
+            permutations = number_permutations(frame, self.denoiser.shared_symmetries(frame))
+            # a generator of its own, as for scales
+            standard = self._standard(rows, frame, noisy=True, generator=torch.Generator().manual_seed(0))
+            mean, covariance = moments(standard, permutations)
+            self.mean.copy_(mean)
+            self.covariance.copy_(covariance)
 
     def loss(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
@@ -83,10 +161,9 @@ class Diffusion(ConditionalModel):
         memory = None
         if self.denoiser.self_conditioning != "none":
             memory = self._simulate_self_conditioning(noisy, sigma, condition)
-        output, _ = self._output(noisy, sigma, condition, memory)
-        return self.mean_over_unknown(
-            self._errors(output, clean, noisy, sigma[:, None], condition.frame), condition
-        )
+        base = self._base(noisy, sigma, condition)
+        output, _ = self._output(noisy, sigma, condition, memory, base)
+        return self.mean_over_unknown(self._errors(output, clean, base, condition.frame), condition)
 
     @torch.no_grad()
     def _simulate_self_conditioning(self, noisy: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
@@ -139,52 +216,71 @@ class Diffusion(ConditionalModel):
             The estimate, shape ``(batch, numbers)``, and the state; None without self-conditioning.
         """
         sigma = sigma.to(x).expand(len(x))
-        output, tokens = self._output(x, sigma, condition, memory)
+        base = self._base(x, sigma, condition)
+        output, tokens = self._output(x, sigma, condition, memory, base)
         estimate = torch.where(
-            condition.numbers, condition.rows, self._estimate(output, x, sigma[:, None], condition.frame)
+            condition.numbers, condition.rows, self._estimate(output, base, condition.frame)
         )
         return estimate, {"tokens": tokens, "estimate": estimate, "none": None}[
             self.denoiser.self_conditioning
         ]
 
     def _output(
-        self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None
+        self, x: Tensor, sigma: Tensor, condition: Condition, memory: Tensor | None, base: LinearEstimate
     ) -> tuple[Tensor, Tensor]:
         """The network's output, shape ``(batch, numbers)``, and its tokens, shape ``(batch, nodes,
         width)``."""
         inputs = torch.where(condition.numbers, condition.rows, (1 + sigma[:, None] ** 2).rsqrt() * x)
-        tokens = self.denoiser.tokens(inputs, sigma.log() / 4, condition.nodes, condition.frame, memory)
-        return self.denoiser.estimate(tokens, condition.frame), tokens
+        frame, level = condition.frame, sigma.log() / 4
+        if self.mean is None:
+            tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory)
+        else:
+            added = self.denoiser.embed(self.innovations, base.innovation, frame)
+            tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added)
+        return self.denoiser.estimate(tokens, frame), tokens
 
-    def _estimate(self, output: Tensor, x: Tensor, sigma: Tensor, frame: Frame) -> Tensor:
+    def _base(self, x: Tensor, sigma: Tensor, condition: Condition) -> LinearEstimate:
+        """The estimate that the network corrects."""
+        if self.mean is None or self.covariance is None:
+            # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans and
+            # Ho (2022)
+            share = 1 / (1 + sigma[:, None] ** 2)
+            return LinearEstimate(share * x, (sigma[:, None] * share.sqrt()).expand_as(x), share.sqrt() * x)
+        rows = torch.where(condition.numbers, condition.rows, x)
+        noise = torch.where(condition.numbers, 0.0, sigma[:, None].double() ** 2)
+        # the rows of a sampler have the same evidence and level, so that one factorisation serves them all
+        if not self.training and bool((noise == noise[:1]).all()):
+            noise = noise[:1]
+        base = linear_estimate(rows, noise, self.mean, self.covariance)
+        return LinearEstimate(base.mean.to(x), base.deviation.to(x), base.innovation.to(x))
+
+    def _estimate(self, output: Tensor, base: LinearEstimate, frame: Frame) -> Tensor:
         """Convert the network's output to an estimate of the clean sample, shape ``(batch, numbers)``."""
         if self.prediction == "x0":
             return output
         parts = []
         for k, slot in enumerate(frame.slots.values()):
-            out, noisy = output[:, slot.numbers], x[:, slot.numbers]
+            out = output[:, slot.numbers]
             if self.prediction == "mixed" and slot.kind != "real":
                 probabilities = out.unflatten(1, (-1, slot.channels)).softmax(-1).flatten(1)
                 parts.append((probabilities - self.offsets[k]) / self.scales[k])
             else:
-                # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans
-                # and Ho (2022)
-                parts.append(noisy / (1 + sigma**2) + sigma * (1 + sigma**2).rsqrt() * out)
+                parts.append(base.mean[:, slot.numbers] + base.deviation[:, slot.numbers] * out)
         return torch.cat(parts, 1)
 
-    def _errors(self, output: Tensor, clean: Tensor, x: Tensor, sigma: Tensor, frame: Frame) -> Tensor:
+    def _errors(self, output: Tensor, clean: Tensor, base: LinearEstimate, frame: Frame) -> Tensor:
         """Squared error of the target or cross-entropy per number, shape ``(batch, numbers)``."""
         if self.prediction == "x0":
             return (output - clean) ** 2
         parts = []
         for k, slot in enumerate(frame.slots.values()):
-            out, noisy, right = output[:, slot.numbers], x[:, slot.numbers], clean[:, slot.numbers]
+            out, right = output[:, slot.numbers], clean[:, slot.numbers]
             if self.prediction == "mixed" and slot.kind != "real":
                 one_hot = right * self.scales[k] + self.offsets[k]
                 logs = out.unflatten(1, (-1, slot.channels)).log_softmax(-1).flatten(1)
                 parts.append(-slot.channels * one_hot * logs)
             else:
-                target = ((1 + sigma**2) * right - noisy) * (1 + sigma**2).rsqrt() / sigma
+                target = (right - base.mean[:, slot.numbers]) / base.deviation[:, slot.numbers]
                 parts.append((out - target) ** 2)
         return torch.cat(parts, 1)
 

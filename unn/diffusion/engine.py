@@ -46,6 +46,7 @@ class DenoiserEngine(Engine):
             prediction=options.prediction,
             passes=options.passes,
             coordinates=options.coordinates,
+            preconditioning=options.preconditioning,
         )
         model.sampling = SamplingOptions(options.sampling_steps, options.sampler, options.spacing)
         return model

@@ -84,6 +84,9 @@ class DenoiserOptions(RegressorOptions):
         prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary
             variables and categories; or for all of them the clean sample ("x0", as in the paper) or the
             velocity.
+        preconditioning: Estimate of continuous values that the network corrects: from each noisy value alone
+            ("scalar"), or the best linear one from all noisy values and the evidence ("linear"), which "auto"
+            takes for at most 64 numbers of static size.
         noise: Noise levels in training: Gaussian or uniform in the logarithm, or the linear steps of the
             paper.
         noise_mean: Mean of the logarithm of Gaussian noise levels, in standard deviations of the data;
@@ -104,6 +107,7 @@ class DenoiserOptions(RegressorOptions):
 
     process: Literal["gaussian", "masked"] = "gaussian"
     prediction: Literal["mixed", "x0", "velocity"] = "mixed"
+    preconditioning: Literal["auto", "linear", "scalar"] = "auto"
     noise: Literal["log-normal", "log-uniform", "linear"] = "log-normal"
     noise_mean: float = -0.5
     noise_deviation: float = 1.6

@@ -146,7 +146,13 @@ class Denoiser(nn.Module):
         return self.estimate(self.tokens(rows, level, observed, frame, memory), frame)
 
     def tokens(
-        self, rows: Tensor, level: Tensor, observed: Tensor, frame: Frame, memory: Tensor | None = None
+        self,
+        rows: Tensor,
+        level: Tensor,
+        observed: Tensor,
+        frame: Frame,
+        memory: Tensor | None = None,
+        added: Tensor | None = None,
     ) -> Tensor:
         """Final token of each node, shape ``(batch, nodes, width)``.
 
@@ -158,8 +164,12 @@ class Denoiser(nn.Module):
             frame: frame of the graph at the sizes of these rows.
             memory: self-conditioning state: the tokens of the previous call, shape ``(batch, nodes,
                 width)``, or its estimate, shape ``(batch, numbers)``; None is equivalent to zeros.
+            added: vectors that are added to the tokens before the first block, shape ``(batch, nodes,
+                width)``; None for none.
         """
-        tokens = self._tokens(self.read, rows, frame)
+        tokens = self.embed(self.read, rows, frame)
+        if added is not None:
+            tokens = tokens + added
         if memory is not None:
             tokens = tokens + self._embed_memory(memory, frame)
         embeddings = self._embeddings(frame)
@@ -185,7 +195,7 @@ class Denoiser(nn.Module):
 
     def _embed_memory(self, memory: Tensor, frame: Frame) -> Tensor:
         if isinstance(self.previous, nn.ModuleDict):
-            return self._tokens(self.previous, memory, frame)
+            return self.embed(self.previous, memory, frame)
         if self.previous is None:
             raise ArgumentError(
                 'the denoiser has no weights for what is fed back; make it with self_conditioning="tokens" '
@@ -194,7 +204,14 @@ class Denoiser(nn.Module):
         tokens: Tensor = self.previous(memory)
         return tokens
 
-    def _tokens(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
+    def embed(self, linears: nn.ModuleDict, rows: Tensor, frame: Frame) -> Tensor:
+        """Linear functions of the numbers of each node, shape ``(batch, nodes, width)``.
+
+        Args:
+            linears: a linear function of each variable, by name, from its channels to the width.
+            rows: shape ``(batch, numbers)``.
+            frame: frame of the graph at the sizes of these rows.
+        """
         parts = [
             linears[name](rows[:, slot.numbers].unflatten(1, (-1, slot.channels)))
             for name, slot in frame.slots.items()
@@ -215,12 +232,12 @@ class Denoiser(nn.Module):
         device = self.observed.device
         key = (tuple(sorted(frame.sizes.items())), device)
         positions = self._positions.get_or_make(
-            key, lambda: node_positions(self.graph, frame, self._shared(frame)).to(device)
+            key, lambda: node_positions(self.graph, frame, self.shared_symmetries(frame)).to(device)
         )
         embeddings: Tensor = self.arrays(positions, frame)
         return embeddings
 
-    def _shared(self, frame: Frame) -> list[Symmetry]:
+    def shared_symmetries(self, frame: Frame) -> list[Symmetry]:
         """Symmetries along whose indices nodes share embeddings.
 
         Raises:
