@@ -4,8 +4,8 @@ Particles start as draws of the program with the evidence in place, and are weig
 while the density of the evidence is raised to powers from 0 to 1 (Del Moral, Doucet and Jasra, 2006), chosen
 so that a given share of the effective sample size remains. Moves are those of differential evolution (ter
 Braak, 2006; Vrugt et al., 2009): differences of particles of the other half of the population, along random
-subsets of the coordinates, with Metropolis acceptance. Unobserved values without observed descendants are
-drawn afterwards from the program.
+subsets of the coordinates, and symmetric changes of single discrete values, with Metropolis acceptance.
+Unobserved values without observed descendants are drawn afterwards from the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from ..errors import ArgumentError, ObservationError
 from ..ops.resampling import effective_number, systematic_resampling
@@ -30,6 +30,12 @@ _ACCEPTED, _ACCEPTED_AT_LAST = 10.0, 100.0
 """Mean number of accepted moves per particle at a power, and at the power 1."""
 _MOST_MOVES, _MOST_AT_LAST = 300, 6000
 """Largest numbers of moves per particle at a power, and at the power 1."""
+_REAL_MOVES, _JOINT_MOVES = 0.6, 0.2
+"""Share of moves that change real numbers where there are discrete values as well, and the share that also
+changes those."""
+_DISCRETE = ("binary", "category", "count")
+_LEAST = 1e-300
+"""Smallest proportion of which logarithms are taken."""
 _MOST_POWERS = 500
 """Largest number of powers, after which the evidence counts as impossible."""
 _WIDER = 1.5
@@ -65,7 +71,7 @@ def sample_posterior(
         generator: random number generator.
 
     Raises:
-        ArgumentError: for unobserved discrete variables or proportions on which the evidence depends.
+        ArgumentError: for unobserved discrete values that are drawn jointly with evidence.
         ObservationError: for evidence on computed variables, or with density zero in all attempts.
     """
     return _Sampler(tape, given, count, generator).run()
@@ -75,8 +81,9 @@ class _Sampler:
     """One run: which numbers are evidence, which are moved, and which are drawn afterwards.
 
     Attributes:
-        moved: columns of the numbers that are moved, by variable.
+        moved: columns of the real numbers that are moved, by variable.
         joint: those of them that are drawn jointly with evidence.
+        discrete: columns of the discrete values that are moved, by variable.
         weighted, started: draws of each statement with evidence, and other relevant ones, boolean, shape
             ``(draws,)``.
     """
@@ -111,28 +118,35 @@ class _Sampler:
                 f"program: {name!r} is computed, so evidence on it has density zero; give random variables."
             )
         free = relevant & drawn & ~observed
-        self.moved = self._columns(free)
-        self.joint = self._columns(free & joint)
+        self._check_movable(free, joint)
+        self.moved = self._columns(free, ("real", "vector", "proportions"))
+        self.joint = self._columns(free & joint, ("real", "vector"))
+        self.discrete = self._columns(free, _DISCRETE)
         self.fixed_at_first = self._masks(observed | (free & joint))
 
     def _masks(self, nodes: Array) -> dict[str, Array]:
         return {name: nodes[recorded.nodes.ravel()] for name, recorded in self.tape.variables.items()}
 
-    def _columns(self, nodes: Array) -> dict[str, Array]:
-        """Numbers of nodes in the flat rows of each variable that has some.
+    def _check_movable(self, free: Array, joint: Array) -> None:
+        """Check that all values that must move can.
 
         Raises:
-            ArgumentError: for nodes without densities on the real line.
+            ArgumentError: for discrete values that are drawn jointly with evidence.
         """
+        for name, mask in self._masks(free & joint).items():
+            kind = self.tape.variables[name].values
+            if mask.any() and kind.name in _DISCRETE:
+                raise ArgumentError(
+                    f"program: values of {name!r}, which is {kind}, are drawn jointly with evidence and not "
+                    "given; the posterior of such values is not sampled. Give all, or use a denoiser."
+                )
+
+    def _columns(self, nodes: Array, kinds: tuple[str, ...]) -> dict[str, Array]:
+        """Numbers of nodes in the flat rows of each variable of some kinds that has any."""
         columns = {}
         for name, mask in self._masks(nodes).items():
             kind = self.tape.variables[name].values
-            if mask.any() and kind.name not in ("real", "vector"):
-                raise ArgumentError(
-                    f"program: evidence depends on {name!r}, which is {kind} and not given; the posterior is "
-                    "sampled for real variables alone. Give it, or use a denoiser."
-                )
-            if mask.any():
+            if mask.any() and kind.name in kinds:
                 columns[name] = np.flatnonzero(np.repeat(mask, int(np.prod(kind.features, dtype=np.int64))))
         return columns
 
@@ -182,18 +196,23 @@ class _Sampler:
     ) -> float:
         """Move all particles in place, each half by differences of the other; returns accepted moves per
         particle."""
-        if not self.moved:
+        if not self.moved and not self.discrete:
             return 0.0
         halves = np.array_split(self.generator.permutation(self.count), 2)
         accepted = 0.0
         for _ in range(most):
             for own, other in (halves, halves[::-1]):
-                change = self._differences(self._moving(values, other), len(own))
                 candidate = {name: x[own] for name, x in values.items()}
-                self._change(candidate, change)
+                volume = self._log_volume(candidate)
+                choice = self.generator.random() if self.discrete and self.moved else float(not self.moved)
+                if self.moved and choice < _REAL_MOVES:
+                    self._change(candidate, self._differences(self._moving(values, other), len(own)))
+                if self.discrete and choice >= _REAL_MOVES - _JOINT_MOVES:
+                    self._jump(candidate, {name: values[name][other] for name in self.discrete})
                 new_start, new_weight = self._terms(candidate, reference)
                 with np.errstate(invalid="ignore"):
                     gain = new_start - start[own] + power * (new_weight - weight[own])
+                    gain += self._log_volume(candidate) - volume
                 take = np.log(self.generator.random(len(own))) < np.nan_to_num(gain, nan=-np.inf)
                 moved = own[take]
                 for name in values:
@@ -221,19 +240,79 @@ class _Sampler:
         return np.asarray(subset * (scale[:, None] * (others[first] - others[second]) + jitter))
 
     def _moving(self, values: Mapping[str, Array], rows: Array) -> Array:
-        """The moved numbers of some particles, shape ``(rows, moved numbers)``."""
-        parts = [
-            values[name][rows].reshape(len(rows), -1)[:, columns] for name, columns in self.moved.items()
-        ]
+        """The moved numbers of some particles, logarithms of proportions, shape ``(rows, moved numbers)``."""
+        parts = []
+        for name, columns in self.moved.items():
+            x = values[name][rows].reshape(len(rows), -1)[:, columns]
+            parts.append(np.log(np.maximum(x, _LEAST)) if self._has_proportions(name) else x)
         return np.concatenate(parts, 1)
 
+    def _has_proportions(self, name: str) -> bool:
+        return self.tape.variables[name].values.name == "proportions"
+
     def _change(self, values: dict[str, Array], change: Array) -> None:
-        """Add changes, shape ``(rows, moved numbers)``, to copies of rows."""
+        """Add changes, shape ``(rows, moved numbers)``, to copies of rows; to logarithms of proportions."""
         first = 0
         for name, columns in self.moved.items():
             rows = values[name].reshape(len(change), -1)
-            rows[:, columns] += change[:, first : first + len(columns)]
+            own = change[:, first : first + len(columns)]
+            if self._has_proportions(name):
+                options = self.tape.variables[name].values.options
+                logs = (np.log(np.maximum(rows[:, columns], _LEAST)) + own).reshape(len(change), -1, options)
+                rows[:, columns] = softmax(logs, -1).reshape(len(change), -1)
+            else:
+                rows[:, columns] += own
             first += len(columns)
+
+    def _log_volume(self, values: Mapping[str, Array]) -> Array:
+        """Logarithm of the volume of values by that of the numbers in which they move, up to a constant."""
+        total = np.zeros(len(next(iter(values.values()))))
+        for name, columns in self.moved.items():
+            if self._has_proportions(name):
+                x = values[name].reshape(len(values[name]), -1)[:, columns]
+                total = total + np.log(np.maximum(x, _LEAST)).sum(1)
+        return total
+
+    def _jump(self, values: dict[str, Array], others: Mapping[str, Array]) -> None:
+        """Change one discrete value of each copy of a row, or several, symmetrically.
+
+        Args:
+            values: copies of rows, by variable, which are changed.
+            others: rows of the other half of the particles, which decide the length of steps.
+        """
+        count = len(next(iter(values.values())))
+        sizes = [len(columns) for columns in self.discrete.values()]
+        total = sum(sizes)
+        # one value in three quarters of the moves, and each with a random probability else
+        share = np.where(self.generator.random((count, 1)) < 0.25, self.generator.random((count, 1)), 0.0)
+        chosen = self.generator.random((count, total)) < share
+        chosen[np.arange(count), self.generator.integers(total, size=count)] = True
+        first = 0
+        for (name, columns), size in zip(self.discrete.items(), sizes, strict=True):
+            changed = chosen[:, first : first + size]
+            flat = values[name].reshape(count, -1)
+            spread = others[name].reshape(len(others[name]), -1)[:, columns].std(0)
+            neighbours = self._neighbours(name, flat[:, columns], spread)
+            flat[:, columns] = np.where(changed, neighbours, flat[:, columns])
+            first += size
+
+    def _neighbours(self, name: str, x: Array, spread: Array) -> Array:
+        """Other values, with symmetric probabilities: another option; of counts, a step of random length.
+
+        Args:
+            name: name of the variable.
+            x: values, shape ``(rows, values)``.
+            spread: standard deviations of counts, shape ``(values,)``.
+        """
+        kind = self.tape.variables[name].values
+        if kind.name == "binary":
+            return np.asarray(~x)
+        if kind.name == "category":
+            return np.asarray((x + self.generator.integers(1, kind.options, x.shape)) % kind.options)
+        length = self.generator.geometric(np.exp(-self.generator.uniform(0.0, np.log1p(spread), x.shape)))
+        moved = x + length * self.generator.choice([-1, 1], x.shape)
+        # what leaves the support stays, since it could be an index of an array
+        return np.where((moved < 0) | (moved > kind.high), x, moved)
 
     def _spread_joint(self, values: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
         """Draw numbers that are drawn jointly with evidence from a wide normal distribution instead; returns

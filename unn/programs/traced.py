@@ -198,7 +198,7 @@ class Traced:
         Raises:
             ObservationError: for evidence that does not fit the program, on computed variables, or with
                 density zero.
-            ArgumentError: for discrete variables or proportions on which the evidence depends.
+            ArgumentError: for discrete values that are drawn jointly with evidence.
             DeclarationError: for a distribution of one's own without a density.
         """
         whole_number("program: posterior: the number of samples", count, 8, ObservationError)

@@ -1,5 +1,6 @@
 """Posteriors of programs by sequential Monte Carlo, against closed forms."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,19 @@ from support.helpers import says
 
 import unn
 from unn.errors import ArgumentError, ObservationError
-from unn.programs import Bernoulli, Exponential, Gamma, MultivariateNormal, Normal, Poisson, Uniform
+from unn.programs import (
+    Bernoulli,
+    Binomial,
+    Categorical,
+    Dirichlet,
+    Exponential,
+    Gamma,
+    MultivariateNormal,
+    Normal,
+    Permutation,
+    Poisson,
+    Uniform,
+)
 
 COUNT = 4000
 
@@ -115,16 +128,87 @@ def test_equal_seeds_give_equal_samples():
     assert torch.equal(one, again) and not torch.equal(one, other)
 
 
+def test_the_component_of_a_mixture_and_its_mean_have_their_posterior():
+    def program(t):
+        component = t.sample("component", Categorical(3, [0.5, 0.3, 0.2]))
+        mean = t.sample("mean", Normal(4.0 * component, 1.0))
+        t.sample("x", Normal(mean, 1.0))
+
+    result = unn.trace(program).posterior({"x": torch.tensor(3.0)}, COUNT, seed=0)
+    joint = np.array([0.5, 0.3, 0.2]) * stats.norm.pdf(3.0, 4.0 * np.arange(3), 2**0.5)
+    assert np.abs(result["component"].mean(0).numpy() - joint / joint.sum()).max() < 0.03
+    means = (3.0 + 4.0 * np.arange(3)) / 2
+    assert abs(result["mean"].mean() - (joint * means).sum() / joint.sum()) < 0.06
+    assert abs(result.log_evidence - np.log(joint.sum())) < 0.05
+
+
+def test_a_chain_of_truth_values_has_the_posterior_of_enumeration():
+    def program(t):
+        state = t.empty("state", 5)
+        for k in range(5):
+            state[k] = t.sample(Bernoulli(0.2 + 0.6 * state[k - 1] if k else 0.4))
+        t.sample("x", Normal(1.0 * state[...], 0.7))
+
+    x = torch.tensor([1.2, 0.4, 0.1, 0.6, 0.9])
+    result = unn.trace(program).posterior({"x": x}, COUNT, seed=0)
+    states = np.array(list(itertools.product([0, 1], repeat=5)))
+    likely = np.where(states[:, 0] == 1, 0.4, 0.6)
+    for k in range(1, 5):
+        p = 0.2 + 0.6 * states[:, k - 1]
+        likely = likely * np.where(states[:, k] == 1, p, 1 - p)
+    likely = likely * stats.norm.pdf(x.numpy(), states, 0.7).prod(1)
+    assert abs(result.log_evidence - np.log(likely.sum())) < 0.05
+    codes = result["state"].numpy() @ 2 ** np.arange(4, -1, -1)
+    shares = np.bincount(codes.astype(int), minlength=32) / COUNT
+    assert 0.5 * np.abs(shares - likely / likely.sum()).sum() < 0.05
+
+
+def test_an_unobserved_count_has_the_posterior_of_thinning():
+    def program(t):
+        rate = t.sample("rate", Gamma(2.0, 0.2))
+        n = t.sample("n", Poisson(rate))
+        t.sample("k", Binomial(n, 0.4))
+
+    result = unn.trace(program).posterior({"k": torch.tensor(6)}, COUNT, seed=0)
+    # of a gamma-Poisson number, the rest given the part k is negative binomial
+    rest = stats.nbinom(2 + 6, (0.2 + 0.4) / (0.2 + 1.0))
+    values = (result["n"] - 6).numpy().astype(int)
+    assert values.min() >= 0
+    shares = np.bincount(values, minlength=60) / COUNT
+    assert 0.5 * np.abs(shares[:60] - rest.pmf(np.arange(60))).sum() < 0.06
+    assert abs(result.log_evidence - stats.nbinom(2, 0.2 / 0.6).logpmf(6)) < 0.06
+
+
+def test_proportions_have_their_conjugate_posterior():
+    def program(t):
+        shares = t.sample("shares", Dirichlet([0.5, 1.0, 2.0]))
+        t.sample("n", Binomial(20, shares[0]))
+        t.sample("m", Binomial(10, shares[1]))
+
+    result = unn.trace(program).posterior({"n": torch.tensor(4), "m": torch.tensor(1)}, COUNT, seed=0)
+    shares = result["shares"].numpy()
+    assert np.abs(shares.sum(-1) - 1).max() < 1e-9
+    draws = np.random.default_rng(0).dirichlet([0.5, 1.0, 2.0], 200_000)
+    weights = stats.binom.pmf(4, 20, draws[:, 0]) * stats.binom.pmf(1, 10, draws[:, 1])
+    exact = (weights[:, None] * draws).sum(0) / weights.sum()
+    deviation = ((weights[:, None] * (draws - exact) ** 2).sum(0) / weights.sum()) ** 0.5
+    assert np.abs(shares.mean(0) - exact).max() < 0.01
+    assert np.abs(shares.std(0) / deviation - 1).max() < 0.08
+    assert abs(result.log_evidence - np.log(weights.mean())) < 0.05
+
+
 def test_what_cannot_be_sampled_is_refused_by_name():
     def program(t):
-        b = t.sample("b", Bernoulli(0.5))
-        x = t.sample("x", Normal(b * 1.0, 1.0))
+        x = t.sample("x", Normal(0.0, 1.0))
+        t.sample("order", Permutation(3))
         t.sample("u", Uniform(0.0, 1.0))
         t.deterministic(x * 2, name="twice")
 
     traced = unn.trace(program)
-    with pytest.raises(ArgumentError, match=says("'b'", "binary", "given")):
-        traced.posterior({"x": torch.tensor(1.0)}, 100)
+    mask = torch.zeros(3, 3, dtype=torch.bool)
+    mask[0] = True
+    with pytest.raises(ArgumentError, match=says("'order'", "jointly with evidence", "Give all")):
+        traced.posterior({"order": unn.Partial(torch.eye(3), mask)}, 100)
     with pytest.raises(ObservationError, match=says("'twice'", "density zero")):
         traced.posterior({"twice": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'u'", "from 0 to 1", "outside the support")):
