@@ -117,16 +117,18 @@ class TracedProblem(DeclaredProblem):
 
     def reference(self, config: Any, given: Given, count: int, seed: int) -> dict[str, Tensor]:
         """Samples by sequential Monte Carlo on the density of the program, a random part of at least 10,000
-        particles."""
+        particles, which are remembered in the user's folder for caches."""
         import torch
 
         from unn import Partial
+
+        from .remembered import posterior
 
         evidence = {
             name: Partial(x.value.double(), x.mask) if isinstance(x, Partial) else x.double()
             for name, x in given.items()
         }
         particles = max(count, PARTICLES)
-        values = self.traced(config).posterior(evidence, particles, seed=seed).values
+        values = posterior(self.traced(config), evidence, particles, seed)
         order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
         return {name: x[order] for name, x in values.items()}

@@ -1,0 +1,100 @@
+"""Reference posteriors of traced programs, remembered in the user's folder for caches.
+
+A file belongs to a program by what it draws and the densities of these draws, so that a changed program, or
+another version of the distributions, has other files. The oldest files are removed beyond a total size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from unn import Partial
+from unn.errors import DataError
+from unn.ops.attention.remember import cache_folder
+from unn.programs import Traced
+from unn.runs.files import write_atomically
+
+VERSION = "1"
+"""Version of the sampler, which changes with its samples."""
+
+MOST_BYTES = 2**28
+"""Total size of the files that are kept."""
+
+_FINGERPRINT = 64
+"""Draws of a program in its fingerprint."""
+
+
+def posterior(
+    traced: Traced, given: Mapping[str, Tensor | Partial], particles: int, seed: int
+) -> dict[str, Tensor]:
+    """``traced.posterior(...).values``, from a file where there is one.
+
+    Args:
+        traced: traced program.
+        given: evidence with a batch axis of 1, in double precision.
+        particles: number of samples.
+        seed: random seed.
+    """
+    place = cache_folder() / "posteriors" / f"{_key(traced, given, particles, seed)}.safetensors"
+    remembered = _read(place, traced, particles)
+    if remembered is not None:
+        return remembered
+    values = dict(traced.posterior(given, particles, seed=seed).values)
+    _write(place, values)
+    return values
+
+
+def _key(traced: Traced, given: Mapping[str, Tensor | Partial], particles: int, seed: int) -> str:
+    """Digest of all that the samples depend on."""
+    digest = hashlib.sha256(f"{VERSION} {particles} {seed}".encode())
+    draws = traced.draw(_FINGERPRINT, seed=0, dtype=torch.float64)
+    parts: list[tuple[str, Tensor]] = [*sorted(draws.items()), ("", traced.log_prob(draws))]
+    for name, x in sorted(given.items()):
+        # values that are not given do not matter
+        value = torch.where(_wide(x.mask, x.value), x.value, 0) if isinstance(x, Partial) else x
+        parts += [(name, value), (name, x.mask if isinstance(x, Partial) else torch.ones(()))]
+    for name, tensor in parts:
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _wide(mask: Tensor, value: Tensor) -> Tensor:
+    """A mask of nodes with the axes of features."""
+    return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
+
+
+def _read(place: Path, traced: Traced, particles: int) -> dict[str, Tensor] | None:
+    """Samples of a file; None without one, or with another content."""
+    try:
+        values = load_file(place)
+    except (OSError, SafetensorError):
+        return None
+    if set(values) != set(traced.graph.variables) or any(len(x) != particles for x in values.values()):
+        return None
+    place.touch()
+    return values
+
+
+def _write(place: Path, values: Mapping[str, Tensor]) -> None:
+    """Remember samples where the folder can be written, and forget the oldest."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, save({name: x.contiguous() for name, x in values.items()}))
+        files = sorted(place.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+        excess = sum(file.stat().st_size for file in files) - MOST_BYTES
+        for file in files[:-1]:
+            if excess <= 0:
+                break
+            excess -= file.stat().st_size
+            file.unlink()
+    except (OSError, DataError):
+        # samples that cannot be kept are drawn again
+        return
