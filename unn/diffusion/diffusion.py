@@ -215,7 +215,8 @@ class Diffusion(ConditionalModel):
         Returns:
             The estimate, shape ``(batch, numbers)``, and the state; None without self-conditioning.
         """
-        sigma = sigma.to(x).expand(len(x))
+        # one level of all rows stays one, whose embedding is computed once
+        sigma = sigma.to(x).reshape(-1)
         base = self._base(x, sigma, condition)
         output, tokens = self._output(x, sigma, condition, memory, base)
         estimate = torch.where(

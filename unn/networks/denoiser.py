@@ -159,7 +159,7 @@ class Denoiser(nn.Module):
         Args:
             rows: exact values at observed nodes, noisy values of unit scale elsewhere, shape
                 ``(batch, numbers)``.
-            level: log-ratio of noise to data, shape ``(batch,)``.
+            level: log-ratio of noise to data, shape ``(batch,)``, or ``(1,)`` for all rows alike.
             observed: mask of observed nodes, shape ``(batch, nodes)``, boolean.
             frame: frame of the graph at the sizes of these rows.
             memory: self-conditioning state: the tokens of the previous call, shape ``(batch, nodes,
@@ -179,7 +179,7 @@ class Denoiser(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, conditioning, mask, self.kernel)
         if self.body is not None:
-            tokens = self.body(tokens, conditioning)
+            tokens = self.body(tokens, conditioning.expand(len(tokens), -1, -1))
         return silu(self.norm(tokens))
 
     def estimate(self, tokens: Tensor, frame: Frame) -> Tensor:
