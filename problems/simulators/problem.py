@@ -67,7 +67,15 @@ class SimulatorsProblem(TracedProblem):
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=4, heads=2, self_conditioning="none", sampling_steps=20),
             TrainingConfig(
-                steps=5000, evaluate_every=2500, batch=256, rate=5e-3, warmup=0.01, clip=1.0, ema=0.999
+                steps=5000,
+                evaluate_every=500,
+                batch=256,
+                rate=5e-3,
+                warmup=0.01,
+                clip=1.0,
+                ema=0.999,
+                # the best of ten evaluations, since networks overfit few simulations
+                patience=10,
             ),
         ),
     }

@@ -15,7 +15,7 @@ import csv
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -50,12 +50,13 @@ class Recipe:
     coordinates: str = "domain"
     noise_mean: float = -0.5
     rate: float = 5e-3
+    preconditioning: Literal["auto", "linear", "scalar"] = "auto"
 
 
 RECIPES = {
     "tree": Recipe(8000),
     "hmm": Recipe(8000),
-    "two-moons": Recipe(20_000, noise_mean=-1.0),
+    "two-moons": Recipe(20_000, noise_mean=-1.0, preconditioning="scalar"),
     "slcp": Recipe(12_000, coordinates="quantiles", noise_mean=-1.0),
 }
 """Recipes of the tasks; all others have that of the tree."""
@@ -113,6 +114,7 @@ def run(
         heads=own.heads,
         coordinates=own.coordinates,
         noise_mean=own.noise_mean,
+        preconditioning=own.preconditioning,
         structure=arguments.structure,
         embedding=arguments.embedding,
     )
