@@ -141,7 +141,10 @@ def run(
         model, seconds = network, float(state["seconds"])
     else:
         start = time.process_time()
-        model = fit(network, Unmeasured(problem, config), training).network
+        fitted = fit(network, Unmeasured(problem, config), training)
+        if fitted.interrupted:
+            raise SystemExit(f"{simulator}: interrupted after {fitted.step} steps; nothing is measured.")
+        model = fitted.network
         seconds = time.process_time() - start
         weights.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"weights": model.state_dict(), "seconds": seconds}, weights)
