@@ -25,6 +25,7 @@ from unn import Partial
 from unn.cli.measures import ExamplesTask
 from unn.cli.references import ask, measured, unobserved_numbers
 from unn.diffusion import Diffusion
+from unn.diffusion.preconditioning import PRECONDITIONINGS
 from unn.ops.seeds import seed_of
 from unn.training.loop import fit
 from unn.two_sample import CLASSIFIERS, Classifier, c2st
@@ -102,7 +103,11 @@ def run(
 ) -> list[dict[str, object]]:
     """Train one cell and measure it."""
     problem, own = SimulatorsProblem(), RECIPES.get(simulator, Recipe(5000))
-    own = replace(own, steps=arguments.training_steps or own.steps)
+    own = replace(
+        own,
+        steps=arguments.training_steps or own.steps,
+        preconditioning=arguments.preconditioning or own.preconditioning,
+    )
     kind = problem.config_for("denoiser")
     default = kind()
     training = replace(
@@ -118,11 +123,12 @@ def run(
         structure=arguments.structure,
         embedding=arguments.embedding,
     )
+    trained = arguments.trained or arguments.query
     config = replace(
         default,
         simulator=simulator,
         simulations=simulations,
-        query=arguments.query,
+        query=trained,
         training=training,
         model=model_options,
     )
@@ -131,8 +137,8 @@ def run(
     network = problem.network(config, {})
     problem.prepare(config, network)
     weights = Path(arguments.weights) / (
-        f"{simulator}-{simulations}-{seed}-{arguments.query}-{arguments.structure}-{arguments.embedding}"
-        f"-{own.steps}.pt"
+        f"{simulator}-{simulations}-{seed}-{trained}-{arguments.structure}-{arguments.embedding}"
+        f"-{own.preconditioning}-{own.steps}.pt"
     )
     seconds = 0.0
     if weights.is_file():
@@ -151,6 +157,7 @@ def run(
     assert isinstance(model, Diffusion)
     model.eval()
     validation = problem.model_metrics(config, model, 0, 0)["validation_loss"]
+    config = replace(config, query=arguments.query)
     asked = queries(problem, config, arguments.queries, arguments.draws, Path(arguments.references))
     rows = []
     for steps in arguments.sampling_steps:
@@ -161,8 +168,10 @@ def run(
                 "simulations": simulations,
                 "seed": seed,
                 "query": arguments.query,
+                "trained": trained,
                 "structure": arguments.structure,
                 "embedding": arguments.embedding,
+                "preconditioning": own.preconditioning,
                 "training_steps": own.steps,
                 "cpu_seconds": round(seconds),
                 "validation_loss": round(validation, 4),
@@ -185,6 +194,10 @@ if __name__ == "__main__":
     parser.add_argument("--simulations", nargs="+", type=int, default=[1000, 10_000])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--query", choices=["any", "posterior"], default="any")
+    parser.add_argument(
+        "--trained", choices=["any", "posterior"], help="queries of training; those of --query by default"
+    )
+    parser.add_argument("--preconditioning", choices=PRECONDITIONINGS, help="that of the recipe by default")
     parser.add_argument("--structure", default="graph")
     parser.add_argument("--embedding", default="exchangeable")
     parser.add_argument("--sampling-steps", nargs="+", type=int, default=[20, 50])
