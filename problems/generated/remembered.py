@@ -1,12 +1,14 @@
 """Reference posteriors of traced programs, remembered in the user's folder for caches.
 
-A file belongs to a program by what it draws and the densities of these draws, so that a changed program, or
-another version of the distributions, has other files. The oldest files are removed beyond a total size.
+A file belongs to a program by the text of its files, and by what it draws and the densities of these draws,
+which change with the distributions. The oldest files are removed beyond a total size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,17 +34,18 @@ _FINGERPRINT = 64
 
 
 def posterior(
-    traced: Traced, given: Mapping[str, Tensor | Partial], particles: int, seed: int
+    traced: Traced, version: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
 ) -> dict[str, Tensor]:
     """``traced.posterior(...).values``, from a file where there is one.
 
     Args:
         traced: traced program.
+        version: what is different for another program.
         given: evidence with a batch axis of 1, in double precision.
         particles: number of samples.
         seed: random seed.
     """
-    place = cache_folder() / "posteriors" / f"{_key(traced, given, particles, seed)}.safetensors"
+    place = cache_folder() / "posteriors" / f"{_key(traced, version, given, particles, seed)}.safetensors"
     remembered = _read(place, traced, particles)
     if remembered is not None:
         return remembered
@@ -51,9 +54,11 @@ def posterior(
     return values
 
 
-def _key(traced: Traced, given: Mapping[str, Tensor | Partial], particles: int, seed: int) -> str:
+def _key(
+    traced: Traced, version: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
+) -> str:
     """Digest of all that the samples depend on."""
-    digest = hashlib.sha256(f"{VERSION} {particles} {seed}".encode())
+    digest = hashlib.sha256(f"{VERSION} {version} {particles} {seed}".encode())
     draws = traced.draw(_FINGERPRINT, seed=0, dtype=torch.float64)
     parts: list[tuple[str, Tensor]] = [*sorted(draws.items()), ("", traced.log_prob(draws))]
     for name, x in sorted(given.items()):
@@ -79,7 +84,8 @@ def _read(place: Path, traced: Traced, particles: int) -> dict[str, Tensor] | No
         return None
     if set(values) != set(traced.graph.variables) or any(len(x) != particles for x in values.values()):
         return None
-    place.touch()
+    with contextlib.suppress(OSError):
+        os.utime(place)
     return values
 
 

@@ -12,6 +12,7 @@ from unn.extending import DeclaredProblem
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     import unn
@@ -23,6 +24,10 @@ PARTICLES = 10_000
 """Smallest number of particles of a reference posterior."""
 
 
+_MANY = 50
+"""Smallest number of samples whose distribution is drawn, rather than each of them."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A program to trace.
@@ -30,11 +35,13 @@ class Source:
     Attributes:
         key: equal for equal programs, which are traced once.
         program: function of the tracer and the sizes of the plates.
+        version: different for programs that differ: their names, arguments and a digest of their files.
         plates: least and largest size of each plate, by name; empty for none.
     """
 
     key: Hashable
     program: Callable[..., object]
+    version: str
     plates: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -111,6 +118,23 @@ class TracedProblem(DeclaredProblem):
                 )
         return given, sizes
 
+    def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:
+        """Corner plot of many samples of few numbers that are not given, or single samples."""
+        from unn.draw.corner import MOST, draw_corner
+        from unn.networks.tokens import kinds
+
+        kind = kinds(self.traced(run.config).graph)
+        drawn = {
+            name: values[name]
+            for name in self.compared_variables(run.config)
+            if kind[name] != "category" and not _is_complete(given.get(name))
+        }
+        numbers = sum(x[0].numel() for x in drawn.values())
+        count = len(next(iter(values.values())))
+        if count < _MANY or not 1 <= numbers <= MOST:
+            return super().picture(run, values, given)
+        return draw_corner(drawn)
+
     def compared_variables(self, config: Any) -> tuple[str, ...]:
         """All random variables of the program; computed ones have no spread of their own."""
         return self.traced(config).random_variables
@@ -129,6 +153,13 @@ class TracedProblem(DeclaredProblem):
             for name, x in given.items()
         }
         particles = max(count, PARTICLES)
-        values = posterior(self.traced(config), evidence, particles, seed)
+        values = posterior(self.traced(config), self.source(config).version, evidence, particles, seed)
         order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
         return {name: x[order] for name, x in values.items()}
+
+
+def _is_complete(value: Tensor | unn.Partial | None) -> bool:
+    """Whether evidence gives all entries of a variable."""
+    from unn import Partial
+
+    return bool(value.mask.all()) if isinstance(value, Partial) else value is not None

@@ -111,7 +111,8 @@ class ProgramProblem(TracedProblem):
         """
         plates = _read_plates(config.plates)
         key = (config.program, config.arguments, config.plates)
-        return Source(key, _bound(config, plates), plates)
+        version = f"{_digest(config.program)} {_split(config.program)[1]} {config.arguments} {config.plates}"
+        return Source(key, _bound(config, plates), version, plates)
 
     def task(self, config: ProgramConfig) -> Task:
         """Draws from the program during training."""

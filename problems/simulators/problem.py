@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unn.errors import ArgumentError
@@ -97,7 +100,7 @@ class SimulatorsProblem(TracedProblem):
     def source(self, config: Any) -> Source:
         """The program of a task."""
         task = self._task(config)
-        return Source(config.simulator, task.program, task.plates)
+        return Source(config.simulator, task.program, f"{config.simulator} {_version()}", task.plates)
 
     def examples(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -199,3 +202,11 @@ class SimulatorsProblem(TracedProblem):
                 if axis in chosen:
                     part[name] = part[name].index_select(k + 1, chosen[axis])
         return part
+
+
+@cache
+def _version() -> str:
+    """Digest of the files that define the tasks."""
+    folder = Path(__file__).parent
+    content = b"".join((folder / name).read_bytes() for name in ("tasks.py", "densities.py"))
+    return hashlib.sha256(content).hexdigest()

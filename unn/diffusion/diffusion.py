@@ -94,7 +94,7 @@ class Diffusion(ConditionalModel):
         self.mean = self.covariance = None
         if self._is_linear(preconditioning):
             numbers = denoiser.frame().numbers
-            self.prepared_examples = _PREPARED
+            self.prepared_examples = max(_PREPARED, SAMPLES_PER_NUMBER * numbers)
             del self.mean, self.covariance
             self.register_buffer("mean", torch.zeros(numbers, dtype=torch.float64))
             self.register_buffer("covariance", torch.eye(numbers, dtype=torch.float64))
@@ -106,6 +106,7 @@ class Diffusion(ConditionalModel):
             )
             for weight in self.innovations.parameters():
                 nn.init.zeros_(weight)
+            self.register_load_state_dict_pre_hook(_complete_earlier_state)
 
     def _is_linear(self, preconditioning: str) -> bool:
         if preconditioning not in PRECONDITIONINGS:
@@ -141,6 +142,17 @@ class Diffusion(ConditionalModel):
             mean, covariance = moments(standard, permutations)
             self.mean.copy_(mean)
             self.covariance.copy_(covariance)
+        else:
+            self.mean.zero_()
+            self.covariance.copy_(torch.eye(len(self.mean)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Diffusion:
+        mean, covariance = self.mean, self.covariance
+        super()._apply(fn, recurse)
+        if mean is not None and covariance is not None:
+            # a rounded covariance need not be positive definite, so that it keeps its precision
+            self.mean, self.covariance = mean.to(self.offsets.device), covariance.to(self.offsets.device)
+        return self
 
     def loss(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
@@ -420,3 +432,13 @@ class Diffusion(ConditionalModel):
             x = natural[:, slot.numbers].unflatten(1, (-1, slot.channels))
             values[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
         return values
+
+
+def _complete_earlier_state(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Add what state dicts of earlier versions do not have, with values that make no difference."""
+    own = module.state_dict()
+    names = [name for name in own if name in ("mean", "covariance") or name.startswith("innovations.")]
+    if f"{prefix}offsets" in state and not any(prefix + name in state for name in names):
+        for name in names:
+            is_covariance = name == "covariance"
+            state[prefix + name] = torch.eye(len(own[name])) if is_covariance else torch.zeros_like(own[name])

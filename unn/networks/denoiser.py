@@ -249,7 +249,7 @@ class Denoiser(nn.Module):
                 raise ArgumentError(
                     f"graph {self.graph.name!r} has no symmetry {name!r}.{suggest(name, known)}"
                 )
-        if self.embedding == "array":
+        if self.embedding != "exchangeable":
             return []
         shared = [
             symmetry for symmetry in frame.symmetries if self.shared is None or symmetry.name in self.shared

@@ -71,7 +71,7 @@ def sample_posterior(
         generator: random number generator.
 
     Raises:
-        ArgumentError: for unobserved discrete values that are drawn jointly with evidence.
+        ArgumentError: for unobserved discrete values that are drawn jointly, on which the evidence depends.
         ObservationError: for evidence on computed variables, or with density zero in all attempts.
     """
     return _Sampler(tape, given, count, generator).run()
@@ -103,7 +103,7 @@ class _Sampler:
         relevant = _relevant(tape, observed)
         self.evidence = self._masks(observed)
         self.fixed_at_last = self._masks(observed | relevant)
-        drawn, joint = np.zeros_like(observed), np.zeros_like(observed)
+        drawn, joint, several = (np.zeros_like(observed) for _ in range(3))
         self.weighted: dict[int, Array] = {}
         self.started: dict[int, Array] = {}
         for statement, nodes in _draws(tape):
@@ -112,13 +112,14 @@ class _Sampler:
             self.weighted[id(statement)] = has_evidence
             self.started[id(statement)] = np.asarray(~has_evidence & relevant[nodes].any(1))
             joint[nodes[has_evidence]] = True
+            several[nodes] = nodes.shape[1] > 1
         if (observed & ~drawn).any():
             name = tape.node_name(int(np.flatnonzero(observed & ~drawn)[0]))
             raise ObservationError(
                 f"program: {name!r} is computed, so evidence on it has density zero; give random variables."
             )
         free = relevant & drawn & ~observed
-        self._check_movable(free, joint)
+        self._check_movable(free & several)
         self.moved = self._columns(free, ("real", "vector", "proportions"))
         self.joint = self._columns(free & joint, ("real", "vector"))
         self.discrete = self._columns(free, _DISCRETE)
@@ -127,18 +128,19 @@ class _Sampler:
     def _masks(self, nodes: Array) -> dict[str, Array]:
         return {name: nodes[recorded.nodes.ravel()] for name, recorded in self.tape.variables.items()}
 
-    def _check_movable(self, free: Array, joint: Array) -> None:
+    def _check_movable(self, jointly_drawn: Array) -> None:
         """Check that all values that must move can.
 
         Raises:
-            ArgumentError: for discrete values that are drawn jointly with evidence.
+            ArgumentError: for discrete values of which several are one draw, such as those of a permutation.
         """
-        for name, mask in self._masks(free & joint).items():
+        for name, mask in self._masks(jointly_drawn).items():
             kind = self.tape.variables[name].values
             if mask.any() and kind.name in _DISCRETE:
                 raise ArgumentError(
-                    f"program: values of {name!r}, which is {kind}, are drawn jointly with evidence and not "
-                    "given; the posterior of such values is not sampled. Give all, or use a denoiser."
+                    f"program: evidence depends on {name!r}, which is {kind}, drawn jointly and not given; "
+                    "the posterior is sampled for discrete values that are drawn one by one. Give it, or use "
+                    "a denoiser."
                 )
 
     def _columns(self, nodes: Array, kinds: tuple[str, ...]) -> dict[str, Array]:
@@ -210,15 +212,21 @@ class _Sampler:
                 if self.discrete and choice >= _REAL_MOVES - _JOINT_MOVES:
                     self._jump(candidate, {name: values[name][other] for name in self.discrete})
                 new_start, new_weight = self._terms(candidate, reference)
+                new_volume = self._log_volume(candidate)
                 with np.errstate(invalid="ignore"):
-                    gain = new_start - start[own] + power * (new_weight - weight[own])
-                    gain += self._log_volume(candidate) - volume
-                take = np.log(self.generator.random(len(own))) < np.nan_to_num(gain, nan=-np.inf)
+                    gain = new_start - start[own] + power * (new_weight - weight[own]) + new_volume - volume
+                possible = np.isfinite(new_start) & np.isfinite(new_weight) & np.isfinite(new_volume)
+                # a start at a vanishing proportion, where densities have poles, has no probability
+                gain = np.where(possible, np.where(np.isfinite(volume), gain, np.inf), -np.inf)
+                take = np.log(self.generator.random(len(own))) < gain
                 moved = own[take]
+                changed = np.zeros(len(own), dtype=bool)
+                for name in (*self.moved, *self.discrete):
+                    changed |= (candidate[name] != values[name][own]).reshape(len(own), -1).any(1)
+                accepted += (take & changed).sum() / self.count
                 for name in values:
                     values[name][moved] = candidate[name][take]
                 start[moved], weight[moved] = new_start[take], new_weight[take]
-                accepted += len(moved) / self.count
             if accepted >= wanted:
                 break
         return accepted
@@ -270,7 +278,8 @@ class _Sampler:
         for name, columns in self.moved.items():
             if self._has_proportions(name):
                 x = values[name].reshape(len(values[name]), -1)[:, columns]
-                total = total + np.log(np.maximum(x, _LEAST)).sum(1)
+                logs = np.where(x > _LEAST, np.log(np.maximum(x, _LEAST)), -np.inf)
+                total = total + logs.sum(1)
         return total
 
     def _jump(self, values: dict[str, Array], others: Mapping[str, Array]) -> None:

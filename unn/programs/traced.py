@@ -181,8 +181,8 @@ class Traced:
         """Sample all variables given some, from the density of the program, without a trained network.
 
         The samples are those of annealed sequential Monte Carlo: a reference for posteriors of a few dozen
-        real variables, and slower by orders of magnitude than a denoiser. Discrete variables on which the
-        evidence depends must be given.
+        variables, and slower by orders of magnitude than a denoiser. Discrete values that are drawn jointly,
+        such as a permutation, and on which the evidence depends must be given.
 
         Args:
             given: evidence by variable, shape ``(*shape)`` or ``(1, *shape)``, complete or partial (with a
@@ -198,7 +198,8 @@ class Traced:
         Raises:
             ObservationError: for evidence that does not fit the program, on computed variables, or with
                 density zero.
-            ArgumentError: for discrete values that are drawn jointly with evidence.
+            ArgumentError: for unobserved discrete values that are drawn jointly, on which the evidence
+                depends.
             DeclarationError: for a distribution of one's own without a density.
         """
         whole_number("program: posterior: the number of samples", count, 8, ObservationError)

@@ -253,7 +253,8 @@ def _standardise(model: ConditionalModel, source: _Source, seed: int, sizes: dic
     """Standardise a model on examples, unless it is standardised already."""
     if model.is_standardised():
         return
-    count = min(STANDARDISING, len(source) or STANDARDISING)
+    most = max(STANDARDISING, model.prepared_examples)
+    count = min(most, len(source) or most)
     model.standardise(
         source.values(torch.arange(count), torch.Generator().manual_seed(seed_of(seed, 7))), **sizes
     )

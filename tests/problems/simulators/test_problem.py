@@ -28,7 +28,7 @@ def train(folder, *options):
     assert main(["train", "simulators", *TINY, "--folder", str(folder), "--quiet", *options]) == 0
 
 
-def test_a_simulator_is_trained_sampled_andmeasured(tmp_path, capsys):
+def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
     train(tmp_path / "run", "--simulator", "two-moons")
     capsys.readouterr()
     given = ["--given", "x=0.1,-0.2", "--count", "5", "--json", "--seed", "1"]
@@ -52,6 +52,24 @@ def test_a_simulator_is_trained_sampled_andmeasured(tmp_path, capsys):
     (figures,) = json.loads(capsys.readouterr().out).values()
     assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 8 and figures["spread"] > 0
     assert figures["bias"] > 0 and 0 < figures["coverage_error"] <= 1
+
+
+def test_many_samples_are_drawn_as_a_distribution_and_few_one_by_one(tmp_path, monkeypatch):
+    import unn.draw.corner as corner
+
+    drawn = []
+    draw = corner.draw_corner
+    monkeypatch.setattr(corner, "draw_corner", lambda values: drawn.append(values) or draw(values))
+    train(tmp_path / "run", "--simulator", "two-moons")
+    sample = ["sample", str(tmp_path / "run"), "--seed", "1", "--draw", str(tmp_path / "p.png")]
+    assert main([*sample, "--count", "3"]) == 0 and not drawn
+    assert main([*sample, "--count", "60", "--given", "x=0.1,?"]) == 0
+    assert {name: x.shape for name, x in drawn.pop().items()} == {"theta": (60, 2), "x": (60, 2)}
+    assert main([*sample, "--count", "60", "--given", "x=0.1,-0.2"]) == 0
+    assert {name: x.shape for name, x in drawn.pop().items()} == {"theta": (60, 2)}
+    assert (tmp_path / "p.png").stat().st_size > 1000
+    # nothing left to draw as a distribution
+    assert main([*sample, "--count", "60", "--given", "x=0.1,-0.2", "theta=0.1,0.2"]) == 0 and not drawn
 
 
 def test_a_tenth_of_the_simulations_validates_and_does_not_train(tmp_path):

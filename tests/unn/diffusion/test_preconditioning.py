@@ -1,5 +1,6 @@
 """Linear preconditioning: the network corrects the best linear estimate from noisy values and evidence."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -205,3 +206,61 @@ def test_weights_carry_the_moments():
     torch.testing.assert_close(
         model.denoise(x, torch.tensor(0.5), condition), other.eval().denoise(x, torch.tensor(0.5), condition)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_moments_keep_their_precision_in_models_of_any_dtype(dtype):
+    model = untrained(trace(chain)).to(dtype)
+    assert model.mean is not None and model.covariance is not None
+    assert model.mean.dtype == model.covariance.dtype == torch.float64
+    x = torch.randn(3, 5).to(dtype)
+    assert torch.isfinite(model.denoise(x, torch.tensor(0.5), model.condition({}, 3))).all()
+
+
+def test_few_samples_leave_no_moments_of_other_units():
+    traced = trace(chain)
+    model = untrained(traced)
+    model.standardise({name: 10 * x + 5 for name, x in traced.draw(20, seed=0).items()})
+    assert model.covariance is not None and torch.equal(model.covariance, torch.eye(5).double())
+
+
+def test_fit_estimates_moments_from_as_many_examples_as_the_model_says():
+    g = unn.FactorGraph("wide", n=110)
+    g.factor(Clique(g.variable("A", "n", unn.SquaredNorm())["i"]))
+    model = Diffusion(Denoiser(g, width=4, depth=1, heads=1), preconditioning="linear")
+
+    def examples(count, generator):
+        return {
+            "A": torch.randn(count, 1, generator=generator) + torch.randn(count, 110, generator=generator)
+        }
+
+    unn.fit(model, examples, steps=1, batch=2, observed=["A"])
+    assert model.covariance is not None
+    assert float(model.covariance[0, 1]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_numbers_with_embeddings_of_their_own_have_moments_of_their_own():
+    def program(t):
+        t.sample("x", Normal(t.sample("m", Normal(0.0, 1.0)), np.array([0.5, 1.0, 2.0])))
+
+    graph, draws = trace(program).graph, trace(program).draw(5000, seed=0)
+    one = Diffusion(Denoiser(graph, width=8, depth=1, heads=2, embedding="independent"))
+    one.standardise(draws)
+    assert one.covariance is not None
+    variances = one.covariance.diagonal()[1:]
+    assert float(variances[2] / variances[0]) == pytest.approx(5 / 1.25, rel=0.1)
+
+
+def test_state_of_versions_without_moments_is_that_of_scalar_preconditioning():
+    graph = trace(chain).graph
+    torch.manual_seed(0)
+    scalar = Diffusion(Denoiser(graph, width=8, depth=1, heads=2), preconditioning="scalar").eval()
+    linear = Diffusion(Denoiser(graph, width=8, depth=1, heads=2)).eval()
+    linear.load_state_dict(scalar.state_dict())
+    condition = linear.condition({"x1": torch.tensor([0.3])}, 4)
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(
+        linear.denoise(x, torch.tensor(0.5), condition), scalar.denoise(x, torch.tensor(0.5), condition)
+    )
+    with pytest.raises(RuntimeError, match="Missing key"):
+        linear.load_state_dict({name: x for name, x in linear.state_dict().items() if name != "mean"})

@@ -197,6 +197,33 @@ def test_proportions_have_their_conjugate_posterior():
     assert abs(result.log_evidence - np.log(weights.mean())) < 0.05
 
 
+@pytest.mark.parametrize("concentration", [0.02, 0.1])
+def test_sparse_proportions_keep_their_shares(concentration):
+    def program(t):
+        shares = t.sample("shares", Dirichlet([concentration] * 3))
+        t.sample("y", Normal(shares[0], 0.2))
+
+    result = unn.trace(program).posterior({"y": torch.tensor(0.5)}, COUNT, seed=0)
+    first = np.random.default_rng(0).dirichlet([concentration] * 3, 400_000)[:, 0]
+    weights = stats.norm.pdf(0.5, first, 0.2)
+    exact = (weights * (first > 0.9)).sum() / weights.sum()
+    assert abs(float((result["shares"][:, 0] > 0.9).double().mean()) - exact) < 0.05
+    assert abs(result.log_evidence - np.log(weights.mean())) < 0.12
+
+
+def test_moves_that_change_nothing_do_not_count_as_accepted():
+    def program(t):
+        n = t.sample("n", Poisson(0.05), 5)
+        t.sample("y", Normal(n.sum(), 1.0))
+
+    result = unn.trace(program).posterior({"y": torch.tensor(2.0)}, 1000, seed=0)
+    total = stats.poisson(0.25)
+    weights = total.pmf(np.arange(20)) * stats.norm.pdf(2.0, np.arange(20))
+    shares = np.bincount(result["n"].sum(1).numpy().astype(int), minlength=20) / 1000
+    assert 0.5 * np.abs(shares[:20] - weights / weights.sum()).sum() < 0.06
+    assert abs(result.log_evidence - np.log(weights.sum())) < 0.06
+
+
 def test_what_cannot_be_sampled_is_refused_by_name():
     def program(t):
         x = t.sample("x", Normal(0.0, 1.0))
@@ -205,9 +232,12 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         t.deterministic(x * 2, name="twice")
 
     traced = unn.trace(program)
+    ranked = unn.trace(lambda t: t.sample("y", Normal(t.sample("order", Permutation(3))[0, 0] * 1.0, 0.6)))
+    with pytest.raises(ArgumentError, match=says("'order'", "drawn jointly", "Give it")):
+        ranked.posterior({"y": torch.tensor(1.0)}, 100)
     mask = torch.zeros(3, 3, dtype=torch.bool)
     mask[0] = True
-    with pytest.raises(ArgumentError, match=says("'order'", "jointly with evidence", "Give all")):
+    with pytest.raises(ArgumentError, match=says("'order'", "drawn jointly", "Give it")):
         traced.posterior({"order": unn.Partial(torch.eye(3), mask)}, 100)
     with pytest.raises(ObservationError, match=says("'twice'", "density zero")):
         traced.posterior({"twice": torch.tensor(1.0)}, 100)
