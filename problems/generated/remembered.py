@@ -34,18 +34,18 @@ _FINGERPRINT = 64
 
 
 def posterior(
-    traced: Traced, version: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
+    traced: Traced, key: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
 ) -> dict[str, Tensor]:
     """``traced.posterior(...).values``, from a file where there is one.
 
     Args:
         traced: traced program.
-        version: what is different for another program.
+        key: what is different for another program.
         given: evidence with a batch axis of 1, in double precision.
         particles: number of samples.
         seed: random seed.
     """
-    place = cache_folder() / "posteriors" / f"{_key(traced, version, given, particles, seed)}.safetensors"
+    place = cache_folder() / "posteriors" / f"{_digest(traced, key, given, particles, seed)}.safetensors"
     remembered = _read(place, traced, particles)
     if remembered is not None:
         return remembered
@@ -54,11 +54,11 @@ def posterior(
     return values
 
 
-def _key(
-    traced: Traced, version: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
+def _digest(
+    traced: Traced, key: str, given: Mapping[str, Tensor | Partial], particles: int, seed: int
 ) -> str:
     """Digest of all that the samples depend on."""
-    digest = hashlib.sha256(f"{VERSION} {version} {particles} {seed}".encode())
+    digest = hashlib.sha256(f"{VERSION} {key} {particles} {seed}".encode())
     draws = traced.draw(_FINGERPRINT, seed=0, dtype=torch.float64)
     parts: list[tuple[str, Tensor]] = [*sorted(draws.items()), ("", traced.log_prob(draws))]
     for name, x in sorted(given.items()):

@@ -33,15 +33,13 @@ class Source:
     """A program to trace.
 
     Attributes:
-        key: equal for equal programs, which are traced once.
+        key: names, arguments and a digest of the files; equal for equal programs alone, traced once.
         program: function of the tracer and the sizes of the plates.
-        version: different for programs that differ: their names, arguments and a digest of their files.
         plates: least and largest size of each plate, by name; empty for none.
     """
 
     key: Hashable
     program: Callable[..., object]
-    version: str
     plates: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -153,7 +151,7 @@ class TracedProblem(DeclaredProblem):
             for name, x in given.items()
         }
         particles = max(count, PARTICLES)
-        values = posterior(self.traced(config), self.source(config).version, evidence, particles, seed)
+        values = posterior(self.traced(config), str(self.source(config).key), evidence, particles, seed)
         order = torch.randperm(particles, generator=torch.Generator().manual_seed(seed))[:count]
         return {name: x[order] for name, x in values.items()}
 

@@ -110,9 +110,8 @@ class ProgramProblem(TracedProblem):
             ArgumentError: if it cannot be called with these arguments, or plates are malformed.
         """
         plates = _read_plates(config.plates)
-        key = (config.program, config.arguments, config.plates)
-        version = f"{_digest(config.program)} {_split(config.program)[1]} {config.arguments} {config.plates}"
-        return Source(key, _bound(config, plates), version, plates)
+        key = (_digest(config.program), _split(config.program)[1], config.arguments, config.plates)
+        return Source(key, _bound(config, plates), plates)
 
     def task(self, config: ProgramConfig) -> Task:
         """Draws from the program during training."""

@@ -100,7 +100,7 @@ class SimulatorsProblem(TracedProblem):
     def source(self, config: Any) -> Source:
         """The program of a task."""
         task = self._task(config)
-        return Source(config.simulator, task.program, f"{config.simulator} {_version()}", task.plates)
+        return Source((config.simulator, _digest()), task.program, task.plates)
 
     def examples(
         self, config: Any, count: int, generator: torch.Generator, sizes: Mapping[str, int]
@@ -205,7 +205,7 @@ class SimulatorsProblem(TracedProblem):
 
 
 @cache
-def _version() -> str:
+def _digest() -> str:
     """Digest of the files that define the tasks."""
     folder = Path(__file__).parent
     content = b"".join((folder / name).read_bytes() for name in ("tasks.py", "densities.py"))

@@ -11,10 +11,12 @@ queries against the same reference samples.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -67,9 +69,11 @@ def run(arguments: argparse.Namespace, simulator: str, simulations: int, seed: i
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     start = time.process_time()
-    inference = NPE(prior=prior_of(simulator, theta.shape[1]), show_progress_bars=False)
-    inference.append_simulations(theta, x).train()
-    posterior = inference.build_posterior()
+    # the package writes its logs into the working directory
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        inference = NPE(prior=prior_of(simulator, theta.shape[1]), show_progress_bars=False)
+        inference.append_simulations(theta, x).train()
+        posterior = inference.build_posterior()
     seconds = time.process_time() - start
     asked = queries(problem, config, arguments.queries, arguments.draws, Path(arguments.references))
     sums = {**dict.fromkeys(arguments.classifiers, 0.0), "spread": 0.0}

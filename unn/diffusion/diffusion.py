@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..engine import SamplingOptions
 from ..errors import ArgumentError, suggest
@@ -18,12 +18,11 @@ from .density import flow_log_density
 from .preconditioning import (
     MOST_NUMBERS,
     PRECONDITIONINGS,
-    SAMPLES_PER_NUMBER,
     LinearEstimate,
+    LinearPreconditioner,
     PreconditioningName,
-    linear_estimate,
-    moments,
     number_permutations,
+    scalar_estimate,
     static_numbers,
 )
 from .samplers import SAMPLERS, restart_sampling
@@ -61,14 +60,11 @@ class Diffusion(ConditionalModel):
             "linear" for at most 64 numbers of static size.
 
     Attributes:
-        mean, covariance: moments of standardised values for "linear" preconditioning, shapes ``(numbers,)``
-            and ``(numbers, numbers)``, in double precision; 0 and the identity, which is "scalar", until
-            ``standardise`` receives at least ten samples for each number. None for "scalar".
+        linear: moments for "linear" preconditioning, which is "scalar" until ``standardise`` receives at
+            least ten samples for each number; None for "scalar".
     """
 
     has_steps = True
-    mean: Tensor | None
-    covariance: Tensor | None
 
     def __init__(
         self,
@@ -91,22 +87,10 @@ class Diffusion(ConditionalModel):
         self.prediction = prediction
         self.passes = passes
         self.sampling = SamplingOptions(steps=100, sampler="dpm-solver", spacing="log-snr")
-        self.mean = self.covariance = None
+        self.linear: LinearPreconditioner | None = None
         if self._is_linear(preconditioning):
-            numbers = denoiser.frame().numbers
-            self.prepared_examples = max(_PREPARED, SAMPLES_PER_NUMBER * numbers)
-            del self.mean, self.covariance
-            self.register_buffer("mean", torch.zeros(numbers, dtype=torch.float64))
-            self.register_buffer("covariance", torch.eye(numbers, dtype=torch.float64))
-            self.innovations = nn.ModuleDict(
-                {
-                    name: nn.Linear(channels, denoiser.width, bias=False)
-                    for name, channels in self.frames.channels.items()
-                }
-            )
-            for weight in self.innovations.parameters():
-                nn.init.zeros_(weight)
-            self.register_load_state_dict_pre_hook(_complete_earlier_state)
+            self.linear = LinearPreconditioner(self.frames, denoiser.width)
+            self.prepared_examples = max(_PREPARED, self.linear.samples)
 
     def _is_linear(self, preconditioning: str) -> bool:
         if preconditioning not in PRECONDITIONINGS:
@@ -131,28 +115,13 @@ class Diffusion(ConditionalModel):
     def standardise(self, values: Mapping[str, Tensor], **sizes: int) -> None:
         """As of ``ConditionalModel``, and the moments of linear preconditioning."""
         super().standardise(values, **sizes)
-        if self.mean is None or self.covariance is None:
+        if self.linear is None:
             return
         frame = self.frames.at(**sizes)
-        rows = frame.flatten(values)
-        if len(rows) >= SAMPLES_PER_NUMBER * frame.numbers:
-            permutations = number_permutations(frame, self.denoiser.shared_symmetries(frame))
-            # a generator of its own, as for scales
-            standard = self._standard(rows, frame, noisy=True, generator=torch.Generator().manual_seed(0))
-            mean, covariance = moments(standard, permutations)
-            self.mean.copy_(mean)
-            self.covariance.copy_(covariance)
-        else:
-            self.mean.zero_()
-            self.covariance.copy_(torch.eye(len(self.mean)))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Diffusion:
-        mean, covariance = self.mean, self.covariance
-        super()._apply(fn, recurse)
-        if mean is not None and covariance is not None:
-            # a rounded covariance need not be positive definite, so that it keeps its precision
-            self.mean, self.covariance = mean.to(self.offsets.device), covariance.to(self.offsets.device)
-        return self
+        # a generator of its own, as for scales
+        generator = torch.Generator().manual_seed(0)
+        rows = self._standard(frame.flatten(values), frame, noisy=True, generator=generator)
+        self.linear.standardise(rows, number_permutations(frame, self.denoiser.shared_symmetries(frame)))
 
     def loss(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int
@@ -245,27 +214,23 @@ class Diffusion(ConditionalModel):
         width)``."""
         inputs = torch.where(condition.numbers, condition.rows, (1 + sigma[:, None] ** 2).rsqrt() * x)
         frame, level = condition.frame, sigma.log() / 4
-        if self.mean is None:
-            tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory)
-        else:
-            added = self.denoiser.embed(self.innovations, base.innovation, frame)
-            tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added)
+        added = None
+        if self.linear is not None:
+            added = self.denoiser.embed(self.linear.innovations, base.innovation, frame)
+        tokens = self.denoiser.tokens(inputs, level, condition.nodes, frame, memory, added)
         return self.denoiser.estimate(tokens, frame), tokens
 
     def _base(self, x: Tensor, sigma: Tensor, condition: Condition) -> LinearEstimate:
         """The estimate that the network corrects."""
-        if self.mean is None or self.covariance is None:
-            # c_skip and c_out of Karras et al. (2022), Table 1, for data of unit variance; v of Salimans and
-            # Ho (2022)
-            share = 1 / (1 + sigma[:, None] ** 2)
-            return LinearEstimate(share * x, (sigma[:, None] * share.sqrt()).expand_as(x), share.sqrt() * x)
+        if self.linear is None:
+            return scalar_estimate(x, sigma)
         rows = torch.where(condition.numbers, condition.rows, x)
         noise = torch.where(condition.numbers, 0.0, sigma[:, None].double() ** 2)
         # the rows of a sampler have the same evidence and level, so that one factorisation serves them all
         if not self.training and bool((noise == noise[:1]).all()):
             noise = noise[:1]
-        base = linear_estimate(rows, noise, self.mean, self.covariance)
-        return LinearEstimate(base.mean.to(x), base.deviation.to(x), base.innovation.to(x))
+        base: LinearEstimate = self.linear(rows, noise)
+        return base
 
     def _estimate(self, output: Tensor, base: LinearEstimate, frame: Frame) -> Tensor:
         """Convert the network's output to an estimate of the clean sample, shape ``(batch, numbers)``."""
@@ -432,13 +397,3 @@ class Diffusion(ConditionalModel):
             x = natural[:, slot.numbers].unflatten(1, (-1, slot.channels))
             values[name] = (x[..., 1] if slot.kind == "binary" else x).reshape(len(rows), *slot.shape)
         return values
-
-
-def _complete_earlier_state(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
-    """Add what state dicts of earlier versions do not have, with values that make no difference."""
-    own = module.state_dict()
-    names = [name for name in own if name in ("mean", "covariance") or name.startswith("innovations.")]
-    if f"{prefix}offsets" in state and not any(prefix + name in state for name in names):
-        for name in names:
-            is_covariance = name == "covariance"
-            state[prefix + name] = torch.eye(len(own[name])) if is_covariance else torch.zeros_like(own[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..graph.symmetries import Symmetry, generators
 from ..networks.tokens import Frame, Frames
@@ -70,6 +70,80 @@ def linear_estimate(rows: Tensor, noise: Tensor, mean: Tensor, covariance: Tenso
         variance.clamp(min=_JITTER).sqrt().expand_as(centred),
         forces * diagonal.rsqrt(),
     )
+
+
+def scalar_estimate(x: Tensor, sigma: Tensor) -> LinearEstimate:
+    """The estimate of each value from its own noisy one alone, for independent data of unit variance.
+
+    Its factors are c_skip and c_out of Karras et al. (2022), Table 1; the target of the network is the
+    velocity of Salimans and Ho (2022).
+
+    Args:
+        x: noisy values, shape ``(batch, numbers)``.
+        sigma: noise level, shape ``(batch,)`` or ``(1,)``.
+    """
+    share = 1 / (1 + sigma[:, None] ** 2)
+    root = share.sqrt()
+    return LinearEstimate(share * x, (sigma[:, None] * root).expand_as(x), root * x)
+
+
+class LinearPreconditioner(nn.Module):
+    """The moments of standardised values, and the vectors by which a network receives innovations.
+
+    Args:
+        frames: frames of a graph of static sizes.
+        width: token width of the network.
+
+    Attributes:
+        mean, covariance: moments, shapes ``(numbers,)`` and ``(numbers, numbers)``, in double precision; 0
+            and the identity until ``standardise``.
+        innovations: linear functions of the innovations of each node, by variable; zero at first.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+
+    def __init__(self, frames: Frames, width: int) -> None:
+        super().__init__()
+        numbers = frames.at().numbers
+        self.register_buffer("mean", torch.zeros(numbers, dtype=torch.float64))
+        self.register_buffer("covariance", torch.eye(numbers, dtype=torch.float64))
+        self.innovations = nn.ModuleDict(
+            {name: nn.Linear(channels, width, bias=False) for name, channels in frames.channels.items()}
+        )
+        for weight in self.innovations.parameters():
+            nn.init.zeros_(weight)
+        self.register_load_state_dict_pre_hook(_complete_earlier_state)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that the moments need."""
+        return SAMPLES_PER_NUMBER * len(self.mean)
+
+    def standardise(self, rows: Tensor, permutations: Sequence[Tensor]) -> None:
+        """Set the moments to those of samples, or to 0 and the identity if there are too few.
+
+        Args:
+            rows: standardised samples, shape ``(count, numbers)``.
+            permutations: as for ``moments``.
+        """
+        mean, covariance = torch.zeros_like(self.mean), torch.eye(len(self.mean)).to(self.covariance)
+        if len(rows) >= self.samples:
+            mean, covariance = moments(rows, permutations)
+        self.mean.copy_(mean)
+        self.covariance.copy_(covariance)
+
+    def forward(self, rows: Tensor, noise: Tensor) -> LinearEstimate:
+        """``linear_estimate`` in the precision of the rows."""
+        base = linear_estimate(rows, noise, self.mean, self.covariance)
+        return LinearEstimate(base.mean.to(rows), base.deviation.to(rows), base.innovation.to(rows))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LinearPreconditioner:
+        mean, covariance = self.mean, self.covariance
+        super()._apply(fn, recurse)
+        # a rounded covariance need not be positive definite, so that it keeps its precision
+        self.mean, self.covariance = mean.to(self.mean.device), covariance.to(self.covariance.device)
+        return self
 
 
 def moments(rows: Tensor, permutations: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
@@ -131,3 +205,15 @@ def _orbit_means(values: Tensor, permutations: Sequence[Tensor]) -> Tensor:
     sizes = torch.bincount(orbit, minlength=count)
     means: Tensor = (sums / sizes.clamp(min=1))[orbit]
     return means
+
+
+def _complete_earlier_state(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Add what state dicts of earlier versions do not have, with the values of a new module, which make no
+    difference."""
+    if not any(key.startswith(prefix) for key in state):
+        assert isinstance(module, LinearPreconditioner)
+        numbers = len(module.mean)
+        state[prefix + "mean"] = torch.zeros(numbers, dtype=torch.float64)
+        state[prefix + "covariance"] = torch.eye(numbers, dtype=torch.float64)
+        for name, weight in module.innovations.state_dict().items():
+            state[f"{prefix}innovations.{name}"] = torch.zeros_like(weight)

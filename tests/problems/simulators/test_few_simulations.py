@@ -40,8 +40,8 @@ def test_the_defaults_keep_the_best_weights_of_200_simulations_and_are_calibrate
     problem.prepare(config, network)
     task = Validated(problem, config)
     network = fit(network, task, training).network
-    kept = problem.model_metrics(config, network, 0, 0)["validation_loss"]
-    assert kept == pytest.approx(min(task.losses), abs=1e-5)
+    final_loss = problem.model_metrics(config, network, 0, 0)["validation_loss"]
+    assert final_loss == pytest.approx(min(task.losses), abs=1e-5)
     # expected coverage of fresh simulations: uniform, by the Kolmogorov-Smirnov distance of level 0.1%
     coverage = coverage_of(problem, config, network, CONDITIONS, 64, SamplingOptions(steps=20, seed=1))
     levels = (torch.arange(CONDITIONS) + 0.5) / CONDITIONS

@@ -117,14 +117,14 @@ def test_a_network_that_corrects_nothing_samples_gaussian_conditionals_and_has_t
 def test_moments_and_estimates_have_the_symmetries_of_the_graph():
     traced = trace(points)
     model = untrained(traced)
-    assert model.covariance is not None
-    block = model.covariance[1:, 1:]
+    assert model.linear is not None
+    block = model.linear.covariance[1:, 1:]
     off = block[~torch.eye(5, dtype=torch.bool)]
     torch.testing.assert_close(off, off[:1].expand_as(off))
     torch.testing.assert_close(block.diagonal(), block.diagonal()[:1].expand(5))
     for layer in model.denoiser.write.values():
         torch.nn.init.normal_(layer.weight)
-    for layer in model.innovations.values():
+    for layer in model.linear.innovations.values():
         torch.nn.init.normal_(layer.weight)
     order = [3, 0, 4, 1, 2]
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -175,13 +175,13 @@ def test_auto_is_linear_for_few_real_numbers_of_static_size():
         g.factor(Clique(g.variable("A", "n", regularizer)["i"]))
         return g
 
-    assert model_of(graph_of(unn.SquaredNorm(), n=64)).mean is not None
-    assert model_of(graph_of(unn.SquaredNorm(), n=65)).mean is None
-    assert model_of(graph_of(unn.SquaredNorm(), n=65), preconditioning="linear").mean is not None
-    assert model_of(graph_of(unn.SquaredNorm())).mean is None
-    assert model_of(graph_of(unn.BinaryEntropy(), n=4)).mean is None
-    assert model_of(graph_of(unn.SquaredNorm(), n=4), prediction="x0").mean is None
-    assert model_of(graph_of(unn.SquaredNorm(), n=4), preconditioning="scalar").mean is None
+    assert model_of(graph_of(unn.SquaredNorm(), n=64)).linear is not None
+    assert model_of(graph_of(unn.SquaredNorm(), n=65)).linear is None
+    assert model_of(graph_of(unn.SquaredNorm(), n=65), preconditioning="linear").linear is not None
+    assert model_of(graph_of(unn.SquaredNorm())).linear is None
+    assert model_of(graph_of(unn.BinaryEntropy(), n=4)).linear is None
+    assert model_of(graph_of(unn.SquaredNorm(), n=4), prediction="x0").linear is None
+    assert model_of(graph_of(unn.SquaredNorm(), n=4), preconditioning="scalar").linear is None
 
 
 def test_linear_preconditioning_is_refused_where_it_has_no_meaning():
@@ -211,8 +211,8 @@ def test_weights_carry_the_moments():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_moments_keep_their_precision_in_models_of_any_dtype(dtype):
     model = untrained(trace(chain)).to(dtype)
-    assert model.mean is not None and model.covariance is not None
-    assert model.mean.dtype == model.covariance.dtype == torch.float64
+    assert model.linear is not None
+    assert model.linear.mean.dtype == model.linear.covariance.dtype == torch.float64
     x = torch.randn(3, 5).to(dtype)
     assert torch.isfinite(model.denoise(x, torch.tensor(0.5), model.condition({}, 3))).all()
 
@@ -221,7 +221,7 @@ def test_few_samples_leave_no_moments_of_other_units():
     traced = trace(chain)
     model = untrained(traced)
     model.standardise({name: 10 * x + 5 for name, x in traced.draw(20, seed=0).items()})
-    assert model.covariance is not None and torch.equal(model.covariance, torch.eye(5).double())
+    assert model.linear is not None and torch.equal(model.linear.covariance, torch.eye(5).double())
 
 
 def test_fit_estimates_moments_from_as_many_examples_as_the_model_says():
@@ -235,8 +235,8 @@ def test_fit_estimates_moments_from_as_many_examples_as_the_model_says():
         }
 
     unn.fit(model, examples, steps=1, batch=2, observed=["A"])
-    assert model.covariance is not None
-    assert float(model.covariance[0, 1]) == pytest.approx(0.5, abs=0.05)
+    assert model.linear is not None
+    assert float(model.linear.covariance[0, 1]) == pytest.approx(0.5, abs=0.05)
 
 
 def test_numbers_with_embeddings_of_their_own_have_moments_of_their_own():
@@ -246,8 +246,8 @@ def test_numbers_with_embeddings_of_their_own_have_moments_of_their_own():
     graph, draws = trace(program).graph, trace(program).draw(5000, seed=0)
     one = Diffusion(Denoiser(graph, width=8, depth=1, heads=2, embedding="independent"))
     one.standardise(draws)
-    assert one.covariance is not None
-    variances = one.covariance.diagonal()[1:]
+    assert one.linear is not None
+    variances = one.linear.covariance.diagonal()[1:]
     assert float(variances[2] / variances[0]) == pytest.approx(5 / 1.25, rel=0.1)
 
 
@@ -263,4 +263,4 @@ def test_state_of_versions_without_moments_is_that_of_scalar_preconditioning():
         linear.denoise(x, torch.tensor(0.5), condition), scalar.denoise(x, torch.tensor(0.5), condition)
     )
     with pytest.raises(RuntimeError, match="Missing key"):
-        linear.load_state_dict({name: x for name, x in linear.state_dict().items() if name != "mean"})
+        linear.load_state_dict({name: x for name, x in linear.state_dict().items() if name != "linear.mean"})
