@@ -31,6 +31,8 @@ from unn.training.loop import fit
 from unn.two_sample import CLASSIFIERS, Classifier, c2st
 
 QUERY_SEED = 77
+EVALUATIONS = 20
+"""Evaluations of the validation loss in a training; the weights of the best are kept."""
 
 
 class Unmeasured(ExamplesTask):
@@ -106,12 +108,20 @@ def run(
     own = replace(
         own,
         steps=arguments.training_steps or own.steps,
+        width=arguments.width or own.width,
+        rate=arguments.rate or own.rate,
         preconditioning=arguments.preconditioning or own.preconditioning,
     )
     kind = problem.config_for("denoiser")
     default = kind()
     training = replace(
-        default.training, steps=own.steps, evaluate_every=own.steps, rate=own.rate, seed=seed, threads=1
+        default.training,
+        steps=own.steps,
+        evaluate_every=own.steps // EVALUATIONS,
+        patience=EVALUATIONS,
+        rate=own.rate,
+        seed=seed,
+        threads=1,
     )
     model_options = replace(
         default.model,
@@ -138,7 +148,7 @@ def run(
     problem.prepare(config, network)
     weights = Path(arguments.weights) / (
         f"{simulator}-{simulations}-{seed}-{trained}-{arguments.structure}-{arguments.embedding}"
-        f"-{own.preconditioning}-{own.steps}.pt"
+        f"-{own.preconditioning}-{own.width}-{own.steps}.pt"
     )
     seconds = 0.0
     if weights.is_file():
@@ -172,6 +182,7 @@ def run(
                 "structure": arguments.structure,
                 "embedding": arguments.embedding,
                 "preconditioning": own.preconditioning,
+                "width": own.width,
                 "training_steps": own.steps,
                 "cpu_seconds": round(seconds),
                 "validation_loss": round(validation, 4),
@@ -204,6 +215,8 @@ if __name__ == "__main__":
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--training-steps", type=int, default=0, help="0 for those of the recipe")
+    parser.add_argument("--width", type=int, default=0, help="0 for that of the recipe")
+    parser.add_argument("--rate", type=float, default=0.0, help="0 for that of the recipe")
     parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIERS, default=["forest"])
     parser.add_argument("--references", default="references")
     parser.add_argument(

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from ..errors import UnnError
 from ..runs.folder import open_run
 from ..runs.metrics import read_metrics
+from .evaluate import Evaluate, Metric
 from .options import Json, Theme
 from .verb import Answer, Verb
 
@@ -26,24 +27,56 @@ class Compare(Verb):
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Folders of runs."""
     out: Path | None = None
-    """File for a plot of their metrics."""
+    """File for a plot of their metrics, or of the measures of ``--metric`` for each query."""
     theme: Theme = "light"
+    metric: tuple[Metric, ...] = ()
+    """Measures of samples, as of unn evaluate, that are taken of each run; runs of the same problem and
+    options answer the same queries."""
+    count: int | None = None
+    """Queries for ``--metric``."""
+    draws: int = 1000
+    """Samples of each query for ``--metric``."""
     json: Json = False
 
     def __call__(self) -> Answer:
-        return compare(self.runs, self.out, self.theme)
+        if self.metric and self.out is not None and {*self.metric} <= {"coverage", "local-coverage"}:
+            raise UnnError("--out draws measures of single queries, which coverages are not; leave it out.")
+        measure = Measure(self.metric, self.count, self.draws) if self.metric else None
+        return compare(self.runs, self.out, self.theme, measure)
 
 
-def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of each run.
+
+    Attributes:
+        metric: names of measures of ``unn evaluate``.
+        count: number of queries; None for the default.
+        draws: number of samples of each.
+    """
+
+    metric: tuple[Metric, ...]
+    count: int | None
+    draws: int
+
+    def of(self, folder: Path) -> dict[str, Any]:
+        """The figures of a run."""
+        answer = Evaluate(folder, metric=self.metric, count=self.count, draws=self.draws)()
+        (figures,) = answer.data.values()
+        return dict(figures)
+
+
+def compare(folders: Sequence[Path], out: Path | None, theme: str, measure: Measure | None = None) -> Answer:
     """Tabulate the options in which runs differ and their last metrics, and plot the metrics.
 
     Args:
         folders: run folders.
         out: file for the plot; None draws no plot.
         theme: "light" or "dark".
+        measure: what is measured of each run, and plotted, instead of the metrics of training.
 
     Raises:
-        UnnError: if there are no runs, or a run cannot be read.
+        UnnError: if there are no runs, or a run cannot be read or measured.
     """
     if not folders:
         raise UnnError("unn compare needs the folder of at least one run.")
@@ -52,13 +85,24 @@ def compare(folders: Sequence[Path], out: Path | None, theme: str) -> Answer:
     options = {str(run.folder): {"problem": run.problem, **flattened(run.config)} for run in runs}
     names = dict.fromkeys(name for config in options.values() for name in config)
     differing = [name for name in names if len({repr(config.get(name)) for config in options.values()}) > 1]
-    metrics = {folder: _last(history) for folder, history in histories.items()}
+    queries: dict[str, Sequence[float]] = {}
+    if measure is None:
+        metrics = {folder: _last(history) for folder, history in histories.items()}
+    else:
+        metrics = {str(folder): measure.of(folder) for folder in folders}
+        for folder, figures in metrics.items():
+            queries |= {f"{name} {folder}": each for name, each in figures.pop("queries", {}).items()}
     rows = [
         {"run": folder, **{name: options[folder].get(name) for name in differing}, **metrics[folder]}
         for folder in options
     ]
     lines = _table(rows).splitlines()
-    if out is not None:
+    if out is not None and measure is not None:
+        from ..draw import draw_measured, save_figure, theme_named
+
+        save_figure(draw_measured(queries, {}, theme_named(theme)), out)
+        lines.append(f"plot: {out}")
+    elif out is not None:
         from ..draw import draw_metrics, save_figure, theme_named
 
         shown = {run: [_without_rate(entry) for entry in history] for run, history in histories.items()}

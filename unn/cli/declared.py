@@ -621,13 +621,15 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         self, run: Trained, request: Evaluate, numbers: Sequence[int | None], seed: int
     ) -> Answer:
         """Two-sample measures for several numbers of steps."""
-        from ..calibration import coverage_error, uniformity
-        from ..draw import draw_coverage, save_figure
-        from .references import compare_with_reference, coverage_of
+        import torch
 
-        metrics = [metric for metric in request.metric if metric != "coverage"]
-        if request.draw is not None and "coverage" not in request.metric:
-            raise UnnError("--draw shows ranks of calibration, or the coverage of --metric coverage.")
+        from ..calibration import coverage_error, uniformity
+        from ..local_coverage import local_coverage
+        from ..ops.seeds import seed_of
+        from .references import compare_with_reference, coverage_of, draw_comparison
+
+        coverages = ("coverage", "local-coverage")
+        metrics = [metric for metric in request.metric if metric not in coverages]
         lines: list[str] = []
         data: dict[str, Any] = {}
         for number in numbers:
@@ -635,6 +637,8 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             shown = number or self._default_number(run)
             figures: dict[str, float] = {}
             entry: dict[str, Any] = {}
+            each: dict[str, list[float]] = {}
+            covered = local = None
             if metrics:
                 count = request.count or _COMPARED
                 each = compare_with_reference(
@@ -642,19 +646,25 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
                 )
                 figures |= {name: sum(values) / len(values) for name, values in each.items()}
                 entry["queries"] = each
-            if "coverage" in request.metric:
+            if not set(coverages).isdisjoint(request.metric):
                 count = request.count or CONDITIONS
-                covered = coverage_of(
+                examined = coverage_of(
                     self, run.config, run.network, count, min(request.draws, _COVERING), now
                 )
-                figures |= {"coverage_error": coverage_error(covered), "coverage_p": uniformity(covered)}
-                if request.draw is not None:
-                    save_figure(draw_coverage(covered.tolist()), request.draw)
+                if "coverage" in request.metric:
+                    covered = examined.probabilities
+                    figures |= {"coverage_error": coverage_error(covered), "coverage_p": uniformity(covered)}
+                if "local-coverage" in request.metric:
+                    generator = torch.Generator().manual_seed(seed_of(seed, 15))
+                    local = local_coverage(examined.probabilities, examined.evidence, generator)
+                    figures |= {"local_coverage_error": local.error, "local_coverage_p": local.p_value}
+            if request.draw is not None:
+                draw_comparison(each, covered, local, request.draw)
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
             lines.append(text if shown is None else f"{shown} {self._unit(run)}: {text}")
             data[str(shown or 1)] = {**figures, **entry}
         if request.draw is not None:
-            lines.append(f"expected coverage drawn in {request.draw}")
+            lines.append(f"measures drawn in {request.draw}")
         return Answer(tuple(lines), data)
 
     def _unit(self, run: Trained) -> str:

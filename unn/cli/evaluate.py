@@ -12,8 +12,8 @@ from .options import Json, RunFolder, require_number, require_rounds
 from .problem import Sampleable, TakesData, require
 from .verb import Answer, Verb
 
-Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread", "coverage"]
-"""Measures of samples; all but the last compare with exact ones."""
+Metric = Literal["c2st", "c2st-perceptron", "mmd", "bias", "spread", "coverage", "local-coverage"]
+"""Measures of samples; all but the last two compare with exact ones."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Evaluate(Verb):
     """Compare samples with those of the exact conditional distributions, where there are any: the accuracy of
     a classifier, a random forest or a perceptron, which is 0.5 at best; the maximum mean discrepancy; the
     error of means in exact deviations; or the ratio of deviations. ``coverage`` needs no exact distribution:
-    the largest error of the expected coverage. ``--count`` queries, 20 by default, and 256 for
-    ``coverage``."""
+    the largest error of the expected coverage; ``local-coverage`` is that near each evidence. ``--count``
+    queries, 20 by default, and 256 for both coverages."""
     draws: int = 1000
     """Samples of each query for ``--metric``."""
     sampling: SamplingOptions = SamplingOptions()
     draw: Path | None = None
-    """File for a picture: rank histograms of simulation-based calibration, or with ``--metric coverage`` the
-    curve of expected coverage."""
+    """File for a picture: rank histograms of simulation-based calibration, or with ``--metric`` the measures
+    of each query and the curves of coverage."""
     json: Json = False
 
     def __call__(self) -> Answer:

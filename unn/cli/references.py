@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..calibration import expected_coverage
+from ..draw import draw_coverage, draw_local_coverage, draw_measured, save_collage, save_figure
 from ..engine import CanSample, SamplingOptions
 from ..errors import UnnError
 from ..graph.partial import Partial
+from ..local_coverage import LocalCoverage
 from ..ops.seeds import seed_of
 from ..two_sample import c2st, mmd
-from .evaluate import Metric
 from .measures import expanded_mask
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def compare_with_reference(
     problem: DeclaredProblem,
     config: Any,
     network: nn.Module,
-    metrics: Sequence[Metric],
+    metrics: Sequence[str],
     queries: int,
     draws: int,
     options: SamplingOptions,
@@ -119,6 +121,20 @@ def compare_with_reference(
     return values
 
 
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """Coverage of samples for several examples.
+
+    Attributes:
+        probabilities: coverage probabilities, shape ``(conditions,)``.
+        evidence: standardised numbers that were given, 0 where they were not, and which were, shape
+            ``(conditions, numbers)``.
+    """
+
+    probabilities: Tensor
+    evidence: Tensor
+
+
 @torch.no_grad()
 def coverage_of(
     problem: DeclaredProblem,
@@ -127,8 +143,8 @@ def coverage_of(
     conditions: int,
     draws: int,
     options: SamplingOptions,
-) -> Tensor:
-    """Coverage probabilities of fresh examples, observed as in training, shape ``(conditions,)``.
+) -> Covered:
+    """Coverage probabilities of fresh examples, observed as in training.
 
     Args:
         problem: problem that generates examples.
@@ -151,12 +167,46 @@ def coverage_of(
         torch.cat([(values[n] / scale[n]).reshape(len(values[n]), -1) for n in asked.truth], 1)
         for values in (asked.truth, samples, centres)
     )
-    return expected_coverage(
-        truth, drawn.unflatten(0, (conditions, draws)), points, asked.hidden(), asked.generator
+    hidden = asked.hidden()
+    probabilities = expected_coverage(
+        truth, drawn.unflatten(0, (conditions, draws)), points, hidden, asked.generator
     )
+    known = torch.where(hidden, 0, truth - points.mean(0))
+    return Covered(probabilities, torch.cat([known, (~hidden).to(known)], 1))
 
 
-def measured(metric: Metric, one: Tensor, other: Tensor) -> float:
+_IDEAL = {"c2st": 0.5, "c2st-perceptron": 0.5, "mmd": 0.0, "bias": 0.0, "spread": 1.0}
+"""Measures of samples that equal the reference."""
+
+
+def draw_comparison(
+    queries: Mapping[str, Sequence[float]],
+    covered: Tensor | None,
+    local: LocalCoverage | None,
+    path: Path,
+) -> None:
+    """Draw what was measured, below one another; only a PNG holds several pictures.
+
+    Args:
+        queries: measures of each query by name; empty if there are none.
+        covered: coverage probabilities, shape ``(conditions,)``.
+        local: coverage near each condition.
+        path: file of the picture.
+    """
+    figures = []
+    if queries:
+        figures.append(draw_measured(queries, _IDEAL))
+    if covered is not None:
+        figures.append(draw_coverage(covered.tolist()))
+    if local is not None:
+        figures.append(draw_local_coverage(local.levels.tolist(), local.shares.tolist(), local.band.tolist()))
+    if len(figures) == 1:
+        save_figure(figures[0], path)
+    else:
+        save_collage(figures, path, 800)
+
+
+def measured(metric: str, one: Tensor, other: Tensor) -> float:
     """One measure of samples.
 
     Args:

@@ -41,17 +41,28 @@ def test_a_simulator_is_trained_sampled_and_measured(tmp_path, capsys):
         "mmd",
         "bias",
         "spread",
-        "coverage",
         "--count",
-        "8",
+        "4",
         "--draws",
         "100",
         "--json",
     ]
     assert main(["evaluate", str(tmp_path / "run"), *measures]) == 0
     (figures,) = json.loads(capsys.readouterr().out).values()
-    assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 8 and figures["spread"] > 0
-    assert figures["bias"] > 0 and 0 < figures["coverage_error"] <= 1
+    assert 0.5 < figures["c2st"] <= 1 and len(figures["queries"]["mmd"]) == 4 and figures["spread"] > 0
+    assert figures["bias"] > 0
+
+
+def test_coverage_needs_no_reference_and_all_measures_are_drawn(tmp_path, capsys):
+    train(tmp_path / "run", "--simulator", "two-moons")
+    capsys.readouterr()
+    picture = ["--draw", str(tmp_path / "measures.png")]
+    coverages = ["--metric", "coverage", "local-coverage", "--count", "16", "--draws", "20", *picture]
+    assert main(["evaluate", str(tmp_path / "run"), *coverages, "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out).values()
+    assert 0 < figures["coverage_error"] <= 1 and 0 < figures["coverage_p"] <= 1
+    assert 0 < figures["local_coverage_error"] <= 1 and 0 < figures["local_coverage_p"] <= 1
+    assert (tmp_path / "measures.png").stat().st_size > 5000
 
 
 def test_many_samples_are_drawn_as_a_distribution_and_few_one_by_one(tmp_path, monkeypatch):
@@ -119,6 +130,24 @@ def test_simulations_with_plates_are_drawn_once_and_used_in_part():
         places = {(float(a), float(b)) for a, b in zip(pool["place"][match], pool["y"][match], strict=True)}
         assert {(float(a), float(b)) for a, b in zip(row["place"], row["y"], strict=True)} <= places
     assert problem._simulations(options)[0] is problem._simulations(options)[0]
+
+
+def test_runs_are_compared_on_the_same_queries(tmp_path, capsys):
+    folders = [str(tmp_path / f"run-{seed}") for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        train(folder, "--simulator", "two-moons", "--seed", str(seed))
+    capsys.readouterr()
+    options = ["--count", "3", "--draws", "60", "--out", str(tmp_path / "p.png"), "--json"]
+    assert main(["compare", *folders, "--metric", "bias", "spread", *options]) == 0
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["training.seed"] for row in rows] == [0, 1]
+    assert rows[0]["bias"] != rows[1]["bias"] and all(row["spread"] > 0 for row in rows)
+    assert (tmp_path / "p.png").stat().st_size > 5000
+    assert main(["evaluate", folders[1], "--metric", "bias", "--count", "3", "--draws", "60", "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out).values()
+    assert figures["bias"] == rows[1]["bias"]
+    assert main(["compare", *folders, "--metric", "coverage", *options]) == 2
+    assert "leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.slow
