@@ -120,13 +120,11 @@ class Plan:
         fixed: names of fully observed variables.
 
     Raises:
-        InferenceError: if a factor has no energy; names it.
         DeclarationError: if a parameter lacks sizes.
     """
 
     def __init__(self, graph: Declaration, fixed: frozenset[str]) -> None:
         graph.require_parameters()
-        require_energies(graph)
         self.graph = graph
         self.free = tuple(name for name in graph.variables if name not in fixed)
         self.static: dict[str, list[Inlet]] = {name: [] for name in self.free}
@@ -167,7 +165,18 @@ class Plan:
 
     @classmethod
     def of(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
-        """The plan for these observed variables, kept until the declaration of the graph changes."""
+        """The plan for these observed variables, kept until the declaration of the graph changes.
+
+        Raises:
+            InferenceError: if a factor has no energy; names it.
+            DeclarationError: if a parameter lacks sizes.
+        """
+        require_energies(graph)
+        return cls.of_energies(graph, fixed)
+
+    @classmethod
+    def of_energies(cls, graph: Declaration, fixed: Collection[str]) -> Plan:
+        """As ``of``, for methods that keep to the factors without an energy in another way."""
         key = frozenset(name for name in fixed if name in graph.variables)
         return graph.memo((cls, key), lambda: cls(graph, key))
 

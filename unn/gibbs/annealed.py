@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, is_whole
+from ..errors import ArgumentError, InferenceError, is_whole
 from ..graph.declaration import Declaration
 from .chains import Chains
 from .options import GibbsOptions
@@ -72,12 +72,18 @@ def log_partition(
 
     Raises:
         ArgumentError: for fewer than one step, or tempering; and the errors of ``sample``.
+        InferenceError: for constraints.
     """
     options = checked(options)
     if not is_whole(steps, 1):
         raise ArgumentError(f"log_partition: steps must be a whole number >= 1, got {steps!r}.")
     if options.tempering != 1:
         raise ArgumentError("log_partition anneals couplings itself; leave out the option tempering.")
+    if graph.constraints:
+        raise InferenceError(
+            f"graph {graph.name!r}: the number of values that satisfy constraints, from which annealing "
+            "starts, is not known; use unn.exact.log_partition."
+        )
     chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
     if chains.are_independent:
         return _exactly(chains)

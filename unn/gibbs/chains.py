@@ -16,16 +16,17 @@ from ..descent.schedule import steps_by_round
 from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import DeclarationError, DivergenceError, ObservationError
+from ..errors import DeclarationError, DivergenceError, InferenceError, ObservationError
 from ..exact.nodes import shapes_of
 from ..graph.arrays import Constant
 from ..graph.boundedness import boundedness_of
 from ..graph.declaration import Declaration
-from ..graph.factor import EnergyFactor
+from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..noise import uniform
 from ..regularizers import Elementwise, Regularizer
 from ..regularizers.base import batch_sum
+from .conditions import Conditions, refusal_of_constraints
 from .langevin import Langevin
 
 
@@ -33,8 +34,11 @@ def refusal(graph: Declaration) -> str:
     """Why no chains can run on a graph, in one sentence that names the variable or factor; empty if they
     can."""
     for name, factor in graph.factors.items():
-        if not isinstance(factor, EnergyFactor):
+        if not isinstance(factor, (EnergyFactor, Constraint)):
             return f"factor {name!r} ({type(factor).__name__}) has no energy, so that chains cannot follow it"
+    reason = refusal_of_constraints(graph)
+    if reason:
+        return reason
     for name, variable in graph.variables.items():
         if not _has_conditional(variable.regularizer):
             return (
@@ -56,7 +60,7 @@ class Chains:
     Each query has ``chains`` times ``levels`` chains, neighbours in the batch. A sweep draws every variable
     that is not given once, in colour classes where it interacts with itself, each from its exact conditional
     distribution; variables without one move by Langevin dynamics. The first state is one of independent
-    variables.
+    variables, moved to values that satisfy the constraints. These hold at every coupling.
 
     Args:
         graph: declaration.
@@ -73,7 +77,8 @@ class Chains:
     Raises:
         DeclarationError: for a graph that has no chains; names the variable or factor.
         ObservationError: for evidence that does not fit.
-        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move.
+        InferenceError: for a variable that neither exact draws nor Langevin dynamics can move, constraints
+            that no values seem to satisfy, or constraints beside ragged lengths.
     """
 
     def __init__(
@@ -95,7 +100,12 @@ class Chains:
         evidence_of = {name: _repeated(graph, name, x, queries, repeats) for name, x in given.items()}
         lengths = {axis: x.repeat_interleave(repeats, 0) for axis, x in (lengths or {}).items()}
         fixed = [name for name, x in evidence_of.items() if isinstance(x, Tensor)]
-        plan = Plan.of(graph, fixed)
+        plan = Plan.of_energies(graph, fixed)
+        if lengths and graph.constraints:
+            raise InferenceError(
+                f"graph {graph.name!r}: chains keep to constraints on complete axes alone; run sequences of "
+                "each length by themselves, without lengths."
+            )
         if plan.free:
             evidence = _evidence(graph, evidence_of, plan.free[0], queries * repeats, sizes, lengths)
         else:
@@ -111,11 +121,25 @@ class Chains:
         }
         self._rounds = steps_by_round(self.state, Listed(plan.free))
         self._sweeps = 0
+        self._conditions = self._conditions_of(graph)
         self.restart()
+
+    def _conditions_of(self, graph: Declaration) -> Conditions | None:
+        if not graph.constraints:
+            return None
+        conditions = Conditions(self.state, self.generator)
+        for name in self.state.plan.free:
+            steps = self.state.plan.steps([name], self.state.evidence.shapes, self.couplings.device)
+            if conditions.covers(name) and not all(map(self.state.closed_form, steps)):
+                raise InferenceError(
+                    f"graph {graph.name!r}: variable {name!r} has constraints and no closed form given the "
+                    "others, so that chains cannot move it."
+                )
+        return conditions
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Draw all variables that are not given as if they were independent."""
+        """Draw all variables that are not given as if they were independent, and satisfy the constraints."""
         evidence = self.state.evidence
         for name in self.state.plan.free:
             t = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
@@ -124,6 +148,17 @@ class Chains:
                 name,
                 evidence.regularizers[name].conditional_sample(t, self.temperature, mask, self.generator),
             )
+
+        self.settle()
+
+    def settle(self) -> None:
+        """Move chains whose values violate a constraint to values that satisfy all of them.
+
+        Raises:
+            InferenceError: if some do not get there.
+        """
+        if self._conditions is not None:
+            self._conditions.settle()
 
     def assign(self, name: str, x: Tensor) -> None:
         """Give a variable a value, shape ``(batch, *axes)``; observed entries stay."""
@@ -147,10 +182,14 @@ class Chains:
             adapts: whether step sizes of Langevin dynamics adapt.
         """
         for step in next(self._rounds):
-            if self.state.closed_form(step):
+            if self._conditions is not None and self._conditions.covers(step.name):
+                self._conditions.draw(step)
+            elif self.state.closed_form(step):
                 self.state.update(step)
             else:
                 self._move(step.name).move(step, adapts)
+        if self._conditions is not None:
+            self._conditions.exchange()
         if self.levels > 1:
             self._exchange()
         self._sweeps += 1

@@ -48,7 +48,7 @@ def completed(chains: Chains, sweeps: int) -> dict[str, Tensor]:
     """Values of all variables after some sweeps, shape ``(batch, *axes)``.
 
     The variable that is drawn last is replaced by its mean given the others where the energy is linear in it:
-    the gradient of the energy is the same on average, and less noisy.
+    the gradient of the energy is the same on average, and less noisy. With constraints all values are draws.
 
     Args:
         chains: one level.
@@ -58,7 +58,7 @@ def completed(chains: Chains, sweeps: int) -> dict[str, Tensor]:
         chains.sweep()
     state = chains.state
     values = {name: state.result(name) for name in chains.graph.variables}
-    if not state.plan.free:
+    if not state.plan.free or chains.graph.constraints:
         return values
     last = state.plan.free[-1]
     if state.plan.update_kinds[last] == "closed form":
@@ -167,11 +167,16 @@ def _whole_energy(graph: Declaration, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def _require_values(graph: Declaration, values: Mapping[str, Tensor], what: str) -> None:
-    """Check that all variables have examples.
+    """Check that all variables have examples, and that none is constrained.
 
     Raises:
-        InferenceError: names the first that has none.
+        InferenceError: names the first that has none, or a constraint.
     """
+    for constraint in graph.constraints:
+        raise InferenceError(
+            f"graph {graph.name!r}: {what} is defined without constraints, and {constraint.name!r} is one; "
+            "use learning='persistent'."
+        )
     for name in graph.variables:
         if name not in values:
             raise InferenceError(

@@ -99,6 +99,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         start = examples if options.learning == "contrastive" else self._persistent.get(key, {})
         for name, x in start.items():
             chains.assign(name, x.to(chains.couplings))
+        chains.settle()
         draws = completed(chains, options.learning_sweeps)
         if options.learning == "persistent":
             self._persistent[key] = {name: chains.state.values[name] for name in self.graph.variables}

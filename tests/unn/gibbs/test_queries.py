@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 import unn
-from factors import Cardinality, Implicit, Multilinear, TreeEntropy
+from factors import Equation, Implicit, Multilinear, TreeEntropy
 from unn.errors import ArgumentError, DeclarationError, DivergenceError, InferenceError, ObservationError
 from unn.gibbs import GibbsOptions, log_partition, marginals, sample
 
@@ -296,7 +296,7 @@ def test_networks_that_draw_blocks_repeat_them_under_a_seed():
 def test_factors_without_an_energy_are_refused_by_name():
     g = unn.FactorGraph("counted", n=3)
     x = g.variable("X", "n", unn.BinaryEntropy())
-    g.factor(Cardinality(x["i"], each="", name="one"))
+    g.factor(Equation(x["i"], x["i"], within=0.5, name="one"))
     with pytest.raises(DeclarationError, match="'one'.*no energy"):
         sample(g)
 

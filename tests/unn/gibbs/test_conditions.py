@@ -1,0 +1,256 @@
+"""Chains that keep to constraints, against exact distributions among the values that satisfy them."""
+
+import math
+from itertools import permutations, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+from support.helpers import says
+
+import unn
+from factors import AllDifferent, Cardinality, Different, Equation, Multilinear, Table
+from unn.errors import DeclarationError, InferenceError
+from unn.gibbs import GibbsModel, GibbsOptions, log_partition, marginals, sample
+
+MANY = GibbsOptions(chains=300, burn_in=30, chain_draws=40)
+INDEPENDENT = GibbsOptions(chains=10_000, burn_in=20, chain_draws=1)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def weights(*shape, seed=0, scale=0.7):
+    return scale * torch.randn(*shape, generator=seeded(seed))
+
+
+def assignment(n=4, seed=0):
+    """Permutations, with a weight of each place of each item."""
+    g = unn.FactorGraph("assignment", n=n, k=n)
+    x = g.variable("X", "n | k", unn.Entropy())
+    g.factor(Multilinear(g.constant("W", "n k", weights(n, n, seed=seed))["i v"], x["i v"]))
+    g.factor(AllDifferent(x["i v"], each=""))
+    return g
+
+
+def team(bounds, n=6, seed=0):
+    """Subsets, with a weight of each member and of each pair of neighbours."""
+    g = unn.FactorGraph("team", n=n)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Multilinear(g.constant("J", "n", weights(n, seed=seed))["i"], x["i"], x["i+1"]))
+    g.factor(Multilinear(g.constant("h", "n", weights(n, seed=seed + 1))["i"], x["i"]))
+    g.factor(Cardinality(x["i"], each="", **bounds))
+    return g
+
+
+def colouring(colours=4, seed=0):
+    g = unn.FactorGraph("colouring", r=2, c=3, k=colours)
+    x = g.variable("X", "r c | k", unn.Entropy())
+    g.factor(Multilinear(g.constant("W", "r c k", weights(2, 3, colours, seed=seed))["i j v"], x["i j v"]))
+    g.factor(Different(x["i j v"], x["i+1 j v"]))
+    g.factor(Different(x["i j v"], x["i j+1 v"]))
+    return g
+
+
+def walk(seed=0):
+    """A chain of categories, of which a table allows some to follow one another, beside bits of which each
+    category has its own."""
+    g = unn.FactorGraph("walk", n=4, k=3)
+    x = g.variable("X", "n | k", unn.Entropy())
+    b = g.variable("B", "n", unn.BinaryEntropy())
+    g.factor(Multilinear(g.constant("W", "n k", weights(4, 3, seed=seed))["i v"], x["i v"], b["i"]))
+    g.factor(Table(x["i v"], x["i+1 w"], allowed=[(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 0), (1, 0)]))
+    g.factor(Cardinality(b["i"], each="", at_most=2))
+    return g
+
+
+def agree(g, answer, exact):
+    for name in g.variables:
+        off = (answer[name] - exact[name].detach()).abs()
+        assert bool((off <= 5 * answer.errors[name].nan_to_num(0) + 0.004).all()), (name, off)
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    make=st.sampled_from([assignment, colouring, walk, lambda seed: team({"equals": 3}, seed=seed)]),
+)
+def test_means_equal_exact_ones_among_the_values_that_satisfy_the_constraints(seed, make):
+    g = make(seed=seed)
+    answer = marginals(g, options=MANY, generator=seeded(seed))
+    agree(g, answer, unn.exact.marginals(g))
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"equals": 2}, {"at_most": 2}, {"at_least": 4}, {"at_least": 1, "at_most": 3}]
+)
+def test_joint_states_of_independent_chains_have_their_probabilities(bounds):
+    g = team(bounds, n=5)
+    x = sample(g, options=INDEPENDENT, generator=seeded()).values["X"][0, :, 0]
+    states = torch.tensor(list(product((0.0, 1.0), repeat=5)))
+    low = bounds.get("at_least", bounds.get("equals", 0))
+    high = bounds.get("at_most", bounds.get("equals", 5))
+    states = states[(states.sum(1) >= low) & (states.sum(1) <= high)]
+    assert bool((x.sum(1) >= low).all() and (x.sum(1) <= high).all())
+    fixed = g.fixed_values()
+    score = (states[:, :-1] * states[:, 1:] @ fixed["J"][:-1] + states @ fixed["h"]).double()
+    expected = score.softmax(0) * len(x)
+    counts = torch.stack([(x == state).all(1).sum() for state in states]).double()
+    statistic = float(((counts - expected).square() / expected).sum())
+    assert chi2.sf(statistic, len(states) - 1) > 1e-4
+
+
+@pytest.mark.parametrize("tempering", [1, 3])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_permutations_have_their_probabilities_at_each_temperature(temperature, tempering):
+    g = assignment(3)
+    options = GibbsOptions(
+        chains=5000, burn_in=20, chain_draws=1, temperature=temperature, tempering=tempering
+    )
+    x = sample(g, options=options, generator=seeded()).values["X"][0, :, 0]
+    orders = list(permutations(range(3)))
+    w = g.fixed_values()["W"].double()
+    score = torch.stack([sum(w[i, v] for i, v in enumerate(order)) for order in orders])
+    expected = (score / temperature).softmax(0) * len(x)
+    drawn = x.argmax(-1)
+    counts = torch.stack([(drawn == torch.tensor(order)).all(1).sum() for order in orders]).double()
+    assert counts.sum() == len(x)
+    statistic = float(((counts - expected).square() / expected).sum())
+    assert chi2.sf(statistic, len(orders) - 1) > 1e-4
+
+
+def test_evidence_of_every_kind_conditions_the_constraints():
+    g = walk()
+    value = torch.zeros(1, 4, 3)
+    value[0, 2, 1] = 1
+    known = torch.zeros(1, 4, dtype=torch.bool)
+    known[0, 2] = True
+    bits = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+    for evidence in ({"X": unn.Partial(value, known)}, {"B": bits}):
+        answer = marginals(g, evidence, options=MANY, generator=seeded())
+        agree(g, answer, unn.exact.marginals(g, evidence))
+
+
+def test_given_nodes_are_never_exchanged():
+    g = assignment(4)
+    value, known = torch.zeros(1, 4, 4), torch.zeros(1, 4, dtype=torch.bool)
+    value[0, 1, 3], known[0, 1] = 1, True
+    draws = sample(g, {"X": unn.Partial(value, known)}, options=MANY, generator=seeded())["X"]
+    assert bool((draws[..., 1, :] == value[0, 1]).all())
+    agree(
+        g,
+        marginals(g, {"X": unn.Partial(value, known)}, options=MANY, generator=seeded()),
+        unn.exact.marginals(g, {"X": unn.Partial(value, known)}),
+    )
+
+
+def test_every_draw_satisfies_the_constraints():
+    g = unn.FactorGraph("sudoku", r=4, c=4, k=4)
+    x = g.variable("X", "r c | k", unn.Entropy())
+    for each in ("r", "c"):
+        g.factor(AllDifferent(x["r c v"], each=each))
+    draws = sample(g, options=GibbsOptions(chains=30, burn_in=2, chain_draws=3), generator=seeded())["X"]
+    for constraint in g.constraints:
+        assert int(constraint.violations_of({"X": draws.flatten(0, 2)}).sum()) == 0
+
+
+def test_chains_that_constraints_hold_in_place_say_so():
+    g = unn.FactorGraph("latin", r=3, c=3, k=3)
+    x = g.variable("X", "r c | k", unn.Entropy())
+    for each in ("r", "c"):
+        g.factor(AllDifferent(x["r c v"], each=each))
+    options = GibbsOptions(chains=8, burn_in=2, chain_draws=8)
+    answer = marginals(g, options=options, generator=seeded())
+    assert answer.worst_reduction == math.inf and not answer.converged
+
+
+def test_one_query_equals_its_row_in_a_batch_up_to_its_errors():
+    g = team({"equals": 2}, n=5)
+    known = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], dtype=torch.bool)
+    both = {"X": unn.Partial(torch.ones(2, 5), known)}
+    exact = unn.exact.marginals(g, both)
+    agree(g, marginals(g, both, options=MANY, generator=seeded()), exact)
+
+
+def test_couplings_are_learned_among_states_that_satisfy_the_constraints():
+    g = unn.FactorGraph("learned", n=5)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    h = g.parameter("h", "n", init=0.01)
+    g.factor(Multilinear(h["i"], x["i"]))
+    g.factor(Cardinality(x["i"], each="", equals=2))
+    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, -0.5])
+    (parameter,) = g.parameters()
+    with torch.no_grad():
+        parameter.copy_(truth)
+        examples = sample(g, options=INDEPENDENT, generator=seeded()).values["X"][0, :, 0]
+        parameter.zero_()
+    model = GibbsModel(g, GibbsOptions(chains=300, learning_sweeps=1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    torch.manual_seed(0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.loss({"X": examples[:2000]}, {}).backward()
+        optimizer.step()
+    # a constant added to all fields changes nothing where the number of ones is fixed
+    off = (parameter - parameter.mean()) - (truth - truth.mean())
+    assert off.abs().max() < 0.25
+
+
+# -- bad input -----------------------------------------------------------------------------------------------
+
+
+def test_constraints_that_do_not_count_are_refused_by_name():
+    g = unn.FactorGraph("sum", n=3)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Equation(x["i"], x["i"], within=0.5, name="total"))
+    with pytest.raises(DeclarationError, match=says("'total'", "Equation", "does not count")):
+        sample(g)
+
+
+def test_constrained_nodes_without_a_closed_form_are_refused_by_name():
+    g = team({"at_most": 2}, n=3)
+    x = g.variables["X"]
+    g.factor(Multilinear(g.constant("K", "n n", torch.ones(3, 3))["i j"], x["i"], x["j"]))
+    with pytest.raises(InferenceError, match=says("'X'", "no closed form")):
+        sample(g)
+
+
+def test_constraints_of_spins_are_refused_by_name():
+    g = unn.FactorGraph("spins", n=3)
+    s = g.variable("S", "n", unn.SignedEntropy())
+    g.factor(Different(s["i"], s["i+1"], name="alternating"))
+    with pytest.raises(DeclarationError, match=says("'alternating'", "'S'", "neither")):
+        sample(g)
+
+
+def test_evidence_that_contradicts_the_constraints_is_refused():
+    g = assignment(3)
+    value = torch.eye(3)[[0, 0, 1]][None]
+    known = torch.tensor([[True, True, False]])
+    for evidence in ({"X": unn.Partial(value, known)}, {"X": value}):
+        with pytest.raises(InferenceError, match=says("'assignment'", "there may be none")):
+            sample(g, evidence, options=GibbsOptions(chains=4))
+
+
+def test_log_partitions_with_constraints_are_refused_with_an_alternative():
+    with pytest.raises(InferenceError, match=says("constraints", "unn.exact.log_partition")):
+        log_partition(assignment(3))
+
+
+@pytest.mark.parametrize("learning", ["pseudolikelihood", "energy-discrepancy"])
+def test_losses_without_constraints_are_refused_by_name(learning):
+    g = assignment(3)
+    model = GibbsModel(g, GibbsOptions(learning=learning))
+    with pytest.raises(InferenceError, match=says(f"'{g.constraints[0].name}'", "persistent")):
+        model.loss({"X": torch.eye(3)[None]}, {})
+
+
+def test_lengths_with_constraints_are_refused():
+    g = unn.FactorGraph("ragged")
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Cardinality(x["i"], each="", at_most=1))
+    with pytest.raises(InferenceError, match=says("'ragged'", "lengths")):
+        sample(g, sizes={"n": 3}, lengths={"n": torch.tensor([2])})
