@@ -1,10 +1,11 @@
 """Energy against updates and against time, for every order on six graphs.
 
-    python -m tests.benchmarks.orders docs/results/orders.csv
+    python -m tests.benchmarks.orders docs/results/orders.csv docs/results/orders.png
 
 All orders start from the same values of eight examples. Reported are the updates, and the processor time,
 after which their mean energy is within a thousandth, and a millionth, of its whole decrease above the end of
-the run, and the energy there.
+the run, and the energy there. The picture has how far the mean energy is above the lowest that any order
+reaches on the graph, relative to its first value.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from factors import Multilinear, associative_memory, bounded_attention
 from problems.digits.network import declare
 from tests.benchmarks.equilibrium import cells, grid
 from tests.benchmarks.measure import one_thread
+from unn.draw import LIGHT, save_figure
+from unn.draw.theme import add_title, line_style, new_figure, style_axes
 
 FIELDS = ["graph", "order", "updates to 1e-3", "ms to 1e-3", "updates to 1e-6", "ms to 1e-6", "energy"]
 BATCH = 8
@@ -137,33 +140,88 @@ def measured(make: Callable[[], object]) -> float:
     return 1e3 * min(times)
 
 
-def row(study: Study, name: str, order: unn.Order | list[str | unn.Block], solver: str) -> dict[str, str]:
-    """Figures of one order on one graph."""
+@dataclass(frozen=True)
+class Curve:
+    """The mean energy after each update of one order on one graph.
+
+    Attributes:
+        study, order: names for the table.
+        energy: mean energy over the examples, infinite before all variables have values, shape
+            ``(updates,)``.
+        milliseconds: processor time of an update.
+    """
+
+    study: str
+    order: str
+    energy: Tensor
+    milliseconds: float
+
+
+def curve(study: Study, name: str, order: unn.Order | list[str | unn.Block], solver: str) -> Curve:
+    """Run one order on one graph."""
     with torch.no_grad():
         out = run(study, order, solver, True, 1e-6)
         milliseconds = measured(lambda: run(study, order, solver, False, 1e-6)) / out.updates
     assert out.energy is not None
-    energy = out.energy.mean(1)
+    return Curve(study.name, name, out.energy.mean(1), milliseconds)
+
+
+def row(own: Curve) -> dict[str, str]:
+    """Figures of one order on one graph."""
+    energy = own.energy
     finite = energy.isfinite().nonzero()[:, 0]
     first, last = energy[finite[0]], energy[-1]
     figures: list[str] = []
     for share in (1e-3, 1e-6):
         close = (energy - last <= share * (first - last)).nonzero()[:, 0]
         number = int(close[0]) + 1
-        figures += [str(number), f"{number * milliseconds:.3g}"]
-    values = [study.name, name, *figures, f"{float(last):.5g}"]
+        figures += [str(number), f"{number * own.milliseconds:.3g}"]
+    values = [own.study, own.order, *figures, f"{float(last):.5g}"]
     print(*values, sep=", ", flush=True)
     return dict(zip(FIELDS, values, strict=True))
 
 
-def main(path: str) -> None:
-    """Measure and write the table."""
+def draw(curves: list[Curve], path: Path) -> None:
+    """Energies above the lowest of each graph against updates, and against time."""
+    names = list(dict.fromkeys(c.study for c in curves))
+    labels = list(dict.fromkeys(c.order for c in curves))
+    figure = new_figure(LIGHT, 7.2, 1.7 * len(names))
+    grid = figure.subplots(len(names), 2, squeeze=False)
+    for panels, name in zip(grid, names, strict=True):
+        own = [c for c in curves if c.study == name]
+        lowest = min(float(c.energy[-1]) for c in own)
+        for axes, unit in zip(panels, ("updates", "milliseconds"), strict=True):
+            style_axes(axes, LIGHT)
+            add_title(axes, LIGHT, name)
+            for c in own:
+                places = c.energy.isfinite().nonzero()[:, 0]
+                gap = (c.energy[places] - lowest).clamp(min=1e-7 * abs(lowest)) / abs(lowest)
+                x = (places + 1) * (1 if unit == "updates" else c.milliseconds)
+                style = line_style(LIGHT, labels.index(c.order))
+                axes.plot(x.numpy(), gap.numpy(), label=c.order, **style)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xlabel(unit, parse_math=False)
+        panels[0].set_ylabel("energy above lowest", parse_math=False)
+    handles = {}
+    for axes in grid[:, 0]:
+        handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(
+        handles.values(), handles.keys(), fontsize=7, frameon=False, loc="outside upper center", ncols=6
+    )
+    save_figure(figure, path)
+
+
+def main(path: str, picture: str) -> None:
+    """Measure, and write the table and the picture."""
     with one_thread():
-        table = [
-            row(study, name, order, solver)
+        curves = [
+            curve(study, name, order, solver)
             for study in studies()
             for name, (order, solver) in orders(study).items()
         ]
+    table = [row(own) for own in curves]
+    draw(curves, Path(picture))
     with Path(path).open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
