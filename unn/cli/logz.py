@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from .options import Json
-from .tables import Limits, ModelPath, Observed, evidence_of, open_model, require_one_row, write_result
+from .tables import (
+    Limits,
+    ModelPath,
+    Observed,
+    evidence_of,
+    open_model,
+    require_one_row,
+    shown_progress,
+    write_result,
+)
 from .verb import Answer, Verb
 
 
@@ -35,8 +44,9 @@ class LogPartition(Verb):
         from ..exact import inference
         from ..exact.uai import partition_result
 
-        cost = inference.cost(model.model, evidence, options)
-        value = float(inference.log_partition(model.model, evidence, options)[0])
+        with shown_progress():
+            cost = inference.cost(model.model, evidence, options)
+            value = float(inference.log_partition(model.model, evidence, options)[0])
         lines = [f"log partition {value:.12g}, log10 {value / math.log(10):.12g}", str(cost)]
         if value == -math.inf:
             subject = "the evidence" if bool((evidence.values >= 0).any()) else "every assignment"

@@ -15,6 +15,7 @@ from .tables import (
     open_model,
     require_one_row,
     require_possible,
+    shown_progress,
     write_result,
 )
 from .verb import Answer, Verb
@@ -43,7 +44,8 @@ class MostProbable(Verb):
         from ..exact import inference
         from ..exact.uai import best_values_result
 
-        values, weight = inference.best_values(model.model, evidence, options)
+        with shown_progress():
+            values, weight = inference.best_values(model.model, evidence, options)
         require_possible(model, float(weight[0]))
         states = values[0].tolist()
         best = {name: model.states[v][states[v]] for v, name in enumerate(model.names)}

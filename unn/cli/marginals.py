@@ -17,6 +17,7 @@ from .tables import (
     open_model,
     require_one_row,
     require_possible,
+    shown_progress,
     write_result,
 )
 from .verb import Answer, Verb
@@ -48,7 +49,8 @@ class Marginals(Verb):
         from ..exact import inference
         from ..exact.uai import marginals_result
 
-        answer = inference.marginals(model.model, evidence, options)
+        with shown_progress():
+            answer = inference.marginals(model.model, evidence, options)
         require_possible(model, float(answer.log_partition[0]))
         rows = answer.probabilities[0].tolist()
         lines, data = [], {}

@@ -13,7 +13,7 @@ from ..errors import UnnError
 from .open import open_trained
 from .options import Json, RunFolder, require_number
 from .problem import Sampleable, require
-from .tables import Limits, evidence_of, is_model, open_model
+from .tables import Limits, evidence_of, is_model, open_model, shown_progress
 from .verb import Answer, Verb
 
 
@@ -67,7 +67,9 @@ def sample_model(command: Sample) -> Answer:
     from ..exact import inference
 
     generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
-    states = inference.sample(model.model, command.count, evidence, Limits().options(), generator)[0].tolist()
+    with shown_progress():
+        draws = inference.sample(model.model, command.count, evidence, Limits().options(), generator)
+    states = draws[0].tolist()
     samples = [
         {name: model.states[v][state] for v, (name, state) in enumerate(zip(model.names, row, strict=True))}
         for row in states

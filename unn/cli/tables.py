@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,24 @@ class Limits:
             raise UnnError(f"--memory must be a number > 0, at most 1,000,000, got {self.memory}.")
         operations = math.log2(max(2.0, self.seconds * OPERATIONS_PER_SECOND))
         return ExactOptions(min(self.seconds / 4, 30.0), 10_000, self.memory, operations)
+
+
+@contextmanager
+def shown_progress() -> Iterator[None]:
+    """Show on a terminal how far queries within the block are, from the first second on."""
+    from tqdm import tqdm
+
+    from ..exact.progress import watched
+
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+    with tqdm(total=1.0, delay=1.0, leave=False, disable=None, bar_format=layout) as bar:
+
+        def update(stage: str, share: float) -> None:
+            bar.set_description_str(stage, refresh=False)
+            bar.update(share - bar.n)
+
+        with watched(update):
+            yield
 
 
 OPERATIONS_PER_SECOND = 1e9

@@ -15,6 +15,7 @@ from .gaussian import gaussian_marginals as gaussian_marginals
 from .mixed import MixedMarginals as MixedMarginals
 from .mixed import mixed_marginals as mixed_marginals
 from .options import ExactOptions as ExactOptions
+from .progress import watched as watched
 from .queries import BestValues as BestValues
 from .queries import ExactMarginals as ExactMarginals
 from .queries import best_values as best_values

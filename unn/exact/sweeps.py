@@ -8,13 +8,15 @@ times its cotangent is proportional to the marginal of its variables.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from .plan import Plan, Products, Source
+from .progress import is_watched, report
 
 _TRUSTED = 290 * math.log(10)
 """Bound on the logarithm of cotangents: entries below 1e-308, which are lost, then count less than 1e-18."""
@@ -50,7 +52,7 @@ def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor) -> Upward:
     blocks = list(tables)
     total = log_scale
     scales = []
-    for products in plan.products:
+    for _, products in _watched_products(plan, "upward sweep", range(len(plan.products))):
         result = _contract(products, gather(blocks, products.left), gather(blocks, products.right))
         largest = result.detach().flatten(2).amax(2) if result.ndim > 2 else result.detach()
         largest = torch.where(largest > 0, largest, 1)
@@ -76,7 +78,7 @@ def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
     """
     blocks = list(tables)
     total_of_roots = torch.zeros(1, dtype=torch.float64, device=blocks[0].device)
-    for products in plan.products:
+    for _, products in _watched_products(plan, "sweep of logarithms", range(len(plan.products))):
         block = _contract_logs(products, gather(blocks, products.left), gather(blocks, products.right), total)
         blocks.append(block)
         if block.ndim == 2:
@@ -84,6 +86,32 @@ def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
     for number, row in plan.lonely:
         total_of_roots = total_of_roots + total(blocks[number][row].flatten(1))
     return Upward(blocks, [], total_of_roots)
+
+
+def _watched_products(plan: Plan, stage: str, numbers: Iterable[int]) -> Iterator[tuple[int, Products]]:
+    """Blocks of products of a plan by number, reported by the multiplications that they take.
+
+    Args:
+        plan: compiled tree.
+        stage: for the watch.
+        numbers: numbers of the blocks, in the order in which they are computed.
+    """
+    if not is_watched():
+        yield from ((number, plan.products[number]) for number in numbers)
+        return
+    order = list(numbers)
+    done = list(accumulate((_operations(plan.products[number]) for number in order), initial=0.0))
+    for place, number in enumerate(order):
+        report(stage, done[place] / done[-1])
+        yield number, plan.products[number]
+    report(stage, 1.0)
+
+
+def _operations(products: Products) -> float:
+    size = float(len(products.variables) or 1)
+    for states in products.sizes:
+        size *= states
+    return size
 
 
 def log_sum(x: Tensor) -> Tensor:
@@ -215,8 +243,8 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
             _store(
                 cotangents, block, torch.tensor([row]), torch.ones_like(table[row : row + 1]), table, False
             )
-    for number in reversed(range(len(plan.products))):
-        products, block = plan.products[number], plan.leaves + number
+    for number, products in _watched_products(plan, "downward sweep", reversed(range(len(plan.products)))):
+        block = plan.leaves + number
         own = cotangents[block]
         if own is None:
             # results without axes: the last product of a component

@@ -24,6 +24,7 @@ from .elimination import (
     members,
     neighbours,
 )
+from .progress import report
 
 _WRITTEN = 8.0
 """Cost of an entry of a result in multiplications."""
@@ -315,6 +316,8 @@ def search_tree(
                     work += reconfigure(tree, 0.05 * WORK_PER_SECOND + 0.25 * allowed)
                 if best is None or tree.seconds() < best.seconds():
                     best = tree
+        if limit:
+            report("order of elimination", work / limit)
         enough = min(limit, (0.25 * best.seconds() + 0.02) * WORK_PER_SECOND) if best else math.inf
         if number and work > enough:
             break
