@@ -233,6 +233,9 @@ def test_bounds_of_the_support_become_the_domain_of_the_variable():
         a = t.sample("a", LogNormal())
         t.sample("b", Beta(2.0, 2.0))
         t.sample("c", Uniform(0.0, a))
+        b = t.sample("d", Uniform(1.0, 2.0))
+        t.sample("f", Uniform(-1.0, [b, 3.0]))
+        t.sample("h", Uniform(b, 2 * b))
         t.sample("n", Binomial(5, 0.5), 2)
         t.sample("m", Poisson(a))
         e = t.empty("e", 2)
@@ -243,8 +246,11 @@ def test_bounds_of_the_support_become_the_domain_of_the_variable():
     assert intervals == {
         "a": (0, math.inf),
         "b": (0, 1),
-        # bounds that are computed are unknown
-        "c": (-math.inf, math.inf),
+        "c": (0, math.inf),
+        "d": (1, 2),
+        "f": (-1, 3),
+        # of computed bounds none is known
+        "h": (-math.inf, math.inf),
         "n": (0, 5),
         "m": (0, math.inf),
         "e": (-1, 1),

@@ -243,7 +243,10 @@ def test_what_cannot_be_sampled_is_refused_by_name():
         traced.posterior({"twice": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'u'", "from 0 to 1", "outside the support")):
         traced.posterior({"u": torch.tensor(2.0)}, 100)
-    narrow = unn.trace(lambda t: t.sample("v", Uniform(t.sample("a", Uniform(2.0, 3.0)), 4.0)))
+    bounded = unn.trace(lambda t: t.sample("v", Uniform(t.sample("a", Uniform(2.0, 3.0)), 4.0)))
+    with pytest.raises(ObservationError, match=says("'v'", "from 2 to 4", "outside the support")):
+        bounded.posterior({"v": torch.tensor(1.0)}, 100)
+    narrow = unn.trace(lambda t: t.sample("v", Uniform(t.sample("a", Uniform(2.0, 3.0)) * 1.0, 4.0)))
     with pytest.raises(ObservationError, match=says("density zero", "100 draws")):
         narrow.posterior({"v": torch.tensor(1.0)}, 100)
     with pytest.raises(ObservationError, match=says("'z'")):

@@ -11,6 +11,7 @@ from scipy.special import betaln, gammaln, xlog1py, xlogy
 
 from ..kinds import Array, Kind
 from ..recording import Recordable, holds_values
+from ..values import Value
 from .base import Distribution, Rule
 
 if TYPE_CHECKING:
@@ -196,9 +197,26 @@ class Beta(Distribution):
         return np.where((values >= 0) & (values <= 1), inside, -np.inf)
 
 
+def _range_of(x: Recordable) -> tuple[float, float] | None:
+    """Least and largest value of a constant, or of a draw; None where it is not known."""
+    if isinstance(x, (list, tuple)) and holds_values(x):
+        ranges = [_range_of(y) for y in x]
+        known = [r for r in ranges if r is not None]
+        return (min(r[0] for r in known), max(r[1] for r in known)) if len(known) == len(ranges) else None
+    if holds_values(x):
+        statement = x.statement if isinstance(x, Value) else None
+        drawn = statement is not None and statement.role == "sample" and statement.kind.name == "real"
+        return (statement.kind.low, statement.kind.high) if statement is not None and drawn else None
+    numbers = np.asarray(x, dtype=np.float64)
+    return (float(numbers.min()), float(numbers.max())) if numbers.size else None
+
+
 class Uniform(Distribution):
     """The uniform distribution between two bounds; with equal bounds, a point mass, whose density is infinite
     there.
+
+    The domain of its variable lies between the least value of the lower bound and the largest of the upper
+    one, as far as these are constants or draws of bounded distributions; of computed bounds none is known.
 
     Args:
         low: lower bound.
@@ -211,11 +229,10 @@ class Uniform(Distribution):
 
     def __init__(self, low: Recordable = 0.0, high: Recordable = 1.0) -> None:
         super().__init__(low=low, high=high)
-        if not holds_values(low) and not holds_values(high):
-            ends = np.asarray(low).ravel(), np.asarray(high).ravel()
-            # a point mass has no interior
-            if all(len(x) for x in ends) and ends[0].min() < ends[1].max():
-                self.kind = Kind("real", low=float(ends[0].min()), high=float(ends[1].max()))
+        lower, upper = _range_of(low), _range_of(high)
+        # a point mass has no interior
+        if lower is not None and upper is not None and lower[0] < upper[1]:
+            self.kind = Kind("real", low=lower[0], high=upper[1])
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         low, high = parameters["low"], parameters["high"]
