@@ -28,7 +28,8 @@ class Equilibrium:
 
     Attributes:
         rounds: number of rounds that were run.
-        change: largest change of an entry of each batch element in the last round, shape ``(batch,)``.
+        change: largest change of an entry of each batch element in the last round, shape ``(batch,)``; under
+            ``torch.func.vmap`` of all batches together.
         tolerance: change up to which an element counts as settled.
     """
 
@@ -69,7 +70,7 @@ def settle(
     x = _joined(state, names)
     change = x.new_full((len(x),), math.inf)
     if limit == 1:
-        return Equilibrium(1, change, tolerance)
+        return Equilibrium(1, _read(change), tolerance)
     history = Iterates.of(x)
     start, energy = x, total_energy(state_terms(state)) if solver == "anderson" else None
     # a round from where a round ended cannot raise the energy by more than rounding, and is never refused
@@ -94,10 +95,17 @@ def settle(
             extrapolated = accepted & ~settled
             start = torch.where(extrapolated, history.extrapolate(), x)
             plain = ~extrapolated[:, 0]
-        if bool((change <= tolerance).all()):
+        if bool((_read(change) <= tolerance).all()):
             break
     _assign(state, names, x)
-    return Equilibrium(number, change, tolerance)
+    return Equilibrium(number, _read(change), tolerance)
+
+
+def _read(x: Tensor) -> Tensor:
+    """Numbers of a tensor for decisions that hold for all elements, also under transforms of torch.func."""
+    if torch._C._are_functorch_transforms_active():
+        return torch.func.debug_unwrap(x, recurse=True).flatten()
+    return x
 
 
 def differentiable_equilibrium(state: State, steps: Sequence[PlannedUpdate], tolerance: float) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import InferenceError
+
 Map = Callable[[Tensor], Tensor]
 
 _PRODUCTS = 240
@@ -17,6 +19,8 @@ _BASIS = 40
 _BASIS_OF_LARGE_BLOCKS = 10
 _LARGE_SYSTEM = 256
 """Entries of a batch element from which a short basis saves memory."""
+_FORMED = 2048
+"""Largest number of entries of a batch element whose Jacobian is formed."""
 _MEMORY = 40
 _MEMORY_OF_LARGE_BLOCKS = 10
 _LARGE = 4096
@@ -83,14 +87,20 @@ def at_fixed_point(function: Map, x: Tensor, tolerance: float = 0.0) -> Tensor:
     """The value x with the first and second derivatives of the fixed point ``x = function(x)``.
 
     By the implicit function theorem dx = (I - J)^-1 (d function at constant x), with J the Jacobian of the
-    function in x; only products with the transposed J are needed. There is no forward mode.
+    function in x; only products with the transposed J are needed. There is no forward mode. Transforms of
+    torch.func (``vmap``, ``grad``, ``jvp``) cannot run the solver; under these J is formed.
 
     Args:
         function: differentiable in x and in the tensors that it closes over; batch elements do not interact.
         x: its fixed point, shape ``(batch, *axes)``.
         tolerance: residual of the linear systems relative to their right side; that of rounding by default.
+
+    Raises:
+        InferenceError: under a transform, for more entries of a batch element than a Jacobian may have.
     """
     x = x.detach()
+    if torch._C._are_functorch_transforms_active():
+        return _by_newton_steps(function, x)
     y = function(x)
     if not y.requires_grad:
         return x
@@ -98,6 +108,31 @@ def at_fixed_point(function: Map, x: Tensor, tolerance: float = 0.0) -> Tensor:
     # the derivative of y is taken at constant x there, so that its own derivative would lack that of x
     second: Tensor = _FixedPoint.apply(function(first.view_as(first)), first, function, tolerance)
     return second
+
+
+def _by_newton_steps(function: Map, x: Tensor) -> Tensor:
+    """As ``at_fixed_point``, by operations that every transform of torch.func knows.
+
+    A Newton step x + (I - J)^-1 (function(x) - x) with constant J and x has the first derivative of the fixed
+    point, and a second one from there the second derivative.
+    """
+    count = x[0].numel()
+    if count > _FORMED:
+        raise InferenceError(
+            "Implicit: under a transform of torch.func the Jacobian of a round is formed, of at most "
+            f"{_FORMED} entries of a batch element, and there are {count}; differentiate without the "
+            "transform, or use Checkpoint."
+        )
+    pull = torch.func.vjp(function, x)[1]
+    basis = torch.eye(count, dtype=x.dtype, device=x.device).view(count, 1, *x.shape[1:])
+    rows = [pull(direction.expand(x.shape))[0].flatten(1) for direction in basis]
+    jacobian = torch.stack(rows, 1).detach()
+    unit = torch.eye(count, dtype=x.dtype, device=x.device)
+    inverse = torch.linalg.inv((unit - jacobian).double()).to(x.dtype)
+    for _ in range(2):
+        residual = (function(x) - x).flatten(1)[:, :, None]
+        x = x + (inverse @ residual).view(x.shape)
+    return x
 
 
 class _FixedPoint(torch.autograd.Function):

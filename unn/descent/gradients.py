@@ -122,8 +122,10 @@ class Implicit(Gradient):
     Rounds run until no entry changes by more than the tolerance, at most as many as the network has
     iterations (1000 by default). The derivative is that of the fixed point by the implicit function theorem:
     a linear system in the Jacobian of one round, solved by GMRES from products with it, of any order; memory
-    is that of one round (Bai, Kolter and Koltun, 2019). ``Unrolled.equilibrium`` tells how the rounds ended;
-    where they did not settle there is a ``ConvergenceWarning``.
+    is that of one round (Bai, Kolter and Koltun, 2019). Under transforms of ``torch.func`` (``vmap``,
+    ``grad`` and ``jvp``, of networks with ``check_values=False``) this Jacobian is formed.
+    ``Unrolled.equilibrium`` tells how the rounds ended; where they did not settle there is a
+    ``ConvergenceWarning``.
 
     Args:
         tolerance: largest change of an entry in the last round, and residual of the linear system relative to
@@ -155,15 +157,22 @@ class Implicit(Gradient):
         rounds = [list(group) for _, group in groupby(steps, lambda step: step.round)]
         equilibrium = settle(state, iter(rounds), len(rounds), self.tolerance, self.solver)
         if not equilibrium.converged:
-            _warn_of_unrest(state, rounds[-1], equilibrium)
+            warnings.warn(_unrest(state, rounds[-1], equilibrium), ConvergenceWarning, stacklevel=5)
         if torch.is_grad_enabled():
             differentiable_equilibrium(state, rounds[-1], self.tolerance)
         run_steps(state, rounds[-1], receive_last)
         return equilibrium
 
 
-def _warn_of_unrest(state: State, steps: Sequence[PlannedUpdate], equilibrium: Equilibrium) -> None:
-    """Warn that a fixed point was not reached, with what a round does to small deviations."""
+def _unrest(state: State, steps: Sequence[PlannedUpdate], equilibrium: Equilibrium) -> str:
+    """That a fixed point was not reached, with what a round does to small deviations."""
+    reached = (
+        f"Implicit: {int((~equilibrium.settled).sum())} of {len(equilibrium.change)} batch elements still "
+        f"change by up to {float(equilibrium.change.amax()):.2g} after {equilibrium.rounds} rounds, more "
+        f"than tolerance={equilibrium.tolerance:g}; their gradients are not exact."
+    )
+    if torch._C._are_functorch_transforms_active():
+        return f"{reached} Without the transform of torch.func, a warning tells whether the point attracts."
     factor = float(contraction_at(state, steps).nan_to_num(torch.inf).amax())
     attracts = (
         "so that more iterations, or solver='anderson', reach the fixed point"
@@ -171,14 +180,7 @@ def _warn_of_unrest(state: State, steps: Sequence[PlannedUpdate], equilibrium: E
         else "so that the fixed point does not attract; check graph.boundedness(), damp the updates, or use "
         "Truncate or Checkpoint"
     )
-    warnings.warn(
-        f"Implicit: {int((~equilibrium.settled).sum())} of {len(equilibrium.change)} batch elements still "
-        f"change by up to {float(equilibrium.change.amax()):.2g} after {equilibrium.rounds} rounds, more "
-        f"than tolerance={equilibrium.tolerance:g}; their gradients are not exact. A round multiplies small "
-        f"deviations by about {factor:.2g}, {attracts}.",
-        ConvergenceWarning,
-        stacklevel=6,
-    )
+    return f"{reached} A round multiplies small deviations by about {factor:.2g}, {attracts}."
 
 
 UNROLL = Unroll()

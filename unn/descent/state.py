@@ -308,6 +308,7 @@ class State:
                 and inlet.shared.fresh_messages
                 and inlet.key not in self._cached
                 and not torch.is_grad_enabled()
+                and not torch._C._are_functorch_transforms_active()
             ):
                 total = received.add_(total)
             else:
