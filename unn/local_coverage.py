@@ -54,7 +54,8 @@ def local_coverage(
             shape ``(conditions,)``.
         evidence: what was given, standardised, shape ``(conditions, numbers)``.
         generator: random generator, of repetitions under the right posterior.
-        neighbours: number of nearest conditions, each itself included; an eighth of all by default.
+        neighbours: number of nearest conditions, each itself included, and all others that are as near as the
+            last of them; an eighth of all by default.
 
     Raises:
         ObservationError: for fewer than 16 conditions, shapes that do not fit, numbers that are not finite,
@@ -79,8 +80,9 @@ def local_coverage(
         )
     levels = torch.arange(1, _LEVELS + 1, dtype=torch.float64) / (_LEVELS + 1)
     place = evidence.double()
-    nearest = torch.cdist(place, place).topk(neighbours, largest=False).indices
-    mean = torch.zeros(count, count).scatter_(1, nearest, 1 / neighbours)
+    distance = torch.cdist(place, place, compute_mode="donot_use_mm_for_euclid_dist")
+    near = (distance <= distance.kthvalue(neighbours, 1, keepdim=True).values).float()
+    mean = near / near.sum(1, keepdim=True)
     shares = _shares(probabilities.double()[:, None], mean, levels)[:, 0]
     rows = max(1, _AT_ONCE // (count * _LEVELS))
     squares, largest = [], []

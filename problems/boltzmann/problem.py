@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unn.belief import BeliefOptions
@@ -203,9 +206,15 @@ class BoltzmannProblem(DeclaredProblem):
         return [f"label {int(values['y'][k].argmax())}", *lines]
 
     def _digits(self, config: BoltzmannConfig) -> Digits:
-        from ..digits.data import load_digits
+        return _digits(config.data, os.environ.get("UNN_DATA"))
 
-        return load_digits(config.data)
+
+@lru_cache(maxsize=1)
+def _digits(data: Literal["embedded", "mnist"], root: str | None) -> Digits:
+    """Images and labels, which are read once, since every batch draws from them."""
+    from ..digits.data import load_digits
+
+    return load_digits(data, None if root is None else Path(root) / "mnist")
 
 
 def _examples(images: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:

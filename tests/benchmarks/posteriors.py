@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.posteriors OUT.csv --simulators tree hmm --seeds 0 1 2
 
-Each cell trains the denoiser of the problem ``simulators`` with the options of ``RECIPES``, and appends one
+Each cell trains the denoiser of the problem ``simulators`` with the options of ``recipe_of``, and appends one
 row for each number of denoising steps: the mean accuracy of the classifiers over queries, as ``unn evaluate
 RUN --metric c2st`` has it, the ratio of standard deviations, and the processor time of training. Queries and
 reference samples are those of one seed, and are kept in a folder.
@@ -62,7 +62,20 @@ RECIPES = {
     "two-moons": Recipe(20_000, noise_mean=-1.0, preconditioning="scalar"),
     "slcp": Recipe(12_000, coordinates="quantiles", noise_mean=-1.0),
 }
-"""Recipes of the tasks; all others have that of the tree."""
+"""Recipes of the tasks; all others have 5,000 steps and the rest as the tree."""
+
+LONG_RECIPES = {
+    "two-moons": replace(RECIPES["two-moons"], steps=60_000, width=64, rate=3e-3),
+    "slcp": replace(RECIPES["slcp"], steps=40_000, width=64, rate=3e-3),
+}
+"""Recipes from 10,000 simulations on of the tasks that need more steps."""
+
+
+def recipe_of(simulator: str, simulations: int) -> Recipe:
+    """The recipe of a cell."""
+    if simulations >= 10_000 and simulator in LONG_RECIPES:
+        return LONG_RECIPES[simulator]
+    return RECIPES.get(simulator, Recipe(5000))
 
 
 def queries(
@@ -104,7 +117,7 @@ def run(
     arguments: argparse.Namespace, simulator: str, simulations: int, seed: int
 ) -> list[dict[str, object]]:
     """Train one cell and measure it."""
-    problem, own = SimulatorsProblem(), RECIPES.get(simulator, Recipe(5000))
+    problem, own = SimulatorsProblem(), recipe_of(simulator, simulations)
     own = replace(
         own,
         steps=arguments.training_steps or own.steps,

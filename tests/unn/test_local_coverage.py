@@ -65,6 +65,17 @@ def test_all_conditions_as_neighbours_are_the_coverage_over_all_evidence():
     torch.testing.assert_close(answer.shares, whole.expand(CONDITIONS, -1), atol=1e-5, rtol=0)
 
 
+def test_conditions_with_the_same_evidence_are_all_neighbours():
+    evidence = (torch.arange(64) % 2)[:, None].double()
+    uniform = torch.rand(64, generator=generator(), dtype=torch.float64)
+    answer = local_coverage(uniform, evidence, generator(), neighbours=8)
+    for value in (0, 1):
+        own = uniform[evidence[:, 0] == value]
+        whole = (own[:, None] <= answer.levels).double().mean(0)
+        shares = answer.shares[evidence[:, 0] == value]
+        torch.testing.assert_close(shares, whole.expand(len(shares), -1), atol=1e-5, rtol=0)
+
+
 def test_the_band_holds_all_conditions_of_uniform_numbers_in_most_cases():
     inside = 0
     evidence = torch.linspace(0, 1, 64)[:, None]

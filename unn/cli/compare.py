@@ -13,7 +13,7 @@ from ..errors import UnnError
 from ..runs.folder import open_run
 from ..runs.metrics import read_metrics
 from .evaluate import Evaluate, Metric
-from .options import Json, Theme
+from .options import Json, Theme, check_picture
 from .verb import Answer, Verb
 
 
@@ -34,14 +34,18 @@ class Compare(Verb):
     options answer the same queries."""
     count: int | None = None
     """Queries for ``--metric``."""
-    draws: int = 1000
-    """Samples of each query for ``--metric``."""
+    draws: int | None = None
+    """Samples of each query for ``--metric``; 1,000 by default."""
     json: Json = False
 
     def __call__(self) -> Answer:
-        if self.metric and self.out is not None and {*self.metric} <= {"coverage", "local-coverage"}:
-            raise UnnError("--out draws measures of single queries, which coverages are not; leave it out.")
-        measure = Measure(self.metric, self.count, self.draws) if self.metric else None
+        if not self.metric and (self.count is not None or self.draws is not None):
+            raise UnnError("--count and --draws are options of --metric; give a measure, or leave them out.")
+        if self.out is not None:
+            check_picture(self.out)
+            if self.metric and {*self.metric} <= {"coverage", "local-coverage"}:
+                raise UnnError("--out draws measures of single queries, not coverages; leave it out.")
+        measure = Measure(self.metric, self.count, self.draws or 1000) if self.metric else None
         return compare(self.runs, self.out, self.theme, measure)
 
 
@@ -99,8 +103,10 @@ def compare(folders: Sequence[Path], out: Path | None, theme: str, measure: Meas
     lines = _table(rows).splitlines()
     if out is not None and measure is not None:
         from ..draw import draw_measured, save_figure, theme_named
+        from .references import IDEAL
 
-        save_figure(draw_measured(queries, {}, theme_named(theme)), out)
+        ideal = {name: IDEAL[name.split()[0]] for name in queries}
+        save_figure(draw_measured(queries, ideal, theme_named(theme)), out)
         lines.append(f"plot: {out}")
     elif out is not None:
         from ..draw import draw_metrics, save_figure, theme_named

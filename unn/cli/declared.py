@@ -24,7 +24,7 @@ from ..engine import (
 from ..errors import ArgumentError, DeclarationError, UnnError, unknown
 from ..training.options import TrainingConfig
 from .evaluate import Evaluate
-from .options import read_options
+from .options import check_picture, read_options
 from .problem import HasBaselines, Problem, Sampleable, Solvable, Trained
 from .sample import Sample
 from .solve import Solve
@@ -628,6 +628,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         from ..ops.seeds import seed_of
         from .references import compare_with_reference, coverage_of, draw_comparison
 
+        if request.draw is not None:
+            check_picture(request.draw, several=len({*request.metric} & {"coverage", "local-coverage"}) > 0)
+            if len(numbers) > 1:
+                raise UnnError("--draw has one picture; give one number of --iterations.")
+        if "local-coverage" in request.metric and (request.count or CONDITIONS) < 16:
+            raise UnnError(f"--metric local-coverage needs --count 16 or more, got {request.count}.")
         coverages = ("coverage", "local-coverage")
         metrics = [metric for metric in request.metric if metric not in coverages]
         lines: list[str] = []

@@ -47,6 +47,25 @@ def require_number(option: str, value: int, most: int = 10**6) -> None:
         raise UnnError(f"--{option} must lie between 1 and {most}, got {value}.")
 
 
+def check_picture(path: Path, several: bool = False) -> None:
+    """Check the file of a picture before the work for it begins.
+
+    Args:
+        path: file.
+        several: whether it holds several pictures below one another, which only PNG can.
+
+    Raises:
+        UnnError: for an unknown ending, or a folder that does not exist.
+    """
+    from ..draw.save import picture_format
+
+    kind = picture_format(path)
+    if several and kind != "png":
+        raise UnnError(f"{path}: several pictures below one another are a PNG file; end its name in .png.")
+    if not path.parent.is_dir():
+        raise UnnError(f"{path}: there is no folder {path.parent}; make it first.")
+
+
 def read_options(config: type, texts: tuple[str, ...]) -> dict[str, Any]:
     """Read options given as ``NAME=VALUE``, of the types of their defaults.
 

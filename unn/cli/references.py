@@ -175,7 +175,7 @@ def coverage_of(
     return Covered(probabilities, torch.cat([known, (~hidden).to(known)], 1))
 
 
-_IDEAL = {"c2st": 0.5, "c2st-perceptron": 0.5, "mmd": 0.0, "bias": 0.0, "spread": 1.0}
+IDEAL = {"c2st": 0.5, "c2st-perceptron": 0.5, "mmd": 0.0, "bias": 0.0, "spread": 1.0}
 """Measures of samples that equal the reference."""
 
 
@@ -195,7 +195,7 @@ def draw_comparison(
     """
     figures = []
     if queries:
-        figures.append(draw_measured(queries, _IDEAL))
+        figures.append(draw_measured(queries, IDEAL))
     if covered is not None:
         figures.append(draw_coverage(covered.tolist()))
     if local is not None:

@@ -62,7 +62,9 @@ def shown_progress() -> Iterator[None]:
     with tqdm(total=1.0, delay=1.0, leave=False, disable=None, bar_format=layout) as bar:
 
         def update(stage: str, share: float) -> None:
-            bar.set_description_str(stage, refresh=False)
+            if stage != bar.desc or share < bar.n:
+                bar.set_description_str(stage, refresh=False)
+                bar.reset()
             bar.update(share - bar.n)
 
         with watched(update):

@@ -28,6 +28,7 @@ from .progress import report
 
 _WRITTEN = 8.0
 """Cost of an entry of a result in multiplications."""
+_SEARCH = "order of elimination"
 _PROMISING = 8.0
 """Largest ratio of the cost of an order to the cheapest one at which it becomes a tree."""
 
@@ -316,10 +317,10 @@ def search_tree(
                     work += reconfigure(tree, 0.05 * WORK_PER_SECOND + 0.25 * allowed)
                 if best is None or tree.seconds() < best.seconds():
                     best = tree
-        if limit:
-            report("order of elimination", work / limit)
         enough = min(limit, (0.25 * best.seconds() + 0.02) * WORK_PER_SECOND) if best else math.inf
+        report(_SEARCH, work / enough if 0 < enough < math.inf else 0.0)
         if number and work > enough:
             break
+    report(_SEARCH, 1.0)
     assert best is not None
     return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -16,7 +17,13 @@ from ..descent.schedule import steps_by_round
 from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import DeclarationError, DivergenceError, InferenceError, ObservationError
+from ..errors import (
+    ConvergenceWarning,
+    DeclarationError,
+    DivergenceError,
+    InferenceError,
+    ObservationError,
+)
 from ..exact.nodes import shapes_of
 from ..graph.arrays import Constant
 from ..graph.boundedness import boundedness_of
@@ -73,6 +80,7 @@ class Chains:
         lengths: lengths of ragged axes by axis, shape ``(queries,)``.
         temperature: above 0.
         generator: random number generator.
+        initial: values in which variables start, shape ``(batch, *axes)``; drawn if they are left out.
 
     Raises:
         DeclarationError: for a graph that has no chains; names the variable or factor.
@@ -93,6 +101,7 @@ class Chains:
         lengths: Mapping[str, Tensor] | None = None,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
+        initial: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.graph, self.generator = graph, generator
         self.queries, self.chains, self.levels = queries, chains, levels
@@ -122,12 +131,12 @@ class Chains:
         self._rounds = steps_by_round(self.state, Listed(plan.free))
         self._sweeps = 0
         self._conditions = self._conditions_of(graph)
-        self.restart()
+        self.restart(initial)
 
     def _conditions_of(self, graph: Declaration) -> Conditions | None:
         if not graph.constraints:
             return None
-        conditions = Conditions(self.state, self.generator)
+        conditions = Conditions(self.state, self.queries, self.generator)
         for name in self.state.plan.free:
             steps = self.state.plan.steps([name], self.state.evidence.shapes, self.couplings.device)
             if conditions.covers(name) and not all(map(self.state.closed_form, steps)):
@@ -138,10 +147,17 @@ class Chains:
         return conditions
 
     @torch.no_grad()
-    def restart(self) -> None:
-        """Draw all variables that are not given as if they were independent, and satisfy the constraints."""
+    def restart(self, initial: Mapping[str, Tensor] | None = None) -> None:
+        """Draw all variables that are not given as if they were independent, and satisfy the constraints.
+
+        Args:
+            initial: values in which variables start instead, shape ``(batch, *axes)``.
+        """
         evidence = self.state.evidence
         for name in self.state.plan.free:
+            if initial is not None and name in initial:
+                self.assign(name, initial[name].to(evidence.like))
+                continue
             t = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
             mask = evidence.masks.get(name)
             self.assign(
@@ -149,14 +165,6 @@ class Chains:
                 evidence.regularizers[name].conditional_sample(t, self.temperature, mask, self.generator),
             )
 
-        self.settle()
-
-    def settle(self) -> None:
-        """Move chains whose values violate a constraint to values that satisfy all of them.
-
-        Raises:
-            InferenceError: if some do not get there.
-        """
         if self._conditions is not None:
             self._conditions.settle()
 
@@ -218,6 +226,30 @@ class Chains:
         )
         self.couplings = exchanged.flatten()
         self.state.rule = self._rule()
+
+    def check(self) -> None:
+        """Check where the chains have got to.
+
+        Raises:
+            DivergenceError: as ``require_finite``.
+            InferenceError: for a constraint that they violate.
+
+        Warns:
+            ConvergenceWarning: for queries whose chains constraints hold in place.
+        """
+        self.require_finite()
+        if self._conditions is None:
+            return
+        self._conditions.require_satisfied()
+        held = self._conditions.held()
+        if bool(held.any()):
+            warnings.warn(
+                f"graph {self.graph.name!r}: constraints hold all chains of {int(held.sum())} of {len(held)} "
+                "queries where they started, which is not a draw: no single node and no pair of nodes of a "
+                "group with a fixed number of ones can change alone. Use unn.exact or the engine 'search'.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def require_finite(self) -> None:
         """Check that no chain has left for infinity.

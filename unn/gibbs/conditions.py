@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,30 +15,39 @@ from ..descent.plan import PlannedUpdate
 from ..descent.shares import factors_share
 from ..descent.state import State
 from ..descent.updates import Sample
-from ..errors import InferenceError
+from ..errors import InferenceError, ObservationError
 from ..graph.colouring import greedy_colours
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint
 from ..networks.tokens import Slot, kinds
 from ..noise import uniform
 from ..ops.sparse import sums
+from ..regularizers import BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy
 from ..solver.layout import Layout
 
-_SWEEPS = 2000
-"""Most sweeps in the search for a first state that satisfies all constraints."""
 _DIRECT = 20
-"""Sweeps with the largest weight of violations, with which this search begins."""
+"""Sweeps with the largest weight of violations, with which the search for first states begins."""
 _HEATING = 100
 """Sweeps in which the weight then rises, again and again."""
+_SWEEPS = _DIRECT + 4 * _HEATING
+"""Most sweeps in this search."""
 _WEAKEST, _STRONGEST = 0.5, 8.0
 """Weights of a violation at the start and the end of these sweeps."""
 _DENSE = 2**16
 """Entries up to which matrices are dense: products with small sparse ones cost more."""
 
 
+_DISCRETE = (BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy)
+"""Regularizers under which every value of a node is possible; derived ones may exclude some."""
+
+
 def refusal_of_constraints(graph: Declaration) -> str:
     """Why chains cannot keep to a constraint, in one sentence that names it; empty if they can."""
-    discrete = [name for name, kind in kinds(graph).items() if kind != "real"]
+    discrete = [
+        name
+        for name, kind in kinds(graph).items()
+        if kind != "real" and type(graph.variables[name].regularizer) in _DISCRETE
+    ]
     for constraint in graph.constraints:
         kind = type(constraint).__name__
         if type(constraint).groups is Constraint.groups:
@@ -50,28 +59,46 @@ def refusal_of_constraints(graph: Declaration) -> str:
             if name not in discrete:
                 return (
                     f"constraint {constraint.name!r} ({kind}) counts entries of {name!r}, which is neither "
-                    "categorical nor binary, so that chains cannot keep to it"
+                    "binary nor categorical with all categories allowed, so that chains cannot keep to it"
                 )
     return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Exchangeable:
+    """Nodes of one kind, of which pairs in a group exchange their values.
+
+    Attributes:
+        names: the variables, whose nodes are numbered one after another.
+        nodes: nodes of each group, padded, shape ``(groups, most)``.
+        counts: how many nodes each group has, shape ``(groups,)``.
+    """
+
+    names: list[str]
+    nodes: Tensor
+    counts: Tensor
 
 
 class Conditions:
     """The constraints of a graph, as limits on the number of ones in groups of candidates (node, value).
 
     Draws of a node leave out the values that would break a constraint, given all other nodes; nodes without
-    a common group are drawn at once. In groups with a fixed number of ones, where a single node often has
-    one value left, pairs of nodes exchange their values.
+    a common group are drawn at once, so that the cost is quadratic in the size of a group. In groups with a
+    fixed number of ones, where a single node often has one value left, pairs of nodes exchange their values.
 
     Args:
-        state: values of all variables; discrete ones are one-hot or 0 and 1.
+        state: values of all variables.
+        queries: number of queries, each with equally many neighbouring batch elements.
         generator: random number generator.
 
     Raises:
         InferenceError: for a constraint that does not count entries at these sizes.
+        ObservationError: for evidence on a constrained variable that is not 0 or 1.
     """
 
-    def __init__(self, state: State, generator: torch.Generator | None) -> None:
-        self._state, self._generator = state, generator
+    def __init__(self, state: State, queries: int, generator: torch.Generator | None) -> None:
+        self._state, self._queries, self._generator = state, queries, generator
+        self._moved = torch.zeros(state.evidence.batch, dtype=torch.bool, device=state.evidence.like.device)
         graph, shapes = state.plan.graph, state.evidence.shapes
         self._graph = graph
         sizes = {
@@ -97,19 +124,21 @@ class Conditions:
             count, members = family.entries.shape
             candidates.append(family.entries.flatten())
             groups.append(torch.arange(first, first + count).repeat_interleave(members))
-            least, most = family.bounds
-            lower.append(torch.full((count,), least))
-            upper.append(torch.full((count,), members if most is None else most))
+            lower.append(torch.full((count,), family.bounds[0]))
+            upper.append(torch.full((count,), members if family.bounds[1] is None else family.bounds[1]))
             first += count
         none = torch.zeros(0, dtype=torch.long)
-        candidate, group = torch.cat([none, *candidates]), torch.cat([none, *groups])
-        self._index(layout, candidate, group, torch.cat([none, *lower]), torch.cat([none, *upper]))
+        joined = (torch.cat([none, *x]) for x in (candidates, groups, lower, upper))
+        candidate, group, least, most = _intersected(*joined)
+        self._index(layout, candidate, group, least, most)
         self._fixed = self._fixed_groups(candidate, group)
+        self._check_evidence()
         self._classes: dict[str, list[Tensor]] = {}
 
     def _index(self, layout: Layout, candidate: Tensor, group: Tensor, lower: Tensor, upper: Tensor) -> None:
         """Incidence of candidates, parts (the candidates of one node in a group) and groups."""
-        dtype, device = self._state.evidence.like.dtype, self._state.evidence.like.device
+        # counts are exact in single precision, whatever that of the values
+        dtype, device = torch.float32, self._state.evidence.like.device
         node = layout.frame.node_of_number
         nodes, groups, count = layout.frame.nodes, len(lower), layout.candidates
         keys, part = (group * nodes + node[candidate]).unique(return_inverse=True)
@@ -132,24 +161,49 @@ class Conditions:
         self._to_candidates = matrix(pairs % count, torch.arange(len(pairs)), count, len(pairs))
         self._never = layout.never.to(dtype).to(device)[:, None]
 
-    def _fixed_groups(self, candidate: Tensor, group: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """By variable, the nodes of groups with a fixed number of ones: padded, shape ``(groups, most)``, and
-        how many each has."""
-        fixed: dict[str, list[Tensor]] = {}
-        exact = (self._lower == self._upper)[:, 0].cpu()
+    def _fixed_groups(self, candidate: Tensor, group: Tensor) -> list[Exchangeable]:
+        """The groups with a fixed number of ones, for each kind of nodes that can exchange their values."""
+        families: dict[tuple[str, int], list[str]] = {}
+        for name, slot in self._slots.items():
+            families.setdefault((slot.kind, slot.channels), []).append(name)
+        exact = (self._lower == self._upper)[:, 0].cpu().nonzero()[:, 0].tolist()
         node = self._node.cpu()
-        for number in exact.nonzero()[:, 0].tolist():
-            members = node[candidate[group == number]].unique()
-            for name, slot in self._slots.items():
-                inside = (members >= slot.nodes.start) & (members < slot.nodes.stop)
-                if len(members) > 1 and bool(inside.all()):
-                    fixed.setdefault(name, []).append(members - slot.nodes.start)
-        padded = {}
-        for name, parts in fixed.items():
-            most = max(map(len, parts))
-            rows = torch.stack([torch.nn.functional.pad(x, (0, most - len(x))) for x in parts])
-            padded[name] = (rows, torch.tensor([len(x) for x in parts]))
-        return padded
+        members = [node[candidate[group == number]].unique() for number in exact]
+        result = []
+        for names in families.values():
+            place = torch.full((self._nodes,), -1)
+            first = 0
+            for slot in (self._slots[name] for name in names):
+                count = slot.nodes.stop - slot.nodes.start
+                place[slot.nodes] = torch.arange(first, first + count)
+                first += count
+            parts = [place[x] for x in members if len(x) > 1 and bool((place[x] >= 0).all())]
+            if parts:
+                most = max(map(len, parts))
+                rows = torch.stack([torch.nn.functional.pad(x, (0, most - len(x))) for x in parts])
+                result.append(Exchangeable(names, rows, torch.tensor([len(x) for x in parts])))
+        return result
+
+    def _check_evidence(self) -> None:
+        """Check that what is given of constrained variables is 0 or 1.
+
+        Raises:
+            ObservationError: names the variable.
+        """
+        evidence = self._state.evidence
+        for name in filter(self.covers, self._slots):
+            value, where = evidence.observed.get(name, (None, None))
+            x = evidence.values[name] if name not in self._state.plan.free else value
+            if x is None:
+                continue
+            good = (x == 0) | (x == 1)
+            if where is not None:
+                good = good | ~where
+            if not bool(good.all()):
+                raise ObservationError(
+                    f"graph {self._graph.name!r}: variable {name!r} is in a constraint, so that its evidence "
+                    "must be 0 or 1."
+                )
 
     def covers(self, name: str) -> bool:
         """Whether a variable is in a constraint."""
@@ -163,19 +217,20 @@ class Conditions:
     def settle(self) -> None:
         """Move the chains that violate constraints to values that satisfy them.
 
-        Nodes are drawn with a weight of violations that rises and falls, until all chains have none. This
-        start has no distribution of its own; sweeps follow it.
+        Nodes are drawn with a weight of violations that rises and falls, until all chains have none; chains
+        that do not get there in time start where another one of their query is. This start has no
+        distribution of its own; sweeps follow it.
 
         Raises:
-            InferenceError: for chains that do not get there.
+            InferenceError: for queries of which no chain gets there.
         """
-        rule = self._state.rule
-        assert isinstance(rule, Sample)
         evidence, plan = self._state.evidence, self._state.plan
         names = [name for name in plan.free if self.covers(name)]
         steps = plan.steps(names, evidence.shapes, evidence.like.device)
         bad = ~self.satisfied()
         for number in range(_SWEEPS if steps else 0):
+            if number >= _DIRECT + _HEATING:
+                bad = self._copied(bad)
             if not bool(bad.any()):
                 break
             weight = _weight(number)
@@ -183,21 +238,56 @@ class Conditions:
                 self._draw(step, weight, bad)
             bad = ~self.satisfied()
         if bool(bad.any()):
+            queries = bad.view(self._queries, -1).any(1).nonzero()[:, 0].tolist()
+            shown = ", ".join(map(str, queries[:5])) + (", ..." if len(queries) > 5 else "")
             raise InferenceError(
-                f"graph {self._graph.name!r}: no values that satisfy all constraints and the evidence were "
-                f"reached in {int(bad.sum())} of {len(bad)} chains; there may be none. The engine 'search' "
+                f"graph {self._graph.name!r}: no chain reached values that satisfy all constraints and the "
+                f"evidence of query {shown} of {self._queries}; there may be none. The engine 'search' "
                 "solves constraints, and a part of its answer can be given here as evidence."
             )
-        self._require_satisfied()
+        self._moved.zero_()
+        self.require_satisfied()
 
-    def _require_satisfied(self) -> None:
-        """Check the constraints by themselves, whose groups may be less than they ask for."""
+    def _copied(self, bad: Tensor) -> Tensor:
+        """Start chains that violate constraints where a chain of the same query satisfies them; returns those
+        that still violate."""
+        rows = bad.view(self._queries, -1)
+        donor = (
+            torch.rand(rows.shape, generator=self._generator).to(bad.device).masked_fill(rows, -1.0).argmax(1)
+        )
+        solved = ~rows.all(1)
+        first = torch.arange(self._queries, device=bad.device) * rows.shape[1]
+        source = (first + donor)[:, None].expand(rows.shape).flatten()
+        moved = bad & solved.repeat_interleave(rows.shape[1])
+        for name in self._state.plan.free:
+            x = self._state.values[name]
+            along = moved.view(-1, *[1] * (x.ndim - 1))
+            self._state.replace(PlannedUpdate(name), torch.where(along, x[source], x))
+        return bad & ~moved
+
+    def held(self) -> Tensor:
+        """Mask of the queries of which no constrained value of any chain has changed since the start,
+        although its chains, if there are several, have different values; shape ``(queries,)``."""
+        moved = self._moved.view(self._queries, -1).any(1)
+        if not any(self.covers(name) for name in self._state.plan.free):
+            return torch.zeros_like(moved)
+        z = self._candidates(self._state.values).T.reshape(self._queries, -1, len(self._node))
+        differ = (z != z[:, :1]).any(2).any(1) if z.shape[1] > 1 else torch.ones_like(z[:, 0, 0]).bool()
+        return ~moved & differ
+
+    def require_satisfied(self) -> None:
+        """Check the constraints by themselves, whose groups may be less than they ask for.
+
+        Raises:
+            InferenceError: names the first that values violate.
+        """
         values = {name: self._state.result(name) for name in self._graph.variables}
         for constraint in self._graph.constraints:
             if bool((constraint.violations_of(values) > 0).any()):
                 raise InferenceError(
-                    f"graph {self._graph.name!r}: counts alone do not satisfy constraint "
-                    f"{constraint.name!r} ({type(constraint).__name__}), so that chains cannot keep to it."
+                    f"graph {self._graph.name!r}: values with the counts of constraint {constraint.name!r} "
+                    f"({type(constraint).__name__}) violate it; it cannot be satisfied, or chains cannot "
+                    "keep to it."
                 )
 
     @torch.no_grad()
@@ -224,68 +314,94 @@ class Conditions:
                 continue
             excess = self._excess(self._candidates(state.values))
             scores = _without(t, self._slots[name], excess, weight)
-            x = regularizer.conditional_sample(scores, 1.0, mask, self._generator)
+            old = state.values[name]
+            x = regularizer.conditional_sample(scores, 1.0, mask, self._generator).to(old.dtype)
             if chains is not None:
                 along = chains.view(-1, *[1] * (x.ndim - 1))
-                x = torch.where(along, x, state.values[name])
+                x = torch.where(along, x, old)
             state.replace(replace(step, nodes=own), x)
+            self._moved |= (state.values[name] != old).flatten(1).any(1)
 
     @torch.no_grad()
     def exchange(self) -> None:
         """Propose exchanges of the values of two nodes, one after another, as many as groups with a fixed
         number of ones have nodes; accepted by the Metropolis rule."""
+        for family in self._fixed:
+            if any(name in self._state.plan.free for name in family.names):
+                self._exchange(family)
+
+    def _exchange(self, family: Exchangeable) -> None:
         state, rule = self._state, self._state.rule
         assert isinstance(rule, Sample)
-        for name, (nodes, counts) in self._fixed.items():
-            if name not in state.plan.free:
-                continue
-            factors = [f for f in state.plan.graph.energy_factors if name in f.variables]
-            zero = state.evidence.like.new_zeros(state.evidence.batch)
-            slot, x = self._slots[name], state.values[name]
-            energy = factors_share(factors, state.values, zero)
-            known = self._known(name)
-            rows = torch.arange(len(x), device=x.device)
-            for _ in range(int(nodes.unique().numel())):
-                one, other = self._pairs(nodes, counts, x)
-                flat = x.reshape(len(x), slot.nodes.stop - slot.nodes.start, -1)
-                moved = flat.clone()
-                moved[rows, one], moved[rows, other] = flat[rows, other], flat[rows, one]
-                proposal = moved.view_as(x)
-                values = {**state.values, name: proposal}
-                after = factors_share(factors, values, zero)
-                gain = rule.scaled(energy - after) / rule.temperature
-                accepted = uniform(gain.shape, gain, self._generator).log() < gain
-                accepted &= self._satisfied(self._candidates(values))
-                if known is not None:
-                    accepted &= ~(known[rows, one] | known[rows, other])
-                x = torch.where(accepted.view(-1, *[1] * (x.ndim - 1)), proposal, x)
-                energy = torch.where(accepted, after, energy)
-            state.replace(PlannedUpdate(name), x)
+        factors = [f for f in state.plan.graph.energy_factors if set(f.variables) & set(family.names)]
+        zero = state.evidence.like.new_zeros(state.evidence.batch)
+        energy, known = factors_share(factors, state.values, zero), self._known(family.names)
+        x = self._rows(state.values, family.names)
+        rows = torch.arange(len(x), device=x.device)
+        for _ in range(int(family.nodes.unique().numel())):
+            one, other = self._pairs(family, zero)
+            proposal = x.clone()
+            proposal[rows, one], proposal[rows, other] = x[rows, other], x[rows, one]
+            values = {**state.values, **self._values_of(proposal, family.names)}
+            after = factors_share(factors, values, zero)
+            gain = rule.scaled(energy - after) / rule.temperature
+            accepted = uniform(gain.shape, gain, self._generator).log() < gain
+            accepted &= self._satisfied(self._candidates(values))
+            accepted &= ~(known[rows, one] | known[rows, other])
+            self._moved |= accepted & (x[rows, one] != x[rows, other]).any(1)
+            x = torch.where(accepted[:, None, None], proposal, x)
+            energy = torch.where(accepted, after, energy)
+        for name, value in self._values_of(x, family.names).items():
+            if name in state.plan.free:
+                state.replace(PlannedUpdate(name), value)
 
-    def _pairs(self, nodes: Tensor, counts: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows(self, values: Mapping[str, Tensor], names: list[str]) -> Tensor:
+        """Values of the nodes of some variables, shape ``(batch, nodes, channels)``."""
+        batch = self._state.evidence.batch
+        parts = []
+        for name in names:
+            slot = self._slots[name]
+            x = values[name].expand(batch, *slot.shape)
+            parts.append(x.reshape(batch, slot.nodes.stop - slot.nodes.start, -1))
+        return torch.cat(parts, 1)
+
+    def _values_of(self, rows: Tensor, names: list[str]) -> dict[str, Tensor]:
+        """Values by variable of rows of their nodes."""
+        slots = [self._slots[name] for name in names]
+        parts = rows.split([slot.nodes.stop - slot.nodes.start for slot in slots], 1)
+        return {
+            slot.name: part.reshape(len(rows), *slot.shape) for slot, part in zip(slots, parts, strict=True)
+        }
+
+    def _pairs(self, family: Exchangeable, like: Tensor) -> tuple[Tensor, Tensor]:
         """Two different nodes of a random group for each chain, shape ``(batch,)`` each."""
-        draws = uniform((3, len(like)), like.new_zeros(()), self._generator).double().cpu()
-        group = (draws[0] * len(counts)).long().clamp(max=len(counts) - 1)
-        size = counts[group]
+        draws = uniform((3, len(like)), like.new_zeros((), dtype=torch.float64), self._generator).cpu()
+        group = (draws[0] * len(family.counts)).long().clamp(max=len(family.counts) - 1)
+        size = family.counts[group]
         one = torch.minimum((draws[1] * size).long(), size - 1)
         step = 1 + torch.minimum((draws[2] * (size - 1)).long(), size - 2)
-        pair = (nodes[group, one], nodes[group, (one + step) % size])
+        pair = (family.nodes[group, one], family.nodes[group, (one + step) % size])
         return pair[0].to(like.device), pair[1].to(like.device)
 
-    def _known(self, name: str) -> Tensor | None:
-        """Mask of the nodes that are given, shape ``(batch, nodes)``; None if none is."""
-        evidence, slot = self._state.evidence, self._slots[name]
-        if name not in evidence.observed:
-            return None
-        where = evidence.observed[name][1].expand(evidence.batch, *evidence.shapes[name])
-        return where.reshape(evidence.batch, slot.nodes.stop - slot.nodes.start, -1).any(-1)
+    def _known(self, names: list[str]) -> Tensor:
+        """Mask of the nodes that are given, shape ``(batch, nodes)``."""
+        evidence, masks = self._state.evidence, {}
+        for name in names:
+            shape = (evidence.batch, *self._slots[name].shape)
+            if name not in self._state.plan.free:
+                masks[name] = torch.ones(shape, dtype=torch.bool, device=evidence.like.device)
+            elif name in evidence.observed:
+                masks[name] = evidence.observed[name][1].expand(shape)
+            else:
+                masks[name] = torch.zeros(shape, dtype=torch.bool, device=evidence.like.device)
+        return self._rows(masks, names).any(-1)
 
     def _candidates(self, values: Mapping[str, Tensor]) -> Tensor:
         """Which candidates are true, shape ``(candidates, batch)``."""
         batch = self._state.evidence.batch
         parts = []
         for name, slot in self._slots.items():
-            x = values[name].expand(batch, *slot.shape).reshape(batch, -1)
+            x = values[name].expand(batch, *slot.shape).reshape(batch, -1).float()
             parts.append(torch.stack([1 - x, x], 2).flatten(1) if slot.kind == "binary" else x)
         return torch.cat(parts, 1).T.contiguous()
 
@@ -323,6 +439,28 @@ class Conditions:
             colours = colours.view(1, *slot.node_shape, *features).to(self._state.evidence.like.device)
             self._classes[name] = [colours == colour for colour in range(int(colours.max()) + 1)]
         return self._classes[name]
+
+
+def _intersected(
+    candidate: Tensor, group: Tensor, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Groups with the same members as one, with the bounds of all.
+
+    Args:
+        candidate, group: members of the groups as pairs, sorted by group, shape ``(pairs,)``.
+        lower, upper: bounds of each group, shape ``(groups,)``.
+    """
+    sizes = torch.bincount(group, minlength=len(lower)).tolist()
+    members = [tuple(sorted(x.tolist())) for x in candidate.split(sizes)] if sizes else []
+    first: dict[tuple[int, ...], int] = {}
+    place = torch.tensor([first.setdefault(x, len(first)) for x in members], dtype=torch.long)
+    least = torch.zeros(len(first), dtype=lower.dtype).scatter_reduce(0, place, lower, "amax")
+    most = torch.full((len(first),), max(sizes, default=0), dtype=upper.dtype)
+    most = most.scatter_reduce(0, place, upper, "amin")
+    kept = [torch.tensor(x, dtype=torch.long) for x in first]
+    counts = torch.tensor([len(x) for x in kept], dtype=torch.long)
+    numbers = torch.arange(len(first)).repeat_interleave(counts)
+    return torch.cat([candidate[:0], *kept]), numbers, least, most
 
 
 def _weight(sweep: int) -> float:

@@ -67,7 +67,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             sizes: sizes of the axes without a static size.
 
         Raises:
-            ObservationError: for an unknown variable.
+            ObservationError: for an unknown variable, or examples that violate a constraint.
             InferenceError: for a graph or examples to which the loss does not apply.
         """
         for name in values:
@@ -76,6 +76,15 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                     f"graph {self.graph.name!r} has no variable "
                     f"{name!r}.{suggest(name, self.graph.variables)}"
                 )
+        for constraint in self.graph.constraints:
+            if set(constraint.variables) <= set(values):
+                violated = (constraint.violations_of(values) > 0).nonzero()[:, 0].tolist()
+                if violated:
+                    raise ObservationError(
+                        f"graph {self.graph.name!r}: example {violated[0]} violates constraint "
+                        f"{constraint.name!r}, and {len(violated)} of {len(next(iter(values.values())))} do; "
+                        "leave them out, or the constraint."
+                    )
         options = self.options
         if options.learning == "likelihood":
             if options.temperature != 1:
@@ -94,12 +103,9 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             hidden = Chains(self.graph, values, batch, 1, sizes=sizes, temperature=options.temperature)
             examples = completed(hidden, options.learning_sweeps)
         count = options.chains if options.learning == "persistent" else batch
-        chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature)
         key = ",".join(f"{axis}={size}" for axis, size in sorted(sizes.items()))
         start = examples if options.learning == "contrastive" else self._persistent.get(key, {})
-        for name, x in start.items():
-            chains.assign(name, x.to(chains.couplings))
-        chains.settle()
+        chains = Chains(self.graph, {}, 1, count, sizes=sizes, temperature=options.temperature, initial=start)
         draws = completed(chains, options.learning_sweeps)
         if options.learning == "persistent":
             self._persistent[key] = {name: chains.state.values[name] for name in self.graph.variables}
@@ -179,7 +185,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
                 chains.sweep(adapts=2 * number < sweeps)
                 if trace is not None:
                     trace(number, {name: x[:, 0] for name, x in chains.values().items()})
-            chains.require_finite()
+            chains.check()
             parts.append({name: x[:, 0].float() for name, x in chains.values().items()})
         values = {name: torch.cat([part[name] for part in parts]) for name in self.graph.variables}
         return Samples(values, None, torch.ones(count, dtype=torch.long))

@@ -111,6 +111,9 @@ def sample(
             without a lower bound.
         DivergenceError: if chains leave for infinity, as they do where the energy has no minimum.
         ArgumentError: for options out of range.
+
+    Warns:
+        ConvergenceWarning: for chains that constraints hold in place.
     """
     options = checked(options)
     chains = start(graph, given or {}, options, queries, sizes, lengths, generator)
@@ -123,7 +126,7 @@ def sample(
             chains.sweep()
         for name, x in chains.values(free).items():
             drawn.setdefault(name, []).append(x)
-    chains.require_finite()
+    chains.check()
     values = {name: torch.stack(xs, 2) for name, xs in drawn.items()}
     fixed = tuple(name for name in graph.variables if name not in free)
     for name, x in chains.values(fixed).items():

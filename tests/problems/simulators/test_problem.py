@@ -148,6 +148,23 @@ def test_runs_are_compared_on_the_same_queries(tmp_path, capsys):
     assert figures["bias"] == rows[1]["bias"]
     assert main(["compare", *folders, "--metric", "coverage", *options]) == 2
     assert "leave it out" in capsys.readouterr().err
+    assert main(["compare", *folders, "--count", "5"]) == 2
+    assert "--metric" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--metric", "local-coverage", "--count", "8"], "--count 16"),
+        (["--metric", "bias", "--draw", "nowhere/p.png"], "no folder nowhere"),
+        (["--metric", "bias", "coverage", "--draw", "p.pdf"], "PNG"),
+        (["--metric", "bias", "--iterations", "2", "4", "--draw", "p.png"], "one number"),
+    ],
+)
+def test_what_cannot_be_measured_or_drawn_is_refused_before_the_work(tmp_path, capsys, options, words):
+    train(tmp_path / "run", "--simulator", "two-moons")
+    assert main(["evaluate", str(tmp_path / "run"), *options]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Chains that keep to constraints, against exact distributions among the values that satisfy them."""
 
 import math
+import warnings
 from itertools import permutations, product
 
 import pytest
@@ -11,8 +12,9 @@ from scipy.stats import chi2
 from support.helpers import says
 
 import unn
-from factors import AllDifferent, Cardinality, Different, Equation, Multilinear, Table
-from unn.errors import DeclarationError, InferenceError
+from factors import AllDifferent, Among, Cardinality, Different, Equation, Multilinear, Table
+from factors.attention.masked_entropy import MaskedEntropy
+from unn.errors import ConvergenceWarning, DeclarationError, InferenceError, ObservationError
 from unn.gibbs import GibbsModel, GibbsOptions, log_partition, marginals, sample
 
 MANY = GibbsOptions(chains=300, burn_in=30, chain_draws=40)
@@ -152,27 +154,98 @@ def test_every_draw_satisfies_the_constraints():
     x = g.variable("X", "r c | k", unn.Entropy())
     for each in ("r", "c"):
         g.factor(AllDifferent(x["r c v"], each=each))
-    draws = sample(g, options=GibbsOptions(chains=30, burn_in=2, chain_draws=3), generator=seeded())["X"]
+    options = GibbsOptions(chains=30, burn_in=2, chain_draws=3)
+    with pytest.warns(ConvergenceWarning, match="'sudoku'"):
+        draws = sample(g, options=options, generator=seeded())["X"]
     for constraint in g.constraints:
         assert int(constraint.violations_of({"X": draws.flatten(0, 2)}).sum()) == 0
 
 
-def test_chains_that_constraints_hold_in_place_say_so():
+def latin():
     g = unn.FactorGraph("latin", r=3, c=3, k=3)
     x = g.variable("X", "r c | k", unn.Entropy())
     for each in ("r", "c"):
         g.factor(AllDifferent(x["r c v"], each=each))
-    options = GibbsOptions(chains=8, burn_in=2, chain_draws=8)
-    answer = marginals(g, options=options, generator=seeded())
-    assert answer.worst_reduction == math.inf and not answer.converged
+    return g
 
 
-def test_one_query_equals_its_row_in_a_batch_up_to_its_errors():
+@pytest.mark.parametrize("chains", [1, 8])
+def test_chains_that_constraints_hold_in_place_are_reported(chains):
+    options = GibbsOptions(chains=chains, burn_in=2, chain_draws=8)
+    with pytest.warns(ConvergenceWarning, match=says("'latin'", "1 of 1 queries")):
+        answer = marginals(latin(), options=options, generator=seeded())
+    assert chains == 1 or (answer.worst_reduction == math.inf and not answer.converged)
+    model = GibbsModel(latin(), options)
+    with pytest.warns(ConvergenceWarning, match="'latin'"):
+        model.infer_values({}, 1, {})
+
+
+def test_chains_that_the_evidence_determines_are_not_reported():
+    g = assignment(3)
+    value, known = torch.eye(3)[None], torch.tensor([[True, True, False]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draws = sample(g, {"X": unn.Partial(value, known)}, options=GibbsOptions(chains=4, burn_in=2))
+    assert bool((draws["X"] == torch.eye(3)).all())
+
+
+def test_each_query_of_a_batch_has_its_own_distribution():
     g = team({"equals": 2}, n=5)
     known = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]], dtype=torch.bool)
     both = {"X": unn.Partial(torch.ones(2, 5), known)}
-    exact = unn.exact.marginals(g, both)
-    agree(g, marginals(g, both, options=MANY, generator=seeded()), exact)
+    agree(g, marginals(g, both, options=MANY, generator=seeded()), unn.exact.marginals(g, both))
+
+
+def test_groups_over_several_variables_exchange_values_between_them():
+    g = unn.FactorGraph("among", n=2, m=2)
+    x, y = g.variable("X", "n", unn.BinaryEntropy()), g.variable("Y", "m", unn.BinaryEntropy())
+    g.factor(Multilinear(g.constant("h", "n", torch.tensor([1.0, -0.5]))["i"], x["i"]))
+    g.factor(Multilinear(g.constant("J", "n m", weights(2, 2))["i j"], x["i"], y["j"]))
+    groups = [g.index(f"in_{a}", a, [0, 0], into="area") for a in ("n", "m")]
+    g.factor(Among(x["i"], y["j"], group=groups, equals=1))
+    agree(g, marginals(g, options=MANY, generator=seeded()), unn.exact.marginals(g))
+
+
+def test_bounds_of_several_constraints_on_the_same_nodes_are_one_group():
+    g = unn.FactorGraph("one", n=3)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Multilinear(g.constant("h", "n", torch.tensor([2.0, 0.0, -2.0]))["i"], x["i"]))
+    g.factor(Cardinality(x["i"], each="", at_most=1))
+    g.factor(Cardinality(x["i"], each="", at_least=1))
+    agree(g, marginals(g, options=MANY, generator=seeded()), unn.exact.marginals(g))
+
+
+def test_sizes_without_a_declaration_and_excluded_values_are_kept_to():
+    g = unn.FactorGraph("sized", k=3)
+    x = g.variable("X", "n | k", unn.Entropy())
+    w = g.constant("w", "k", torch.tensor([0.5, -0.5, 1.0]))
+    g.factor(Multilinear(w["v"], x["i v"]))
+    g.factor(Table(x["i v"], x["i+1 w"], allowed=[(0, 0), (0, 1), (1, 0)]))
+    answer = marginals(g, sizes={"n": 3}, options=MANY, generator=seeded())
+    agree(g, answer, unn.exact.marginals(g, sizes={"n": 3}))
+    assert float(answer["X"][..., 2].max()) == 0
+
+
+def test_real_variables_beside_constrained_ones_have_their_means():
+    g = unn.FactorGraph("mixed", n=3)
+    x, z = g.variable("X", "n", unn.BinaryEntropy()), g.variable("z", "n", unn.SquaredNorm())
+    g.factor(Multilinear(x["i"], g.constant("w", "n", torch.tensor([1.0, -1.0, 0.5]))["i"], z["i"]))
+    g.factor(Cardinality(x["i"], each="", equals=1))
+    answer = marginals(g, options=MANY, generator=seeded())
+    # the integral over z leaves exp(w^2 / 2) for the node that is one
+    share = torch.tensor([0.5, 0.5, 0.125]).exp()
+    share = share / share.sum()
+    assert bool(((answer["X"][0] - share).abs() < 5 * answer.errors["X"][0] + 0.004).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_values_of_other_precisions_keep_to_constraints(dtype):
+    g = unn.FactorGraph("wide", n=600)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Multilinear(g.constant("h", "n", torch.zeros(600, dtype=dtype))["i"], x["i"]))
+    g.factor(Cardinality(x["i"], each="", at_least=597))
+    draws = sample(g, options=GibbsOptions(chains=2, burn_in=0, chain_draws=1), generator=seeded())["X"]
+    assert draws.dtype == dtype and int(draws.double().sum(-1).min()) >= 597
 
 
 def test_couplings_are_learned_among_states_that_satisfy_the_constraints():
@@ -200,6 +273,39 @@ def test_couplings_are_learned_among_states_that_satisfy_the_constraints():
 
 
 # -- bad input -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learning", ["persistent", "contrastive"])
+def test_examples_that_violate_a_constraint_are_refused_by_number(learning):
+    g = team({"equals": 2}, n=4)
+    model = GibbsModel(g, GibbsOptions(chains=4, learning=learning))
+    examples = torch.tensor([[1.0, 1, 0, 0], [1, 1, 1, 0]])
+    with pytest.raises(ObservationError, match=says("example 1", g.constraints[0].name, "1 of 2")):
+        model.loss({"X": examples}, {})
+
+
+def test_evidence_between_zero_and_one_is_refused_by_name():
+    g = team({"at_most": 2}, n=3)
+    known = torch.tensor([[True, False, False]])
+    for evidence in (torch.full((1, 3), 0.4), unn.Partial(torch.full((1, 3), 0.4), known)):
+        with pytest.raises(ObservationError, match=says("'X'", "0 or 1")):
+            sample(g, {"X": evidence})
+
+
+def test_regularizers_that_exclude_values_are_refused_by_name():
+    g = unn.FactorGraph("masked", n=2, k=2)
+    allowed = torch.tensor([[True, False], [True, True]])
+    x = g.variable("X", "n | k", MaskedEntropy(1.0, "k", allowed))
+    g.factor(AllDifferent(x["i v"], each=""))
+    with pytest.raises(DeclarationError, match=says("'X'", "all categories allowed")):
+        sample(g)
+
+
+def test_impossible_queries_are_named():
+    g = team({"equals": 1}, n=3)
+    known = torch.tensor([[True, False, False], [True, True, False]])
+    with pytest.raises(InferenceError, match=says("query 1 of 2")):
+        sample(g, {"X": unn.Partial(torch.ones(2, 3), known)}, options=GibbsOptions(chains=4))
 
 
 def test_constraints_that_do_not_count_are_refused_by_name():

@@ -208,7 +208,9 @@ def _range_of(x: Recordable) -> tuple[float, float] | None:
         drawn = statement is not None and statement.role == "sample" and statement.kind.name == "real"
         return (statement.kind.low, statement.kind.high) if statement is not None and drawn else None
     numbers = np.asarray(x, dtype=np.float64)
-    return (float(numbers.min()), float(numbers.max())) if numbers.size else None
+    return (
+        (float(numbers.min()), float(numbers.max())) if numbers.size and np.isfinite(numbers).all() else None
+    )
 
 
 class Uniform(Distribution):
@@ -216,7 +218,8 @@ class Uniform(Distribution):
     there.
 
     The domain of its variable lies between the least value of the lower bound and the largest of the upper
-    one, as far as these are constants or draws of bounded distributions; of computed bounds none is known.
+    one, where both are constants or whole draws, and where it is then bounded on both sides, or from 0 on.
+    Computed bounds, entries of draws among them, are not known.
 
     Args:
         low: lower bound.
