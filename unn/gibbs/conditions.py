@@ -162,13 +162,18 @@ class Conditions:
         self._never = layout.never.to(dtype).to(device)[:, None]
 
     def _fixed_groups(self, candidate: Tensor, group: Tensor) -> list[Exchangeable]:
-        """The groups with a fixed number of ones, for each kind of nodes that can exchange their values."""
+        """The groups with a fixed number of ones, for each kind of nodes that can exchange their values.
+
+        Args:
+            candidate, group: members of the groups as pairs, sorted by group, shape ``(pairs,)``.
+        """
         families: dict[tuple[str, int], list[str]] = {}
         for name, slot in self._slots.items():
             families.setdefault((slot.kind, slot.channels), []).append(name)
-        exact = (self._lower == self._upper)[:, 0].cpu().nonzero()[:, 0].tolist()
-        node = self._node.cpu()
-        members = [node[candidate[group == number]].unique() for number in exact]
+        exact = (self._lower == self._upper)[:, 0].cpu().tolist()
+        sizes = torch.bincount(group, minlength=len(exact)).tolist()
+        parts = self._node.cpu()[candidate].split(sizes) if sizes else ()
+        members = [x.unique() for x, is_fixed in zip(parts, exact, strict=True) if is_fixed]
         result = []
         for names in families.values():
             place = torch.full((self._nodes,), -1)
@@ -177,11 +182,11 @@ class Conditions:
                 count = slot.nodes.stop - slot.nodes.start
                 place[slot.nodes] = torch.arange(first, first + count)
                 first += count
-            parts = [place[x] for x in members if len(x) > 1 and bool((place[x] >= 0).all())]
-            if parts:
-                most = max(map(len, parts))
-                rows = torch.stack([torch.nn.functional.pad(x, (0, most - len(x))) for x in parts])
-                result.append(Exchangeable(names, rows, torch.tensor([len(x) for x in parts])))
+            own = [place[x] for x in members if len(x) > 1 and bool((place[x] >= 0).all())]
+            if own:
+                most = max(map(len, own))
+                rows = torch.stack([torch.nn.functional.pad(x, (0, most - len(x))) for x in own])
+                result.append(Exchangeable(names, rows, torch.tensor([len(x) for x in own])))
         return result
 
     def _check_evidence(self) -> None:
