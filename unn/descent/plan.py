@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -179,6 +180,13 @@ class Plan:
         """As ``of``, for methods that keep to the factors without an energy in another way."""
         key = frozenset(name for name in fixed if name in graph.variables)
         return graph.memo((cls, key), lambda: cls(graph, key))
+
+    @cached_property
+    def separate_factors(self) -> tuple[EnergyFactor, ...]:
+        """The factors that join no two variables that are not given, nor two nodes of one: their energy is
+        affine in each."""
+        joining = {inlet.factor.name for name in self.free for inlet in self.changing[name]}
+        return tuple(f for f in self.graph.energy_factors if f.name not in joining)
 
     def prepare(self) -> None:
         """Let every factor do its once-only work now, for the sizes known from the declaration."""

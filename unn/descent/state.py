@@ -245,7 +245,7 @@ class State:
         regularizer = self.evidence.regularizers[name]
         if isinstance(self.rule, Sample):
             t = t.expand(self.evidence.batch, *t.shape[1:]).to(self.evidence.like.dtype)
-            return self.rule.draw(regularizer, t, mask, self._generator)
+            return self.rule.draw(regularizer, t, self.separate(name), mask, self._generator)
         fused = self._reception.fused.get(name)
         if fused is not None and fused.complete and mask is None and t.dtype == self.evidence.like.dtype:
             return mirror_of_finite(regularizer, t)
@@ -319,6 +319,14 @@ class State:
             return self.evidence.like.new_zeros(1, *shape)
         # a regularizer that normalises must see every entry of a broadcast message
         return total if total.shape[1:] == shape else total.expand(-1, *shape)
+
+    def separate(self, name: str) -> Tensor:
+        """The sum of the messages to a variable that never change, shape ``(batch or 1, *axes)``."""
+        if name not in self._static:
+            self._static[name] = self._static_sum(name)
+        total = self._static[name]
+        zero = self.evidence.like.new_zeros(1, *self.evidence.shapes[name])
+        return zero if total is None else total.to(zero.dtype) + zero
 
     def sum_static(self, names: Iterable[str]) -> None:
         """Compute the sums of those messages to some variables that never change, unless they are kept."""

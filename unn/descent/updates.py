@@ -82,8 +82,9 @@ class Sample(Update):
 
     Args:
         temperature: above 0.
-        coupling: share of the messages that counts, from 0 for independent variables to 1; a number, or one
-            for each batch element, shape ``(batch,)``.
+        coupling: share of the messages between variables that are not given that counts, from 0 for
+            independent variables to 1; a number, or one for each batch element, shape ``(batch,)``. Messages
+            from what is given, such as biases, count in full.
 
     Raises:
         InferenceError: for another temperature or coupling.
@@ -112,23 +113,35 @@ class Sample(Update):
         return minimiser
 
     def draw(
-        self, regularizer: Regularizer, t: Tensor, mask: Tensor | None, generator: torch.Generator | None
+        self,
+        regularizer: Regularizer,
+        t: Tensor,
+        separate: Tensor,
+        mask: Tensor | None,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """The new value of a block, shape ``(batch, *axes)``.
 
         Args:
             regularizer: of the variable.
             t: sum of the messages, shape ``(batch, *axes)``.
+            separate: sum of those that come from what is given, broadcastable to that shape.
             mask: mask of existing entries.
             generator: random number generator.
         """
-        return regularizer.conditional_sample(self.scaled(t), self.temperature, mask, generator)
+        return regularizer.conditional_sample(self.scaled(t, separate), self.temperature, mask, generator)
 
-    def scaled(self, t: Tensor) -> Tensor:
-        """The share of a sum of messages that counts, shape ``(batch, *axes)``."""
+    def scaled(self, total: Tensor, separate: Tensor) -> Tensor:
+        """What counts of a sum of messages or energies, shape ``(batch, ...)``.
+
+        Args:
+            total: the sum, shape ``(batch, ...)``.
+            separate: its part that counts in full, broadcastable to that shape.
+        """
         if isinstance(self.coupling, Tensor):
-            return t * self.coupling.to(t).view(-1, *[1] * (t.ndim - 1))
-        return t if self.coupling == 1 else t * self.coupling
+            share = self.coupling.to(total).view(-1, *[1] * (total.ndim - 1))
+            return separate + share * (total - separate)
+        return total if self.coupling == 1 else separate + self.coupling * (total - separate)
 
 
 MIRROR = Mirror()

@@ -59,11 +59,11 @@ def log_partition(
 ) -> AnnealedLogPartition:
     """Estimate the log-partition by annealed importance sampling (Neal, 2001), with bounds from both ends.
 
-    Independent variables, of which the log-partition is known, are coupled by the factors in ``steps``
-    equal steps, with a sweep after each; and chains at full coupling are uncoupled in as many (bidirectional
-    Monte Carlo; Grosse, Ghahramani and Adams, 2015). Where the two bounds meet, the value is right if the
-    chains that were uncoupled had reached the distribution. Where no factor joins two variables that are not
-    given, the value is exact.
+    Variables with their biases alone, of which the log-partition is known, are coupled by the other factors
+    in ``steps`` equal steps, with a sweep after each; and chains at full coupling are uncoupled in as many
+    (bidirectional Monte Carlo; Grosse, Ghahramani and Adams, 2015). Where the two bounds meet, the value is
+    right if the chains that were uncoupled had reached the distribution. Where no factor joins two variables
+    that are not given, the value is exact.
 
     Args:
         graph, given, queries, sizes, lengths, generator: as for ``sample``.
@@ -113,7 +113,7 @@ def log_partition(
 
 def _exactly(chains: Chains) -> AnnealedLogPartition:
     """The log-partition of variables that no factor joins, whose errors are 0."""
-    value = chains.log_partition_of_independent().view(chains.queries, -1)[:, 0]
+    value = chains.log_volume().view(chains.queries, -1)[:, 0]
     zero = torch.zeros_like(value)
     effective = torch.full_like(value, chains.chains)
     return AnnealedLogPartition(value, zero, value, zero, value, zero, effective)
@@ -123,7 +123,7 @@ def _annealed(chains: Chains, ladder: list[float]) -> Tensor:
     """Logarithms of the weights of chains that follow a ladder of couplings, shape ``(batch,)``, float64."""
     total = torch.zeros(len(chains.couplings), dtype=torch.float64, device=chains.couplings.device)
     for before, after in pairwise(ladder):
-        total = total - (after - before) * chains.factor_energy().double() / chains.temperature
+        total = total - (after - before) * chains.joint_energy().double() / chains.temperature
         chains.couple(after)
         chains.sweep()
     return total

@@ -62,12 +62,13 @@ def _has_conditional(regularizer: Regularizer) -> bool:
 
 
 class Chains:
-    """Chains under exp(-(Psi + coupling E) / temperature) with E the energy of the factors.
+    """Chains under exp(-(Psi + E_separate + coupling E_joint) / temperature), where E_joint is the energy of
+    the factors between variables that are not given, or between nodes of one, and E_separate that of others.
 
     Each query has ``chains`` times ``levels`` chains, neighbours in the batch. A sweep draws every variable
     that is not given once, in colour classes where it interacts with itself, each from its exact conditional
-    distribution; variables without one move by Langevin dynamics. The first state is one of independent
-    variables, moved to values that satisfy the constraints. These hold at every coupling.
+    distribution; variables without one move by Langevin dynamics. The first state is one of the coupling 0,
+    moved to values that satisfy the constraints. These hold at every coupling.
 
     Args:
         graph: declaration.
@@ -148,7 +149,7 @@ class Chains:
 
     @torch.no_grad()
     def restart(self, initial: Mapping[str, Tensor] | None = None) -> None:
-        """Draw all variables that are not given as if they were independent, and satisfy the constraints.
+        """Draw all variables that are not given at the coupling 0, and satisfy the constraints.
 
         Args:
             initial: values in which variables start instead, shape ``(batch, *axes)``.
@@ -158,7 +159,7 @@ class Chains:
             if initial is not None and name in initial:
                 self.assign(name, initial[name].to(evidence.like))
                 continue
-            t = evidence.like.new_zeros(evidence.batch, *evidence.shapes[name])
+            t = self.state.separate(name).expand(evidence.batch, *evidence.shapes[name])
             mask = evidence.masks.get(name)
             self.assign(
                 name,
@@ -211,7 +212,7 @@ class Chains:
     def _exchange(self) -> None:
         """Propose to exchange the couplings of every other pair of neighbouring levels (Swendsen and Wang,
         1986)."""
-        energy = self.factor_energy().view(-1, self.levels)
+        energy = self.joint_energy().view(-1, self.levels)
         couplings = self.couplings.view(-1, self.levels)
         order = couplings.argsort(1)
         first = self._sweeps % 2
@@ -267,34 +268,30 @@ class Chains:
                 )
 
     @torch.no_grad()
-    def factor_energy(self) -> Tensor:
-        """Energy of the factors, without the regularizers, shape ``(batch,)``."""
+    def joint_energy(self) -> Tensor:
+        """Energy of the factors between variables that are not given, shape ``(batch,)``."""
         state = self.state
         zero = state.evidence.like.new_zeros(state.evidence.batch)
-        return factors_share(self.graph.energy_factors, state.values, zero)
+        joint = [f for f in self.graph.energy_factors if f not in state.plan.separate_factors]
+        return factors_share(joint, state.values, zero)
 
     @torch.no_grad()
     def log_volume(self) -> Tensor:
-        """Log-partition at coupling 0: of the variables that are not given, with the share of those that are
-        in exp(-Psi / temperature); shape ``(batch,)``, float64."""
-        evidence = self.state.evidence
-        return self._log_sum(
-            {name: evidence.like.new_zeros(1, *evidence.shapes[name]) for name in self.state.plan.free}
-        )
+        """The exact log-partition at the coupling 0, shape ``(batch,)``, float64."""
+        state = self.state
+        scores = {name: state.separate(name) for name in state.plan.free}
+        total = self._log_sum(scores)
+        # what is left of the energy where all scores are taken away does not depend on the values
+        constant = factors_share(state.plan.separate_factors, state.values, torch.zeros_like(total))
+        for name, t in scores.items():
+            constant = constant + batch_sum(state.values[name].double() * t.double())
+        return total - constant / self.temperature
 
     @property
     def are_independent(self) -> bool:
         """Whether no factor joins two of the variables that are not given, or two nodes of one."""
         plan = self.state.plan
         return all(not plan.changing[name] for name in plan.free)
-
-    @torch.no_grad()
-    def log_partition_of_independent(self) -> Tensor:
-        """The exact log-partition where ``are_independent``, shape ``(batch,)``, float64."""
-        state = self.state
-        total = self._log_sum({name: state.preactivation(PlannedUpdate(name)) for name in state.plan.free})
-        given = [f for f in self.graph.energy_factors if not set(f.variables) & set(state.plan.free)]
-        return total - factors_share(given, state.values, torch.zeros_like(total)) / self.temperature
 
     def _log_sum(self, scores: Mapping[str, Tensor]) -> Tensor:
         """Logarithm of the sum of exp((<x, t> - Psi(x)) / temperature) over the values that are not given,

@@ -311,8 +311,8 @@ class Conditions:
         state, rule, name = self._state, self._state.rule, step.name
         assert isinstance(rule, Sample)
         regularizer, mask = state.evidence.regularizers[name], state.evidence.masks.get(name)
-        t = rule.scaled(state.preactivation(step)) / rule.temperature
-        t = t.expand(state.evidence.batch, *t.shape[1:])
+        t = state.preactivation(step)
+        t = rule.scaled(t.expand(state.evidence.batch, *t.shape[1:]), state.separate(name)) / rule.temperature
         for nodes in self._classes_of(name):
             own = nodes if step.nodes is None else nodes & step.nodes
             if not bool(own.any()):
@@ -339,8 +339,13 @@ class Conditions:
         state, rule = self._state, self._state.rule
         assert isinstance(rule, Sample)
         factors = [f for f in state.plan.graph.energy_factors if set(f.variables) & set(family.names)]
+        alone = [f for f in factors if f in state.plan.separate_factors]
         zero = state.evidence.like.new_zeros(state.evidence.batch)
-        energy, known = factors_share(factors, state.values, zero), self._known(family.names)
+
+        def counted(values: Mapping[str, Tensor]) -> Tensor:
+            return rule.scaled(factors_share(factors, values, zero), factors_share(alone, values, zero))
+
+        energy, known = counted(state.values), self._known(family.names)
         x = self._rows(state.values, family.names)
         rows = torch.arange(len(x), device=x.device)
         for _ in range(int(family.nodes.unique().numel())):
@@ -348,8 +353,8 @@ class Conditions:
             proposal = x.clone()
             proposal[rows, one], proposal[rows, other] = x[rows, other], x[rows, one]
             values = {**state.values, **self._values_of(proposal, family.names)}
-            after = factors_share(factors, values, zero)
-            gain = rule.scaled(energy - after) / rule.temperature
+            after = counted(values)
+            gain = (energy - after) / rule.temperature
             accepted = uniform(gain.shape, gain, self._generator).log() < gain
             accepted &= self._satisfied(self._candidates(values))
             accepted &= ~(known[rows, one] | known[rows, other])

@@ -24,9 +24,12 @@ class GibbsEngine(Engine):
     needs_all_values = False
 
     def refusal(self, graph: Declaration) -> str:
-        """A factor without an energy, or a variable whose conditional distribution has no exact sampler."""
+        """A factor without an energy, a variable whose conditional distribution has no exact sampler, or
+        constraints without anything to learn."""
         from .chains import refusal
 
+        if graph.constraints and not any(True for _ in graph.parameters()):
+            return "the graph has constraints and no parameters to learn; unn.gibbs.sample draws from it"
         return refusal(graph)
 
     def build(self, graph: Declaration, options: GibbsOptions, sizes: Mapping[str, int]) -> nn.Module:

@@ -25,7 +25,7 @@ _FIRST_STEP = 0.3
 
 
 class Langevin:
-    """Moves of one variable that leave exp(-(Psi + coupling E) / temperature) invariant.
+    """Moves of one variable that leave the distribution of ``Chains`` invariant.
 
     A move refreshes a part of the momentum, follows the dynamics for some leapfrog steps, and accepts where
     they end by the Metropolis rule, with the momentum reversed where it does not (Horowitz, 1991; generalised
@@ -110,15 +110,17 @@ class Langevin:
         return free
 
     def _energy(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(Psi + coupling E) / temperature as far as it depends on the variable, shape ``(batch,)``, and its
-        gradient."""
+        """The energy that counts, by the temperature, as far as it depends on the variable, shape
+        ``(batch,)``, and its gradient."""
         state, rule = self._state, self._state.rule
         assert isinstance(rule, Sample)
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             values = {**state.values, self._name: leaf}
-            total = factors_share(state.present_factors(self._name), values, leaf.new_zeros(len(x)))
+            present, zero = state.present_factors(self._name), leaf.new_zeros(len(x))
+            total = factors_share(present, values, zero)
+            separate = factors_share([f for f in present if f in state.plan.separate_factors], values, zero)
             own = regularizer_share(self._regularizer, leaf, state.evidence.masks.get(self._name))
-            energy = (own + rule.scaled(total)) / rule.temperature
+            energy = (own + rule.scaled(total, separate)) / rule.temperature
             (gradient,) = torch.autograd.grad(energy.sum(), leaf)
         return energy.detach(), gradient

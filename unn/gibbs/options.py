@@ -28,8 +28,8 @@ class GibbsOptions:
             a chain of its own after as many.
         chain_draws: Draws of each chain.
         thinning: Sweeps from one draw to the next.
-        tempering: Number of couplings from 0 to 1 between which states are exchanged (parallel tempering),
-            for energies with several modes; 1 for plain chains.
+        tempering: Number of couplings of variables from 0 to 1 between which states are exchanged (parallel
+            tempering), for energies with several modes; 1 for plain chains.
         temperature: Temperature of exp(-E / temperature).
         learning: What training maximises: the likelihood, with chains that persist from step to step
             ("persistent") or start at the examples ("contrastive"), or exactly ("likelihood", for graphs that

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 import unn
-from factors import Equation, Implicit, Multilinear, TreeEntropy
+from factors import Different, Equation, Implicit, Multilinear, TreeEntropy
 from unn.errors import ArgumentError, DeclarationError, DivergenceError, InferenceError, ObservationError
 from unn.gibbs import GibbsOptions, log_partition, marginals, sample
 
@@ -400,6 +400,31 @@ def test_options_out_of_range_are_named(options, match):
 def test_means_need_draws_enough_for_their_errors():
     with pytest.raises(ArgumentError, match="at least 4 draws"):
         marginals(grid(), options=GibbsOptions(chain_draws=3))
+
+
+def test_annealing_starts_at_the_biases_so_that_few_steps_suffice_for_weak_couplings():
+    g = grid(4, 4, coupling=0.05, field=3.0)
+    estimate = log_partition(g, steps=5, options=GibbsOptions(chains=200), generator=seeded())
+    exact = float(unn.exact.log_partition(g)[0])
+    assert float(estimate.value[0]) == pytest.approx(exact, abs=0.01)
+    # from spins without a field the gap is above 1
+    assert float(estimate.upper[0] - estimate.lower[0]) < 0.05
+
+
+@pytest.mark.parametrize("given", [{}, {"Y": torch.tensor([[1.0, 0.0]])}])
+def test_constants_of_factors_that_are_affine_count_in_the_log_partition(given):
+    g = unn.FactorGraph("equal", n=2)
+    x, y = g.variable("X", "n", unn.BinaryEntropy()), g.variable("Y", "n", unn.BinaryEntropy())
+    # the energy is that of the agreement of two bits, which is 1 where both are 0
+    (energy,) = Different(x["i"], y["i"]).penalties(0.8)
+    g.factor(energy)
+    estimate = log_partition(g, given, options=GibbsOptions(chains=400), generator=seeded())
+    pairs = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 4)
+    if given:
+        pairs = pairs[(pairs[:, 2:] == given["Y"]).all(1)]
+    values = {"X": pairs[:, :2], "Y": pairs[:, 2:]}
+    exact = float((-energy.energy(values)).logsumexp(0))
+    assert float(estimate.value[0]) == pytest.approx(exact, abs=1e-5 if given else 0.02)
 
 
 def test_annealing_refuses_levels_and_steps_below_one():
