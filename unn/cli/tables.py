@@ -60,9 +60,15 @@ def shown_progress() -> Iterator[None]:
 
     layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
     with tqdm(total=1.0, delay=1.0, leave=False, disable=None, bar_format=layout) as bar:
+        if bar.disable:
+            yield
+            return
+        shown = ""
 
         def update(stage: str, share: float) -> None:
-            if stage != bar.desc or share < bar.n:
+            nonlocal shown
+            if stage != shown or share < bar.n:
+                shown = stage
                 bar.set_description_str(stage, refresh=False)
                 bar.reset()
             bar.update(share - bar.n)

@@ -45,4 +45,4 @@ def test_the_defaults_keep_the_best_weights_of_200_simulations_and_are_calibrate
     # expected coverage of fresh simulations: uniform, by the Kolmogorov-Smirnov distance of level 0.1%
     coverage = coverage_of(problem, config, network, CONDITIONS, 64, SamplingOptions(steps=20, seed=1))
     levels = (torch.arange(CONDITIONS) + 0.5) / CONDITIONS
-    assert float((coverage.sort().values - levels).abs().max()) < 1.95 / CONDITIONS**0.5
+    assert float((coverage.probabilities.sort().values - levels).abs().max()) < 1.95 / CONDITIONS**0.5
