@@ -5,7 +5,7 @@
 All orders start from the same values of eight examples. Reported are the updates, and the processor time,
 after which their mean energy is within a thousandth, and a millionth, of its whole decrease above the end of
 the run, and the energy there. The picture has how far the mean energy is above the lowest that any order
-reaches on the graph, relative to its first value.
+reaches on the graph, as a share of the size of that energy.
 """
 
 from __future__ import annotations

@@ -188,6 +188,11 @@ class Plan:
         joining = {inlet.factor.name for name in self.free for inlet in self.changing[name]}
         return tuple(f for f in self.graph.energy_factors if f.name not in joining)
 
+    @cached_property
+    def joint_factors(self) -> tuple[EnergyFactor, ...]:
+        """The other factors with an energy."""
+        return tuple(f for f in self.graph.energy_factors if f not in self.separate_factors)
+
     def prepare(self) -> None:
         """Let every factor do its once-only work now, for the sizes known from the declaration."""
         table = self.graph.size_table

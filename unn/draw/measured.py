@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ObservationError
-from .theme import LIGHT, Theme, add_title, new_figure, shortened, style_axes
+from .theme import LIGHT, Theme, add_title, new_panels, shortened, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,13 +35,8 @@ def draw_measured(
     for name, x in values.items():
         if not all(math.isfinite(number) for number in x):
             raise ObservationError(f"draw_measured: values of {name!r} must be finite.")
-    across = min(ACROSS, len(values))
-    down = math.ceil(len(values) / across)
-    figure = new_figure(theme, across * WIDTH, down * HEIGHT)
-    grid = figure.subplots(down, across, squeeze=False).flatten()
-    for axes in grid[len(values) :]:
-        axes.set_axis_off()
-    for axes, (name, x) in zip(grid, values.items(), strict=False):
+    figure, panels = new_panels(theme, len(values), ACROSS, WIDTH, HEIGHT)
+    for axes, (name, x) in zip(panels, values.items(), strict=True):
         style_axes(axes, theme)
         add_title(axes, theme, shortened(name, 24))
         if name in ideal:

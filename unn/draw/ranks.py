@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ObservationError
-from .theme import LIGHT, Theme, add_title, new_figure, shortened, style_axes
+from .theme import LIGHT, Theme, add_title, new_panels, shortened, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,13 +34,8 @@ def draw_ranks(ranks: Mapping[str, Sequence[float]], theme: Theme = LIGHT) -> Fi
     for name, values in ranks.items():
         if not all(0 <= value <= 1 for value in values):
             raise ObservationError(f"draw_ranks: ranks of {name!r} must lie in [0, 1].")
-    across = min(ACROSS, len(ranks))
-    down = math.ceil(len(ranks) / across)
-    figure = new_figure(theme, across * WIDTH, down * HEIGHT)
-    grid = figure.subplots(down, across, squeeze=False).flatten()
-    for axes in grid[len(ranks) :]:
-        axes.set_axis_off()
-    for axes, (name, values) in zip(grid, ranks.items(), strict=False):
+    figure, panels = new_panels(theme, len(ranks), ACROSS, WIDTH, HEIGHT)
+    for axes, (name, values) in zip(panels, ranks.items(), strict=True):
         style_axes(axes, theme)
         add_title(axes, theme, shortened(name, 24))
         expected = len(values) / BINS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,6 +104,29 @@ def new_figure(
     return Picture(
         figsize=(width, height), layout=layout, facecolor=theme.background, edgecolor=theme.background
     )
+
+
+def new_panels(
+    theme: Theme, count: int, across: int, width: float, height: float
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels in rows, as many axes as panels; places without a panel stay empty.
+
+    Args:
+        theme: light or dark.
+        count: number of panels, at least 1.
+        across: panels in a row.
+        width, height: size of a panel in inches.
+
+    Raises:
+        ObservationError: if ``theme`` is not a theme.
+    """
+    across = min(across, count)
+    down = math.ceil(count / across)
+    figure = new_figure(theme, across * width, down * height)
+    grid = list(figure.subplots(down, across, squeeze=False).flatten())
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    return figure, grid[:count]
 
 
 def style_axes(

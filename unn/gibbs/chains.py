@@ -272,8 +272,7 @@ class Chains:
         """Energy of the factors between variables that are not given, shape ``(batch,)``."""
         state = self.state
         zero = state.evidence.like.new_zeros(state.evidence.batch)
-        joint = [f for f in self.graph.energy_factors if f not in state.plan.separate_factors]
-        return factors_share(joint, state.values, zero)
+        return factors_share(state.plan.joint_factors, state.values, zero)
 
     @torch.no_grad()
     def log_volume(self) -> Tensor:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 
 from ..descent.plan import PlannedUpdate
@@ -16,14 +14,13 @@ from ..descent.shares import factors_share
 from ..descent.state import State
 from ..descent.updates import Sample
 from ..errors import InferenceError, ObservationError
-from ..graph.colouring import greedy_colours
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint
 from ..networks.tokens import Slot, kinds
 from ..noise import uniform
-from ..ops.sparse import sums
 from ..regularizers import BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy
 from ..solver.layout import Layout
+from .limits import Exchangeable, Limits
 
 _DIRECT = 20
 """Sweeps with the largest weight of violations, with which the search for first states begins."""
@@ -33,10 +30,6 @@ _SWEEPS = _DIRECT + 4 * _HEATING
 """Most sweeps in this search."""
 _WEAKEST, _STRONGEST = 0.5, 8.0
 """Weights of a violation at the start and the end of these sweeps."""
-_DENSE = 2**16
-"""Entries up to which matrices are dense: products with small sparse ones cost more."""
-
-
 _DISCRETE = (BinaryEntropy, Entropy, SimplexNorm, TsallisEntropy)
 """Regularizers under which every value of a node is possible; derived ones may exclude some."""
 
@@ -62,21 +55,6 @@ def refusal_of_constraints(graph: Declaration) -> str:
                     "binary nor categorical with all categories allowed, so that chains cannot keep to it"
                 )
     return ""
-
-
-@dataclass(frozen=True, eq=False)
-class Exchangeable:
-    """Nodes of one kind, of which pairs in a group exchange their values.
-
-    Attributes:
-        names: the variables, whose nodes are numbered one after another.
-        nodes: nodes of each group, padded, shape ``(groups, most)``.
-        counts: how many nodes each group has, shape ``(groups,)``.
-    """
-
-    names: list[str]
-    nodes: Tensor
-    counts: Tensor
 
 
 class Conditions:
@@ -108,86 +86,17 @@ class Conditions:
             if axis not in graph.sizes
         }
         layout = Layout(graph, sizes)
-        self._slots = layout.frame.slots
-        families = layout.families[len(self._slots) :]
-        counted = {family.name for family in families}
-        own_shapes = {name: slot.shape for name, slot in self._slots.items()}
+        counted = {family.name for family in layout.families[len(layout.frame.slots) :]}
+        own_shapes = {name: slot.shape for name, slot in layout.frame.slots.items()}
         for constraint in graph.constraints:
             if constraint.name not in counted and not constraint.groups(own_shapes):
                 raise InferenceError(
                     f"graph {graph.name!r}: constraint {constraint.name!r} ({type(constraint).__name__}) "
                     "does not count entries at these sizes, so that chains cannot keep to it."
                 )
-        candidates, groups, lower, upper = [], [], [], []
-        first = 0
-        for family in families:
-            count, members = family.entries.shape
-            candidates.append(family.entries.flatten())
-            groups.append(torch.arange(first, first + count).repeat_interleave(members))
-            lower.append(torch.full((count,), family.bounds[0]))
-            upper.append(torch.full((count,), members if family.bounds[1] is None else family.bounds[1]))
-            first += count
-        none = torch.zeros(0, dtype=torch.long)
-        joined = (torch.cat([none, *x]) for x in (candidates, groups, lower, upper))
-        candidate, group, least, most = _intersected(*joined)
-        self._index(layout, candidate, group, least, most)
-        self._fixed = self._fixed_groups(candidate, group)
+        self._limits = Limits(layout, state.evidence.like.device)
+        self._exchangeable = self._limits.exchangeable()
         self._check_evidence()
-        self._classes: dict[str, list[Tensor]] = {}
-
-    def _index(self, layout: Layout, candidate: Tensor, group: Tensor, lower: Tensor, upper: Tensor) -> None:
-        """Incidence of candidates, parts (the candidates of one node in a group) and groups."""
-        # counts are exact in single precision, whatever that of the values
-        dtype, device = torch.float32, self._state.evidence.like.device
-        node = layout.frame.node_of_number
-        nodes, groups, count = layout.frame.nodes, len(lower), layout.candidates
-        keys, part = (group * nodes + node[candidate]).unique(return_inverse=True)
-        pairs, weight = (part * count + candidate).unique(return_counts=True)
-        part_group, part_node = keys // nodes, keys % nodes
-        numbers = torch.arange(len(keys))
-        self._node, self._nodes = node.to(device), nodes
-        self._part_group, self._part_node = part_group.to(device), part_node
-        self._pair_part = (pairs // count).to(device)
-        self._pair_weight = weight.to(dtype).to(device)[:, None]
-        self._lower, self._upper = (x.to(dtype).to(device)[:, None] for x in (lower, upper))
-
-        def matrix(sets: Tensor, members: Tensor, rows: int, columns: int) -> Tensor:
-            x = sums(sets, members, (rows, columns), dtype)
-            return (x.to_dense() if rows * columns <= _DENSE else x).to(device)
-
-        self._to_parts = matrix(part, candidate, len(keys), count)
-        self._to_groups = matrix(part_group, numbers, groups, len(keys))
-        self._to_nodes = matrix(part_node, numbers, nodes, len(keys))
-        self._to_candidates = matrix(pairs % count, torch.arange(len(pairs)), count, len(pairs))
-        self._never = layout.never.to(dtype).to(device)[:, None]
-
-    def _fixed_groups(self, candidate: Tensor, group: Tensor) -> list[Exchangeable]:
-        """The groups with a fixed number of ones, for each kind of nodes that can exchange their values.
-
-        Args:
-            candidate, group: members of the groups as pairs, sorted by group, shape ``(pairs,)``.
-        """
-        families: dict[tuple[str, int], list[str]] = {}
-        for name, slot in self._slots.items():
-            families.setdefault((slot.kind, slot.channels), []).append(name)
-        exact = (self._lower == self._upper)[:, 0].cpu().tolist()
-        sizes = torch.bincount(group, minlength=len(exact)).tolist()
-        parts = self._node.cpu()[candidate].split(sizes) if sizes else ()
-        members = [x.unique() for x, is_fixed in zip(parts, exact, strict=True) if is_fixed]
-        result = []
-        for names in families.values():
-            place = torch.full((self._nodes,), -1)
-            first = 0
-            for slot in (self._slots[name] for name in names):
-                count = slot.nodes.stop - slot.nodes.start
-                place[slot.nodes] = torch.arange(first, first + count)
-                first += count
-            own = [place[x] for x in members if len(x) > 1 and bool((place[x] >= 0).all())]
-            if own:
-                most = max(map(len, own))
-                rows = torch.stack([torch.nn.functional.pad(x, (0, most - len(x))) for x in own])
-                result.append(Exchangeable(names, rows, torch.tensor([len(x) for x in own])))
-        return result
 
     def _check_evidence(self) -> None:
         """Check that what is given of constrained variables is 0 or 1.
@@ -196,7 +105,7 @@ class Conditions:
             ObservationError: names the variable.
         """
         evidence = self._state.evidence
-        for name in filter(self.covers, self._slots):
+        for name in filter(self.covers, self._limits.slots):
             value, where = evidence.observed.get(name, (None, None))
             x = evidence.values[name] if name not in self._state.plan.free else value
             if x is None:
@@ -216,7 +125,7 @@ class Conditions:
 
     def satisfied(self) -> Tensor:
         """Mask of the chains whose values satisfy all constraints, shape ``(batch,)``."""
-        return self._satisfied(self._candidates(self._state.values))
+        return self._limits.satisfied(self._candidates(self._state.values))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -276,9 +185,9 @@ class Conditions:
         moved = self._moved.view(self._queries, -1).any(1)
         if not any(self.covers(name) for name in self._state.plan.free):
             return torch.zeros_like(moved)
-        z = self._candidates(self._state.values).T.reshape(self._queries, -1, len(self._node))
-        differ = (z != z[:, :1]).any(2).any(1) if z.shape[1] > 1 else torch.ones_like(z[:, 0, 0]).bool()
-        return ~moved & differ
+        z = self._candidates(self._state.values).T
+        z = z.view(self._queries, len(z) // self._queries, -1)
+        return ~moved & ((z != z[:, :1]).any(2).any(1) | (z.shape[1] == 1))
 
     def require_satisfied(self) -> None:
         """Check the constraints by themselves, whose groups may be less than they ask for.
@@ -313,12 +222,12 @@ class Conditions:
         regularizer, mask = state.evidence.regularizers[name], state.evidence.masks.get(name)
         t = state.preactivation(step)
         t = rule.scaled(t.expand(state.evidence.batch, *t.shape[1:]), state.separate(name)) / rule.temperature
-        for nodes in self._classes_of(name):
+        for nodes in self._limits.classes(name):
             own = nodes if step.nodes is None else nodes & step.nodes
             if not bool(own.any()):
                 continue
-            excess = self._excess(self._candidates(state.values))
-            scores = _without(t, self._slots[name], excess, weight)
+            excess = self._limits.excess(self._candidates(state.values))
+            scores = _without(t, self._limits.slots[name], excess, weight)
             old = state.values[name]
             x = regularizer.conditional_sample(scores, 1.0, mask, self._generator).to(old.dtype)
             if chains is not None:
@@ -331,7 +240,7 @@ class Conditions:
     def exchange(self) -> None:
         """Propose exchanges of the values of two nodes, one after another, as many as groups with a fixed
         number of ones have nodes; accepted by the Metropolis rule."""
-        for family in self._fixed:
+        for family in self._exchangeable:
             if any(name in self._state.plan.free for name in family.names):
                 self._exchange(family)
 
@@ -346,48 +255,30 @@ class Conditions:
             return rule.scaled(factors_share(factors, values, zero), factors_share(alone, values, zero))
 
         energy, known = counted(state.values), self._known(family.names)
-        x = self._rows(state.values, family.names)
+        x = self._limits.rows(state.values, family.names, len(zero))
         rows = torch.arange(len(x), device=x.device)
         for _ in range(int(family.nodes.unique().numel())):
             one, other = self._pairs(family, zero)
             proposal = x.clone()
             proposal[rows, one], proposal[rows, other] = x[rows, other], x[rows, one]
-            values = {**state.values, **self._values_of(proposal, family.names)}
+            values = {**state.values, **self._limits.values_of(proposal, family.names)}
             after = counted(values)
             gain = (energy - after) / rule.temperature
             accepted = uniform(gain.shape, gain, self._generator).log() < gain
-            accepted &= self._satisfied(self._candidates(values))
+            accepted &= self._limits.satisfied(self._candidates(values))
             accepted &= ~(known[rows, one] | known[rows, other])
             self._moved |= accepted & (x[rows, one] != x[rows, other]).any(1)
             x = torch.where(accepted[:, None, None], proposal, x)
             energy = torch.where(accepted, after, energy)
-        for name, value in self._values_of(x, family.names).items():
+        for name, value in self._limits.values_of(x, family.names).items():
             if name in state.plan.free:
                 state.replace(PlannedUpdate(name), value)
-
-    def _rows(self, values: Mapping[str, Tensor], names: list[str]) -> Tensor:
-        """Values of the nodes of some variables, shape ``(batch, nodes, channels)``."""
-        batch = self._state.evidence.batch
-        parts = []
-        for name in names:
-            slot = self._slots[name]
-            x = values[name].expand(batch, *slot.shape)
-            parts.append(x.reshape(batch, slot.nodes.stop - slot.nodes.start, -1))
-        return torch.cat(parts, 1)
-
-    def _values_of(self, rows: Tensor, names: list[str]) -> dict[str, Tensor]:
-        """Values by variable of rows of their nodes."""
-        slots = [self._slots[name] for name in names]
-        parts = rows.split([slot.nodes.stop - slot.nodes.start for slot in slots], 1)
-        return {
-            slot.name: part.reshape(len(rows), *slot.shape) for slot, part in zip(slots, parts, strict=True)
-        }
 
     def _pairs(self, family: Exchangeable, like: Tensor) -> tuple[Tensor, Tensor]:
         """Two different nodes of a random group for each chain, shape ``(batch,)`` each."""
         draws = uniform((3, len(like)), like.new_zeros((), dtype=torch.float64), self._generator).cpu()
-        group = (draws[0] * len(family.counts)).long().clamp(max=len(family.counts) - 1)
-        size = family.counts[group]
+        group = (draws[0] * len(family.sizes)).long().clamp(max=len(family.sizes) - 1)
+        size = family.sizes[group]
         one = torch.minimum((draws[1] * size).long(), size - 1)
         step = 1 + torch.minimum((draws[2] * (size - 1)).long(), size - 2)
         pair = (family.nodes[group, one], family.nodes[group, (one + step) % size])
@@ -397,80 +288,17 @@ class Conditions:
         """Mask of the nodes that are given, shape ``(batch, nodes)``."""
         evidence, masks = self._state.evidence, {}
         for name in names:
-            shape = (evidence.batch, *self._slots[name].shape)
+            shape = (evidence.batch, *self._limits.slots[name].shape)
             if name not in self._state.plan.free:
                 masks[name] = torch.ones(shape, dtype=torch.bool, device=evidence.like.device)
             elif name in evidence.observed:
                 masks[name] = evidence.observed[name][1].expand(shape)
             else:
                 masks[name] = torch.zeros(shape, dtype=torch.bool, device=evidence.like.device)
-        return self._rows(masks, names).any(-1)
+        return self._limits.rows(masks, names, evidence.batch).any(-1)
 
     def _candidates(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Which candidates are true, shape ``(candidates, batch)``."""
-        batch = self._state.evidence.batch
-        parts = []
-        for name, slot in self._slots.items():
-            x = values[name].expand(batch, *slot.shape).reshape(batch, -1).float()
-            parts.append(torch.stack([1 - x, x], 2).flatten(1) if slot.kind == "binary" else x)
-        return torch.cat(parts, 1).T.contiguous()
-
-    def _excess(self, z: Tensor) -> Tensor:
-        """By how much the groups of its node would miss their limits if the node had each value, the others
-        as they are, shape ``(candidates, batch)``."""
-        own = self._to_parts @ z
-        rest = (self._to_groups @ own)[self._part_group] - own
-        without = self._beyond(rest, self._part_group)
-        chosen = rest[self._pair_part] + self._pair_weight
-        change = self._beyond(chosen, self._part_group[self._pair_part]) - without[self._pair_part]
-        return (self._to_nodes @ without)[self._node] + self._to_candidates @ change + self._never
-
-    def _satisfied(self, z: Tensor) -> Tensor:
-        counts = self._to_groups @ (self._to_parts @ z)
-        beyond = self._beyond(counts, torch.arange(len(counts), device=counts.device))
-        return (beyond.sum(0) + (self._never * z).sum(0)) == 0
-
-    def _beyond(self, counts: Tensor, groups: Tensor) -> Tensor:
-        """Distance of counts from the limits of their groups, shape of ``counts``."""
-        return (self._lower[groups] - counts).clamp(min=0) + (counts - self._upper[groups]).clamp(min=0)
-
-    def _classes_of(self, name: str) -> list[Tensor]:
-        """Nodes of a variable in classes without common groups, boolean, shape ``(1, *nodes, 1, ...)``."""
-        if name not in self._classes:
-            slot = self._slots[name]
-            count = slot.nodes.stop - slot.nodes.start
-            own = (self._part_node >= slot.nodes.start) & (self._part_node < slot.nodes.stop)
-            groups = self._part_group.cpu()[own].numpy()
-            nodes = (self._part_node[own] - slot.nodes.start).numpy()
-            shape = (len(self._lower), count)
-            incidence = coo_array((np.ones(len(nodes)), (groups, nodes)), shape=shape).tocsr()
-            features = [1] * (len(slot.shape) - len(slot.node_shape))
-            colours = torch.from_numpy(greedy_colours(incidence.T @ incidence))
-            colours = colours.view(1, *slot.node_shape, *features).to(self._state.evidence.like.device)
-            self._classes[name] = [colours == colour for colour in range(int(colours.max()) + 1)]
-        return self._classes[name]
-
-
-def _intersected(
-    candidate: Tensor, group: Tensor, lower: Tensor, upper: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Groups with the same members as one, with the bounds of all.
-
-    Args:
-        candidate, group: members of the groups as pairs, sorted by group, shape ``(pairs,)``.
-        lower, upper: bounds of each group, shape ``(groups,)``.
-    """
-    sizes = torch.bincount(group, minlength=len(lower)).tolist()
-    members = [tuple(sorted(x.tolist())) for x in candidate.split(sizes)] if sizes else []
-    first: dict[tuple[int, ...], int] = {}
-    place = torch.tensor([first.setdefault(x, len(first)) for x in members], dtype=torch.long)
-    least = torch.zeros(len(first), dtype=lower.dtype).scatter_reduce(0, place, lower, "amax")
-    most = torch.full((len(first),), max(sizes, default=0), dtype=upper.dtype)
-    most = most.scatter_reduce(0, place, upper, "amin")
-    kept = [torch.tensor(x, dtype=torch.long) for x in first]
-    counts = torch.tensor([len(x) for x in kept], dtype=torch.long)
-    numbers = torch.arange(len(first)).repeat_interleave(counts)
-    return torch.cat([candidate[:0], *kept]), numbers, least, most
+        return self._limits.candidates(values, self._state.evidence.batch)
 
 
 def _weight(sweep: int) -> float:

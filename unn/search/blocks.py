@@ -10,31 +10,8 @@ from torch import Tensor
 from ..graph.adjacency import adjacency
 from ..graph.colouring import greedy_colours
 from ..ops.sparse import sums
+from ..solver.counts import Counts
 from ..solver.layout import Layout
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """The counting constraints of a layout, without the groups of single nodes.
-
-    Attributes:
-        candidate, group: members of the groups, as pairs sorted by group, shape ``(pairs,)``.
-        lower, upper: bounds of each group, shape ``(groups, 1)``.
-    """
-
-    candidate: Tensor
-    group: Tensor
-    lower: Tensor
-    upper: Tensor
-
-    def cost(self, counts: Tensor) -> Tensor:
-        """Distance of counts from the bounds, shape ``(groups, chains)``."""
-        return (self.lower - counts).clamp(min=0) + (counts - self.upper).clamp(min=0)
-
-    def select(self, groups: Tensor) -> Counts:
-        """Bounds of some groups, without members."""
-        none = self.candidate[:0]
-        return Counts(none, none, self.lower[groups], self.upper[groups])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,21 +31,6 @@ class NodeBlock:
     counts: Counts
     to_groups: Tensor
     to_candidates: Tensor
-
-
-def counts_of(layout: Layout) -> Counts:
-    """The groups of the constraints of a layout."""
-    candidates, groups, lower, upper = [], [], [], []
-    first = 0
-    for family in layout.families[len(layout.frame.slots) :]:
-        count, members = family.entries.shape
-        candidates.append(family.entries.flatten())
-        groups.append(torch.arange(first, first + count).repeat_interleave(members))
-        least, most = family.bounds
-        lower.append(torch.full((count, 1), float(least)))
-        upper.append(torch.full((count, 1), float(members if most is None else most)))
-        first += count
-    return Counts(torch.cat(candidates), torch.cat(groups), torch.cat(lower), torch.cat(upper))
 
 
 def blocks_of(layout: Layout, counts: Counts) -> list[NodeBlock]:

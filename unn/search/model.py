@@ -13,9 +13,10 @@ from ..engine import Attempt, CanLearn, CanSolve, check_model
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given
 from ..ops.sparse import sums
+from ..solver.counts import Counts, counts_of
 from ..solver.layout import Layout, refusal
 from ..solver.propagation import Known, evidence, propagate
-from .blocks import Counts, NodeBlock, blocks_of, counts_of
+from .blocks import NodeBlock, blocks_of
 from .options import SearchOptions
 from .tree import DepthFirst
 

@@ -8,10 +8,11 @@ from support.sudoku_graph import declare_sudoku
 
 import unn
 from factors import AllDifferent, Cardinality, Different
-from unn.search.blocks import blocks_of, counts_of
+from unn.search.blocks import blocks_of
 from unn.search.engine import SearchEngine
 from unn.search.model import Search
 from unn.search.options import SearchOptions
+from unn.solver.counts import counts_of
 from unn.solver.layout import Layout
 from unn.testing import EngineContract
 
