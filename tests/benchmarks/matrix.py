@@ -38,6 +38,7 @@ METRICS = {
     "hierarchy": ["probability", "highest", "of_samples"],
     "hopfield": ["recalled_half_given", "stored", "distinct"],
     "inversion": ["rmse", "rmse_as_trained"],
+    "gaussian": ["error_half_given", "excess_correlation"],
     "ising": ["error_half_given", "lowest_error_half_given", "excess_correlation"],
     "program": ["worst_mean", "spread_ratio"],
     "sorting": ["rmse", "permutations"],
@@ -88,7 +89,7 @@ def row_of(name: str, engine: str) -> dict[str, str]:
         assert isinstance(problem, DeclaredProblem)
         generator = torch.Generator().manual_seed(0)
         queries = list(problem.test_queries(trained.config, QUERIES, generator).values())
-        query = queries[-1] if name in ("ising", "hopfield", "sudoku", "tables") else queries[0]
+        query = queries[-1] if name in ("ising", "gaussian", "hopfield", "sudoku", "tables") else queries[0]
         sizes = problem.test_sizes(trained.config)
         times = []
         for _ in range(3):

@@ -9,24 +9,26 @@ from support.commands import printed, refused
 
 import unn
 from problems.ising.grids import conditional, declare_coupled
-from unn.cli.calibrate import score
+from unn.cli.truth.discrete import score_probabilities
+from unn.cli.truth.normal import normal_truth, score_normals
+from unn.errors import UnnError
 
 
 def test_scores_of_the_exact_probabilities_are_perfect():
     p = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
-    perfect = score(p, p, 0.1)
-    assert perfect.kl == pytest.approx(0, abs=1e-9) and perfect.total_variation == 0
-    assert perfect.calibration_error == pytest.approx(0) and perfect.argmax_match == 1
-    assert perfect.log_score == pytest.approx((0.2 * math.log(0.2) + 0.8 * math.log(0.8)) / 2)
+    perfect = score_probabilities(p, p, 0.1)
+    assert perfect.figures["kl"] == pytest.approx(0, abs=1e-9) and perfect.figures["total_variation"] == 0
+    assert perfect.figures["calibration_error"] == pytest.approx(0) and perfect.figures["argmax_match"] == 1
+    assert perfect.figures["log_score"] == pytest.approx((0.2 * math.log(0.2) + 0.8 * math.log(0.8)) / 2)
 
 
 def test_scores_of_other_probabilities_are_those_by_hand():
     p = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
     q = torch.tensor([[0.65, 0.35]], dtype=torch.float64)
-    other = score(p, q, 0.0)
-    assert other.kl == pytest.approx(0.25 * math.log(0.25 / 0.65) + 0.75 * math.log(0.75 / 0.35))
-    assert other.total_variation == pytest.approx(0.4) and other.argmax_match == 0
-    assert other.calibration_error == pytest.approx(0.4)
+    other = score_probabilities(p, q, 0.0)
+    assert other.figures["kl"] == pytest.approx(0.25 * math.log(0.25 / 0.65) + 0.75 * math.log(0.75 / 0.35))
+    assert other.figures["total_variation"] == pytest.approx(0.4) and other.figures["argmax_match"] == 0
+    assert other.figures["calibration_error"] == pytest.approx(0.4)
     assert other.bins == ((pytest.approx(0.35), 0.75), (pytest.approx(0.65), 0.25))
 
 
@@ -158,3 +160,59 @@ def test_a_query_that_leaves_nothing_open_is_said_so(tmp_path, capsys):
     assert "nan" not in texts[0]
     data = json.loads(printed(capsys, "calibrate", tmp_path / "run", "--count", 1, "--json"))
     assert "" in data
+
+
+def test_scores_of_normal_distributions_are_those_by_hand():
+    mean, deviation = torch.zeros(2, dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    perfect = score_normals(mean, deviation, mean, deviation, 0.1)
+    assert perfect.figures == pytest.approx(
+        {"mean_error": 0, "largest_mean_error": 0, "kl": 0, "deviation_ratio": 1, "coverage_error": 0},
+        abs=1e-12,
+    )
+    other = score_normals(mean, deviation, torch.tensor([0.5, 0.0]), 2 * deviation, 0.0)
+    assert other.figures["mean_error"] == pytest.approx(0.25) and other.figures["deviation_ratio"] == 2
+    assert other.figures["largest_mean_error"] == pytest.approx(0.5)
+    assert other.figures["kl"] == pytest.approx(math.log(2) + (1 + 0.125) / 8 - 0.5)
+    # the central half of a normal of twice the deviation
+    inside = math.erf(2 * 0.6744897501960817 / 2**0.5)
+    wide = score_normals(mean, deviation, mean, 2 * deviation, 0.0)
+    assert wide.bins[4] == (0.5, pytest.approx(inside))
+    assert score_normals(mean, deviation, mean, None, 0.0).figures == {
+        "mean_error": 0,
+        "largest_mean_error": 0,
+    }
+
+
+def test_moments_of_gaussian_fields_are_scored_and_best_values_have_no_deviations(tmp_path, capsys):
+    folders = []
+    for engine, options in (
+        ("exact", ["--steps", 60, "--rate", 0.02]),
+        ("descent", ["--steps", 2]),
+        ("gibbs", ["--steps", 2]),
+        ("denoiser", ["--steps", 2, "--width", 8, "--depth", 1, "--heads", 2]),
+    ):
+        folders.append(tmp_path / engine)
+        shape = ["--rows", 2, "--columns", 2, "--quiet", "--folder", folders[-1]]
+        printed(capsys, "train", "gaussian", "--engine", engine, *options, *shape)
+    command = ["calibrate", *folders, "--count", 12, "--draws", 20]
+    data = json.loads(printed(capsys, *command, "--draw", tmp_path / "reliability.png", "--json"))
+    assert set(data) == {"", "half given"}
+    for rows in data.values():
+        assert rows["exact"]["kl"] == pytest.approx(0, abs=1e-12)
+        assert 0.01 < rows["exact, 20 samples"]["kl"] < 0.2
+        assert rows["exact (exact)"]["kl"] < 0.05
+        assert set(rows["descent (descent)"]) == {"mean_error", "largest_mean_error", "seconds"}
+        assert rows["gibbs (gibbs)"]["deviation_ratio"] == pytest.approx(1, abs=0.5)
+        assert all(math.isfinite(x) for row in rows.values() for x in row.values())
+    assert (tmp_path / "reliability.png").stat().st_size > 1000
+    text = printed(capsys, *command)
+    line = next(line for line in text.splitlines() if line.startswith("descent"))
+    assert line.split().count("-") == 3
+
+
+def test_graphs_of_both_kinds_have_no_normal_distributions():
+    g = unn.FactorGraph("both", k=2)
+    g.variable("z", "| k", unn.Entropy())
+    g.variable("x", "", unn.SquaredNorm())
+    with pytest.raises(UnnError, match="'z'"):
+        normal_truth(g, {}, ("x",), 1, {})

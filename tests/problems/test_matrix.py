@@ -51,6 +51,7 @@ OPTIONS = {
     "visual": ["--given-share", "0.7"],
     "paths": ["--rows", "2", "--columns", "2", "--levels", "4", "--examples", "8"],
     "tables": ["--nodes", "5"],
+    "gaussian": ["--rows", "2", "--columns", "2"],
     "nonogram": ["--rows", "3", "--columns", "3", "--examples", "8"],
 }
 

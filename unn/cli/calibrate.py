@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
-from ..engine import CanInfer, CanSample, SamplingOptions, load_engine
+from ..engine import load_engine
 from ..errors import UnnError, suggest
 from .declared import DeclaredProblem
 from .open import open_problem, open_trained
@@ -21,14 +21,7 @@ from .train import train
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..exact.nodes import Nodes
     from ..factor_graph import FactorGraph
-    from .declared import Query
-
-_BINS = 10
-"""Bins of probabilities in the calibration error."""
 
 
 @dataclass(frozen=True)
@@ -68,41 +61,6 @@ class Calibrate(Verb):
             if getattr(self, option):
                 raise UnnError(f"--{option} is for a problem, but runs were given; leave it out.")
         return calibrate(self.runs, self.count, self.draws, self.draw)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Probabilities of hidden nodes against the exact ones.
-
-    Attributes:
-        kl: mean Kullback-Leibler divergence of a node from the exact probabilities, in nats.
-        total_variation: mean total variation distance of a node.
-        log_score: expected logarithm of the probability of the value of a node, by the exact probabilities.
-        calibration_error: mean absolute difference between probabilities and exact ones in bins of the
-            former.
-        argmax_match: share of the nodes whose most probable value is the exact one.
-        seconds: time of a query.
-        bins: mean probability and mean exact probability in each bin that is not empty.
-    """
-
-    kl: float
-    total_variation: float
-    log_score: float
-    calibration_error: float
-    argmax_match: float
-    seconds: float
-    bins: tuple[tuple[float, float], ...]
-
-    def figures(self) -> dict[str, float]:
-        """The figures of the table."""
-        return {
-            "kl": self.kl,
-            "total_variation": self.total_variation,
-            "log_score": self.log_score,
-            "calibration_error": self.calibration_error,
-            "argmax_match": self.argmax_match,
-            "seconds": self.seconds,
-        }
 
 
 def trained_runs(name: str, engines: Sequence[str], folder: Path, progress: bool) -> list[Path]:
@@ -166,6 +124,12 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
     """
     import torch
 
+    from ..exact.mixed import continuous_variables
+    from .truth.answers import answer_of
+    from .truth.discrete import DiscreteTruth, discrete_truth
+    from .truth.normal import NormalTruth, normal_truth
+    from .truth.scores import table
+
     if not folders:
         raise UnnError("unn calibrate needs a problem, or the folder of at least one run.")
     opened = [open_trained(folder) for folder in folders]
@@ -180,34 +144,31 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
                 f"{first.folder}; compare runs of one problem."
             )
     graph = exact_graph_of(problem, first.config)
-    from ..exact.queries import marginals, nodes_of
-
+    truth_of: Callable[..., DiscreteTruth | NormalTruth | None]
+    truth_of = normal_truth if continuous_variables(graph) else discrete_truth
     sizes = problem.test_sizes(first.config)
-    nodes = nodes_of(graph, sizes)[0]
     queries = problem.test_queries(first.config, count, torch.Generator().manual_seed(1))
     lines: list[str] = []
     data: dict[str, Any] = {}
     diagrams: dict[str, tuple[tuple[float, float], ...]] = {}
     for name, query in queries.items():
         began = time.perf_counter()
-        with torch.no_grad():
-            exact = marginals(graph, query.given, sizes=sizes)
+        truth = truth_of(graph, query.given, problem.observable(first.config), count, sizes)
         seconds = (time.perf_counter() - began) / count
-        truth = {v: x.expand(count, *x.shape[1:]) for v, x in exact.means.items()}
-        hidden = _hidden(nodes, query, problem.observable(first.config), count)
         title = f"{problem.name}, {name or 'test queries'}"
-        if not bool(hidden.any()):
+        if truth is None:
             lines += [f"{title}: every node is given, so there is nothing to compare", ""]
             continue
-        p = _probabilities(nodes, truth, hidden)
-        rows = {"exact": score(p, p, seconds)}
-        rows[f"exact, {draws} samples"] = score(p, _sampled_exactly(p, draws), seconds)
+        rows = {
+            "exact": truth.scores_of_exact(seconds),
+            f"exact, {draws} samples": truth.scores_of_samples(draws, seconds),
+        }
         for run in (run for _, run in opened):
             began = time.perf_counter()
-            q = _answer(nodes, run, query, hidden, count, draws, sizes)
-            rows[_label(run)] = score(p, q, (time.perf_counter() - began) / count)
-        lines += [title, *_table(rows), ""]
-        data[name] = {label: row.figures() for label, row in rows.items()}
+            answer = answer_of(run, query.given, count, draws, sizes, truth.needs_variances)
+            rows[_label(run)] = truth.scores_of(answer, (time.perf_counter() - began) / count)
+        lines += [title, *table(rows), ""]
+        data[name] = {label: {**row.figures, "seconds": row.seconds} for label, row in rows.items()}
         diagrams |= {f"{label}, {name}" if name else label: row.bins for label, row in rows.items()}
     if picture is not None:
         from ..draw import draw_reliability, save_figure
@@ -235,44 +196,6 @@ def exact_graph_of(problem: DeclaredProblem, config: Any) -> FactorGraph:
     return graph
 
 
-def score(exact: Tensor, probabilities: Tensor, seconds: float) -> Scores:
-    """Score probabilities against exact ones.
-
-    Args:
-        exact: shape ``(hidden nodes, most states)``, 0 beyond the states of a node.
-        probabilities: the same shape.
-        seconds: time of a query.
-    """
-    import torch
-
-    safe = probabilities.clamp(min=1e-12)
-    log_score = (exact * safe.log()).sum(1)
-    entropy: Tensor = torch.special.entr(exact).sum(1)
-    flat, true = probabilities.flatten(), exact.flatten()
-    place = (flat * _BINS).long().clamp(0, _BINS - 1)
-    bins, error = [], 0.0
-    for number in range(_BINS):
-        here = place == number
-        # states that a node does not have would fill the first bin
-        here = here & ((flat > 0) | (true > 0))
-        if bool(here.any()):
-            mean, true_mean = float(flat[here].mean()), float(true[here].mean())
-            bins.append((mean, true_mean))
-            error += float(here.sum()) * abs(mean - true_mean)
-    counted = int(((flat > 0) | (true > 0)).sum())
-    # of equally probable values any is right
-    best = exact.gather(1, probabilities.argmax(1)[:, None])[:, 0] >= exact.amax(1) - 1e-6
-    return Scores(
-        float((-entropy - log_score).mean()),
-        float((exact - probabilities).abs().sum(1).mean() / 2),
-        float(log_score.mean()),
-        error / max(1, counted),
-        float(best.double().mean()),
-        seconds,
-        tuple(bins),
-    )
-
-
 def _options(problem: DeclaredProblem, config: Any) -> dict[str, Any]:
     """The options of the problem in the configuration of a run; of files, which each run has a copy of, their
     contents."""
@@ -288,96 +211,3 @@ def _options(problem: DeclaredProblem, config: Any) -> dict[str, Any]:
 
 def _label(run: Trained) -> str:
     return f"{run.config.engine} ({Path(run.folder).name})"
-
-
-def _hidden(nodes: Nodes, query: Query, observable: Sequence[str], count: int) -> Tensor:
-    """Mask of the observable nodes that a query leaves open, shape ``(count, nodes)``."""
-    values = nodes.evidence(query.given, batch=count).values
-    hidden = values < 0
-    for name, own in nodes.ranges.items():
-        if name not in observable:
-            hidden[:, own.first : own.first + own.nodes] = False
-    return hidden
-
-
-def _probabilities(nodes: Nodes, means: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-    """Probabilities of the states of hidden nodes, shape ``(hidden nodes, most states)``."""
-    import torch
-
-    count, most = len(hidden), max(nodes.states)
-    result = torch.zeros(count, nodes.count, most, dtype=torch.float64)
-    for name, own in nodes.ranges.items():
-        if name not in means:
-            continue
-        x = means[name].double().reshape(count, own.nodes, -1)
-        if not own.feature_shape:
-            share = (x - own.low) / (own.high - own.low)
-            x = torch.cat([1 - share, share], 2)
-        result[:, own.first : own.first + own.nodes, : own.states] = x
-    return result[hidden]
-
-
-def _sampled_exactly(p: Tensor, draws: int) -> Tensor:
-    """Frequencies of independent exact samples: what a perfect sampler would score."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.multinomial(p, draws, replacement=True, generator=generator)
-    counts = torch.zeros_like(p).scatter_add_(1, chosen, torch.ones(chosen.shape, dtype=p.dtype))
-    return _smoothed(counts, p.shape[1])
-
-
-def _smoothed(counts: Tensor, states: int) -> Tensor:
-    """Probabilities from counts, with half a count added to each state."""
-    return (counts + 0.5) / (counts.sum(1, keepdim=True) + 0.5 * states)
-
-
-def _answer(
-    nodes: Nodes,
-    run: Trained,
-    query: Query,
-    hidden: Tensor,
-    count: int,
-    draws: int,
-    sizes: Mapping[str, int],
-) -> Tensor:
-    """The probabilities of a run, shape ``(hidden nodes, most states)``."""
-    import torch
-
-    from ..graph.partial import Partial
-
-    network = run.network
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        if isinstance(network, CanInfer):
-            return _probabilities(nodes, network.infer_values(query.given, count, sizes), hidden)
-        if not isinstance(network, CanSample):
-            raise UnnError(f"{run.folder}: engine {run.config.engine!r} gives neither means nor samples.")
-        repeated = {
-            name: Partial(_repeat(x.value, count, draws), _repeat(x.mask, count, draws))
-            if isinstance(x, Partial)
-            else _repeat(x, count, draws)
-            for name, x in query.given.items()
-        }
-        samples = network.sample_with(repeated, count * draws, SamplingOptions(seed=0, at_once=2048), sizes)
-    means = {name: x.view(count, draws, *x.shape[1:]).double().mean(1) for name, x in samples.values.items()}
-    p = _probabilities(nodes, means, hidden)
-    return _smoothed(p * draws, p.shape[1])
-
-
-def _repeat(x: Tensor, count: int, draws: int) -> Tensor:
-    return x.expand(count, *x.shape[1:]).repeat_interleave(draws, 0)
-
-
-def _table(rows: Mapping[str, Scores]) -> list[str]:
-    """The scores as lines of text."""
-    width = max(map(len, rows))
-    head = f"{'':{width}}      KL      TV  log score  calibration  argmax     ms"
-    return [
-        head,
-        *(
-            f"{label:{width}} {row.kl:7.4f} {row.total_variation:7.4f} {row.log_score:10.4f} "
-            f"{row.calibration_error:12.4f} {row.argmax_match:7.1%} {1000 * row.seconds:6.1f}"
-            for label, row in rows.items()
-        ),
-    ]

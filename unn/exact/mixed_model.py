@@ -83,11 +83,34 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         self, given: Given, count: int, sizes: Mapping[str, int], iterations: int | None = None
     ) -> dict[str, Tensor]:
         """Exact means of all variables. There are no iterations."""
+        means, _ = self.moments(given, count, sizes)
+        return {name: mean.float() for name, mean in means.items()}
+
+    @torch.no_grad()
+    def moments(
+        self, given: Given, count: int, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Exact means of all variables, and exact variances of the continuous ones.
+
+        Args:
+            given: evidence by variable, complete or partial; rows may give different entries.
+            count: number of rows.
+            sizes: sizes of the axes without a static size.
+
+        Returns:
+            By variable, float64, shape ``(count, *axes)``; variances of given entries are 0.
+        """
         groups = self._rows(given, count)
-        parts = [self._answer(rows, sizes).means for rows in groups]
-        return {
-            name: _in_order([part[name] for part in parts], groups).float() for name in self.graph.variables
+        answers = [self._answer(rows, sizes) for rows in groups]
+        means = {
+            name: _in_order([answer.means[name] for answer in answers], groups)
+            for name in self.graph.variables
         }
+        variances = {
+            name: _in_order([answer.variances[name] for answer in answers], groups)
+            for name in continuous_variables(self.graph)
+        }
+        return means, variances
 
     @torch.no_grad()
     def sample_with(

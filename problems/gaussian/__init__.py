@@ -1,0 +1,1 @@
+"""Gaussian fields on a grid."""
