@@ -43,6 +43,21 @@ class Unmeasured(ExamplesTask):
         return self.problem.model_metrics(self.config, network, 0, 0)
 
 
+class OneDraw(SimulatorsProblem):
+    """The simulations of one seed, whatever the seed of training, which also draws weights and batches.
+
+    Args:
+        seed: seed of the simulations.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def _simulations(self, config: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return super()._simulations(replace(config, training=replace(config.training, seed=self.seed)))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Options of a cell that differ from the defaults of the problem."""
@@ -96,16 +111,20 @@ def queries(
 
 
 def measure(
-    model: Diffusion,
+    models: list[Diffusion],
     asked: list[tuple[dict[str, Partial], dict[str, Tensor]]],
     draws: int,
     steps: int,
     classifiers: list[Classifier],
 ) -> dict[str, float]:
-    """Means over queries."""
+    """Means over queries, of samples of which each model draws an equal share."""
     sums = {**dict.fromkeys(classifiers, 0.0), "spread": 0.0}
     for k, (given, reference) in enumerate(asked):
-        samples = model.sample(given, draws, steps=steps, seed=k, at_once=10_000).values
+        drawn = [
+            model.sample(given, draws // len(models), steps=steps, seed=k, at_once=10_000).values
+            for model in models
+        ]
+        samples = {name: torch.cat([part[name] for part in drawn]) for name in drawn[0]}
         one, other = unobserved_numbers(reference, given), unobserved_numbers(samples, given)
         for classifier in classifiers:
             sums[classifier] += c2st(one, other, classifier) / len(asked)
@@ -113,30 +132,36 @@ def measure(
     return sums
 
 
-def run(
-    arguments: argparse.Namespace, simulator: str, simulations: int, seed: int
-) -> list[dict[str, object]]:
-    """Train one cell and measure it."""
-    problem, own = SimulatorsProblem(), recipe_of(simulator, simulations)
-    own = replace(
+def own_recipe(arguments: argparse.Namespace, simulator: str, simulations: int) -> Recipe:
+    """The recipe of a cell with the options of the command."""
+    own = recipe_of(simulator, simulations)
+    return replace(
         own,
         steps=arguments.training_steps or own.steps,
         width=arguments.width or own.width,
         rate=arguments.rate or own.rate,
         preconditioning=arguments.preconditioning or own.preconditioning,
     )
-    kind = problem.config_for("denoiser")
-    default = kind()
+
+
+def config_of(
+    arguments: argparse.Namespace, problem: SimulatorsProblem, simulator: str, simulations: int, seed: int
+) -> Any:
+    """The configuration of a network with a seed of training."""
+    own = own_recipe(arguments, simulator, simulations)
+    default = problem.config_for("denoiser")()
     training = replace(
         default.training,
         steps=own.steps,
         evaluate_every=own.steps // EVALUATIONS,
         patience=EVALUATIONS,
         rate=own.rate,
+        optimizer="adamw" if arguments.weight_decay else default.training.optimizer,
+        weight_decay=arguments.weight_decay,
         seed=seed,
         threads=1,
     )
-    model_options = replace(
+    model = replace(
         default.model,
         width=own.width,
         heads=own.heads,
@@ -145,25 +170,35 @@ def run(
         preconditioning=own.preconditioning,
         structure=arguments.structure,
         embedding=arguments.embedding,
+        dropout=arguments.dropout,
     )
-    trained = arguments.trained or arguments.query
-    config = replace(
+    return replace(
         default,
         simulator=simulator,
         simulations=simulations,
-        query=trained,
+        query=arguments.trained or arguments.query,
         training=training,
-        model=model_options,
+        model=model,
     )
-    torch.manual_seed(seed)
+
+
+def trained(arguments: argparse.Namespace, problem: OneDraw, config: Any) -> tuple[Diffusion, float]:
+    """A trained network and the processor seconds of its training, which are kept in a folder."""
+    own, training = config.model, config.training
+    draw = str(problem.seed) if training.seed == problem.seed else f"{problem.seed}.{training.seed}"
+    torch.manual_seed(training.seed)
     torch.set_num_threads(1)
     network = problem.network(config, {})
     problem.prepare(config, network)
-    weights = Path(arguments.weights) / (
-        f"{simulator}-{simulations}-{seed}-{trained}-{arguments.structure}-{arguments.embedding}"
-        f"-{own.preconditioning}-{own.width}-{own.steps}.pt"
+    regularised = "".join(
+        f"-{name}{value}"
+        for name, value in (("dropout", own.dropout), ("decay", training.weight_decay))
+        if value
     )
-    seconds = 0.0
+    weights = Path(arguments.weights) / (
+        f"{config.simulator}-{config.simulations}-{draw}-{config.query}-{own.structure}-"
+        f"{own.embedding}-{own.preconditioning}-{own.width}-{training.steps}{regularised}.pt"
+    )
     if weights.is_file():
         state = torch.load(weights)
         network.load_state_dict(state["weights"])
@@ -172,32 +207,54 @@ def run(
         start = time.process_time()
         fitted = fit(network, Unmeasured(problem, config), training)
         if fitted.interrupted:
-            raise SystemExit(f"{simulator}: interrupted after {fitted.step} steps; nothing is measured.")
-        model = fitted.network
-        seconds = time.process_time() - start
+            raise SystemExit(
+                f"{config.simulator}: interrupted after {fitted.step} steps; nothing is measured."
+            )
+        model, seconds = fitted.network, time.process_time() - start
         weights.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"weights": model.state_dict(), "seconds": seconds}, weights)
     assert isinstance(model, Diffusion)
-    model.eval()
-    validation = problem.model_metrics(config, model, 0, 0)["validation_loss"]
-    config = replace(config, query=arguments.query)
-    asked = queries(problem, config, arguments.queries, arguments.draws, Path(arguments.references))
+    return model.eval(), seconds
+
+
+def run(
+    arguments: argparse.Namespace, simulator: str, simulations: int, seed: int
+) -> list[dict[str, object]]:
+    """Train the networks of one cell and measure them."""
+    problem = OneDraw(seed)
+    configs = [
+        config_of(arguments, problem, simulator, simulations, seed + 1000 * member)
+        for member in range(arguments.ensemble)
+    ]
+    models, seconds = zip(*(trained(arguments, problem, config) for config in configs), strict=True)
+    config = configs[0]
+    validation = problem.model_metrics(config, models[0], 0, 0)["validation_loss"]
+    asked = queries(
+        problem,
+        replace(config, query=arguments.query),
+        arguments.queries,
+        arguments.draws,
+        Path(arguments.references),
+    )
     rows = []
     for steps in arguments.sampling_steps:
-        figures = measure(model, asked, arguments.draws, steps, arguments.classifiers)
+        figures = measure(list(models), asked, arguments.draws, steps, arguments.classifiers)
         rows.append(
             {
                 "simulator": simulator,
                 "simulations": simulations,
                 "seed": seed,
                 "query": arguments.query,
-                "trained": trained,
+                "trained": config.query,
                 "structure": arguments.structure,
                 "embedding": arguments.embedding,
-                "preconditioning": own.preconditioning,
-                "width": own.width,
-                "training_steps": own.steps,
-                "cpu_seconds": round(seconds),
+                "preconditioning": config.model.preconditioning,
+                "width": config.model.width,
+                "training_steps": config.training.steps,
+                "dropout": arguments.dropout,
+                "weight_decay": arguments.weight_decay,
+                "networks": arguments.ensemble,
+                "cpu_seconds": round(sum(seconds)),
                 "validation_loss": round(validation, 4),
                 "sampling_steps": steps,
                 "queries": arguments.queries,
@@ -230,6 +287,14 @@ if __name__ == "__main__":
     parser.add_argument("--training-steps", type=int, default=0, help="0 for those of the recipe")
     parser.add_argument("--width", type=int, default=0, help="0 for that of the recipe")
     parser.add_argument("--rate", type=float, default=0.0, help="0 for that of the recipe")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--weight-decay", type=float, default=0.0, help="that of AdamW")
+    parser.add_argument(
+        "--ensemble",
+        type=int,
+        default=1,
+        help="networks that differ by weights and batches and draw equal shares",
+    )
     parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIERS, default=["forest"])
     parser.add_argument("--references", default="references")
     parser.add_argument(

@@ -63,11 +63,12 @@ _SHOWN_INSTANCES = 20
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "solver": {"decimate_every": 0},
     "recurrent": {"labelled_share": 1.0},
-    "regressor": {"coordinates": "linear"},
+    "regressor": {"coordinates": "linear", "dropout": 0.0},
     "vaeac": {"coordinates": "linear"},
     "denoiser": {
         "preconditioning": "scalar",
         "coordinates": "linear",
+        "dropout": 0.0,
         "noise_mean": -0.5,
         "noise_deviation": 1.6,
         "lowest_noise": 0.002,

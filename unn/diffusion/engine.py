@@ -129,6 +129,7 @@ def _network(
         depth=options.depth or None,
         heads=options.heads,
         embedding=options.embedding,
+        dropout=options.dropout,
         global_token=options.global_token,
         structure=options.structure,
         self_conditioning=self_conditioning,  # type: ignore[arg-type]

@@ -39,12 +39,14 @@ class RegressorOptions(NetworkSize):
             node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
+        dropout: Share of hidden numbers that are dropped in training.
     """
 
     heads: int = 4
     embedding: Literal["exchangeable", "array", "independent"] = "exchangeable"
     structure: Literal["graph", "dense", "directed", "random"] = "graph"
     global_token: bool = False
+    dropout: float = 0.0
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -56,6 +58,7 @@ class RegressorOptions(NetworkSize):
             "width": (self.width, 2, 16384),
             "depth": (self.depth, 0, 10_000),
             "heads": (self.heads, 1, 1024),
+            "dropout": (self.dropout, 0, 0.99),
         }
         check_ranges(where, ranges)
         if self.width % self.heads or self.width % 2:
@@ -79,6 +82,7 @@ class DenoiserOptions(RegressorOptions):
             node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
+        dropout: Share of hidden numbers that are dropped in training.
         process: Process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems
             without continuous variables.
         prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary
