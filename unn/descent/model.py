@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn
-from ..errors import ArgumentError, ObservationError, suggest, whole_number
+from ..errors import ArgumentError, DeclarationError, ObservationError, suggest, whole_number
 from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
+from .contraction import spectral_normalise
 from .evidence import Given
 from .infer import infer
 from .options import DescentOptions
@@ -45,7 +46,10 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
 
     Args:
         graph: declaration; constraints contribute energies with learned weights.
-        options: rounds, order, initial values and dropout.
+        options: rounds, order, initial values, dropout, and the limit of the couplings.
+
+    Raises:
+        DeclarationError: for a limit of couplings of unknown strength, or on axes without a static size.
 
     Attributes:
         graph: the declaration with the energies of its constraints.
@@ -56,6 +60,27 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         self.graph = with_energies(graph, options.penalty)
         self.options = options
         self._networks: dict[Key, Unrolled] = {}
+        self._contracted: tuple[tuple[int, int], ...] | None = None
+        unsized = self._without_sizes(tuple(self.graph.variables))
+        if options.contraction and unsized:
+            raise DeclarationError(
+                f"graph {self.graph.name!r}: the option contraction needs the sizes of all axes, and "
+                f"variable {unsized[0]!r} has one without a static size; declare it, or leave the option out."
+            )
+        self._limit_couplings()
+
+    def _limit_couplings(self) -> None:
+        """Scale parameters that have changed down to the largest spectral radius, if there is one.
+
+        With nothing given: what is given removes rows and columns of the gains, whose spectral radius does
+        not rise.
+        """
+        if not self.options.contraction:
+            return
+        versions = tuple((id(p), p._version) for p in self.parameters())
+        if versions != self._contracted:
+            spectral_normalise(self.graph, self.options.contraction)
+            self._contracted = tuple((id(p), p._version) for p in self.parameters())
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Sum of the Fenchel-Young losses of the unobserved entries; 0 if all are observed.
@@ -71,6 +96,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             ObservationError: for an unknown variable.
         """
         masks = self._checked(values, observed)
+        self._limit_couplings()
         sums: dict[str, Tensor] = {}
         counts: dict[str, int] = {}
         for rows, pattern in _patterns(masks):
@@ -318,6 +344,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             ObservationError: for values that do not fit the graph.
             InferenceError: for variables that cannot be reached.
         """
+        self._limit_couplings()
         evidence = {name: expanded(name, x, count) for name, x in given.items()}
         evidence = {name: _completed(x) for name, x in evidence.items()}
         static = self.graph.size_table.static

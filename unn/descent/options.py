@@ -22,6 +22,9 @@ class DescentOptions:
         dropout: Dropout probability for variables that are neither given nor wanted, in training, with one
             mask for all iterations.
         penalty: Initial weight of the energies of constraints, where they have one; the weights are learned.
+        contraction: Largest spectral radius of the couplings, below 1, so that the energy has one fixed point
+            for any evidence: stronger parameters are scaled down in training (``unn.spectral_normalise``), at
+            the cost of a singular value decomposition of the couplings in each step; 0 for no limit.
     """
 
     iterations: int = 3
@@ -30,6 +33,7 @@ class DescentOptions:
     initial: Literal["zero", "random", "uniform"] = "zero"
     dropout: float = 0.0
     penalty: float = 1.0
+    contraction: float = 0.0
 
     def check(self, where: str) -> None:
         """Check the ranges.
@@ -41,5 +45,6 @@ class DescentOptions:
             "iterations": (self.iterations, 1, 10_000),
             "dropout": (self.dropout, 0, 0.999),
             "penalty": (self.penalty, 1e-6, 1e6),
+            "contraction": (self.contraction, 0, 1 - 1e-6),
         }
         check_ranges(where, ranges)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 import unn
 from factors import Conv2d, Implicit, Multilinear, TreeEntropy
-from unn.errors import DeclarationError, ObservationError
+from unn.descent.model import DescentModel
+from unn.descent.options import DescentOptions
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 
 KINDS = (
     unn.SignedEntropy,
@@ -213,3 +215,53 @@ def test_what_cannot_be_normalised_is_refused():
     unknown.factor(Implicit(lambda v: v.square().sum(1), y["i"]))
     with pytest.raises(DeclarationError, match=r"'unknown'.*not multilinear"):
         unn.spectral_normalise(unknown)
+
+
+def coupled(scale):
+    torch.manual_seed(0)
+    g = unn.FactorGraph("coupled", a=3, b=4, c=2)
+    A, B, C = (g.variable(name.upper(), name, unn.SignedEntropy()) for name in "abc")
+    g.factor(Multilinear(A["i"], g.parameter("V", "a b", init=scale)["i j"], B["j"]))
+    g.factor(Multilinear(B["j"], g.parameter("W", "b c", init=scale)["j k"], C["k"]))
+    g.factor(Multilinear(g.parameter("bias", "b", init=scale)["j"], B["j"]))
+    return g
+
+
+def test_a_model_with_the_option_has_one_fixed_point_for_any_evidence_during_training():
+    g = coupled(3.0)
+    bias = g.bias.detach().clone()
+    model = DescentModel(g, DescentOptions(contraction=0.8))
+    assert g.contraction().factor <= 0.8 and torch.equal(g.bias, bias)
+    optimiser = torch.optim.Adam(model.parameters(), 0.5)
+    values = {name: torch.rand(6, n) * 1.8 - 0.9 for name, n in (("A", 3), ("B", 4), ("C", 2))}
+    for known in ("A", "B", "C"):
+        observed = {name: torch.full((1, x.shape[1]), name == known) for name, x in values.items()}
+        optimiser.zero_grad()
+        model.loss(values, observed).backward()
+        assert g.contraction().factor <= 0.8
+        assert g.contraction({known: values[known][:1]}).factor <= 0.8
+        optimiser.step()
+    # the last step is followed by inference
+    assert g.contraction().factor > 0.8
+    model.infer_values({"A": values["A"]}, 6, {})
+    assert g.contraction().factor <= 0.8
+    unchanged = [p.detach().clone() for p in model.parameters()]
+    model.infer_values({"A": values["A"]}, 6, {})
+    assert all(torch.equal(p, before) for p, before in zip(model.parameters(), unchanged, strict=True))
+
+
+def test_the_option_refuses_couplings_of_unknown_strength_or_size():
+    limit = DescentOptions(contraction=0.9)
+    g = unn.FactorGraph("sized")
+    s = g.variable("S", "n", unn.SignedEntropy())
+    g.factor(Multilinear(g.parameter("w", "", init=1.0)[""], s["i"], s["i+1"]))
+    with pytest.raises(DeclarationError, match=r"'sized'.*contraction.*'S'"):
+        DescentModel(g, limit)
+    three = unn.FactorGraph("three", n=2)
+    x, y, z = (three.variable(name, "n", unn.SignedEntropy()) for name in "XYZ")
+    three.factor(Multilinear(x["i"], y["i"], z["i"], name="product"))
+    with pytest.raises(DeclarationError, match=r"'product'.*3 variables"):
+        DescentModel(three, limit)
+    for wrong in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ArgumentError, match="contraction"):
+            DescentOptions(contraction=wrong).check("descent")
