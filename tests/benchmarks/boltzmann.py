@@ -1,26 +1,32 @@
 """Images of each label that a Boltzmann machine draws, beside its prototypes.
 
-    python -m tests.benchmarks.boltzmann RUN PICTURE.png
+    python -m tests.benchmarks.boltzmann RUN PICTURE.png [--annealing-steps 10000]
 
 Prototypes are fixed points of coordinate descent on the same energy, given the label; samples are states of
 Markov chains. Printed is the mean distance of two samples of a label, in pixels that differ, beside that of
 two binarised held-out images of it: a machine that draws one image for each label has small ones.
+
+With annealing steps it also prints the log-likelihood of all test images, binarised once, without labels:
+exact free energies of a machine with one hidden layer, less the logarithm of the partition function by
+annealed importance sampling, with its bounds.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 import unn
 from problems.boltzmann.problem import BoltzmannProblem
 from problems.digits.data import Digits, load_digits
 from unn.cli.open import open_trained
 from unn.draw import draw_images, save_figure
-from unn.gibbs import GibbsModel, GibbsOptions, sample
+from unn.gibbs import GibbsModel, GibbsOptions, log_partition, sample
 
 SAMPLES = 50
 """Samples of each label."""
@@ -64,7 +70,44 @@ def distance(images: Tensor) -> float:
     return float(torch.cdist(flat, flat, p=1).sum()) / (count * (count - 1))
 
 
-def main(run: Path, picture: Path, sweeps: int, seed: int) -> None:
+def mean_free_log(graph: unn.FactorGraph, digits: Digits, seed: int) -> float:
+    """Mean over the test images of the logarithm of the sum of exp(-E) over all states but the pixels.
+
+    Given the pixels and the label the units of one hidden layer are independent.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights = {name: p.detach().double() for name, p in graph.named_parameters()}
+    total = 0.0
+    for images in digits.test_images.split(500):
+        intensity = (images[:, 0] + 1) / 2
+        x = (torch.rand(intensity.shape, generator=generator) < intensity).double().flatten(1)
+        scores = x @ weights["W1"].flatten(0, 1) + weights["c1"]
+        by_label = torch.stack(
+            [softplus(scores + weights["U"][:, k]).sum(1) + weights["d"][k] for k in range(10)], 1
+        )
+        total += float((by_label.logsumexp(1) + x @ weights["b"].flatten()).sum())
+    return total / len(digits.test_images)
+
+
+def print_likelihood(network: GibbsModel, digits: Digits, steps: int, seed: int) -> None:
+    """Print the mean log-likelihood of the test images and its bounds."""
+    if "h2" in network.graph.variables:
+        raise SystemExit(
+            "boltzmann: the likelihood of machines with several hidden layers has no closed form."
+        )
+    options = replace(network.options, chains=100, burn_in=1000)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        estimate = log_partition(network.graph, steps=steps, options=options, generator=generator)
+    free = mean_free_log(network.graph, digits, seed)
+    print(
+        f"log-likelihood of {len(digits.test_images)} test images: {free - float(estimate.value):.1f} nats, "
+        f"between {free - float(estimate.upper):.1f} and {free - float(estimate.lower):.1f} by the bounds; "
+        f"{float(estimate.effective):.0f} effective chains of 100"
+    )
+
+
+def main(run: Path, picture: Path, sweeps: int, seed: int, annealing_steps: int) -> None:
     """Print the distances and draw the picture."""
     problem, trained = open_trained(run)
     network, config = trained.network, trained.config
@@ -78,6 +121,8 @@ def main(run: Path, picture: Path, sweeps: int, seed: int) -> None:
     rows = [prototypes(graph, config.layers), *images[:, :SHOWN].unbind(1)]
     names = [str(label) for label in range(10)] + [""] * (10 * SHOWN)
     save_figure(draw_images(torch.cat(rows)[:, None], names, columns=10, low=0.0), picture)
+    if annealing_steps:
+        print_likelihood(network, load_digits(config.data), annealing_steps, seed)
 
 
 if __name__ == "__main__":
@@ -88,5 +133,8 @@ if __name__ == "__main__":
     parser.add_argument("picture", type=Path)
     parser.add_argument("--sweeps", type=int, default=1000, help="of each chain")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--annealing-steps", type=int, default=0, help="of the partition function; 0 for no likelihood"
+    )
     given = parser.parse_args()
-    main(given.run, given.picture, given.sweeps, given.seed)
+    main(given.run, given.picture, given.sweeps, given.seed, given.annealing_steps)
