@@ -292,3 +292,29 @@ def test_an_impossible_value_has_density_zero_whatever_else_is_drawn():
 def test_parameters_of_wrong_shapes_are_refused_by_name(make, names):
     with pytest.raises(DeclarationError, match=says(*names)):
         make()
+
+
+def test_categories_take_their_probabilities_alone():
+    def program(t):
+        w = t.sample("w", Dirichlet([1.0, 2.0, 1.5]))
+        p = t.sample("p", Beta(2.0, 1.0))
+        t.sample("of_values", Categorical(w), shape=4)
+        t.sample("of_a_list", Categorical([p, 1 - p]))
+        t.sample("of_rows", Categorical(torch.tensor([[0.1, 0.9], [0.5, 0.5]])))
+
+    def with_numbers(t):
+        w = t.sample("w", Dirichlet([1.0, 2.0, 1.5]))
+        p = t.sample("p", Beta(2.0, 1.0))
+        t.sample("of_values", Categorical(3, w), shape=4)
+        t.sample("of_a_list", Categorical(2, [p, 1 - p]))
+        t.sample("of_rows", Categorical(2, [[0.1, 0.9], [0.5, 0.5]]))
+
+    one, other = unn.trace(program), unn.trace(with_numbers)
+    values = one.draw(5, torch.Generator().manual_seed(0))
+    again = other.draw(5, torch.Generator().manual_seed(0))
+    assert {n: x.shape[1:] for n, x in values.items()}["of_rows"] == (2, 2)
+    assert all(torch.equal(values[name], again[name]) for name in values)
+    torch.testing.assert_close(one.log_prob(values), other.log_prob(values))
+    for wrong in ([0.5], [], torch.ones(2, 1), "ab", 2.0):
+        with pytest.raises(DeclarationError, match="Categorical"):
+            Categorical(wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import gammaln, xlog1py, xlogy
@@ -75,13 +75,15 @@ class Categorical(Distribution):
     draws.
 
     Args:
-        options: number of options, at least 2.
+        options: number of options, at least 2; or the probabilities, which give it.
         probabilities: probabilities along the last axis, which sum to one; uniform by default.
     """
 
     rules = simplex_rules("probabilities")
 
-    def __init__(self, options: int, probabilities: Recordable | None = None) -> None:
+    def __init__(self, options: int | Recordable, probabilities: Recordable | None = None) -> None:
+        if probabilities is None:
+            probabilities, options = _probabilities_and_options(options)
         whole_number("Categorical: the number of options", options, 2)
         self.kind = Kind("category", options)
         self.parameter_shapes = {"probabilities": (options,)}
@@ -101,6 +103,17 @@ class Categorical(Distribution):
         p = np.broadcast_to(p, (*values.shape, p.shape[-1]))
         option = values.astype(np.int64)[..., None]
         return np.asarray(np.log(np.take_along_axis(p, option, -1)[..., 0] / p.sum(-1)))
+
+
+def _probabilities_and_options(first: Recordable) -> tuple[Recordable | None, Any]:
+    """The probabilities, if they are the only argument, and the number of options."""
+    last = first
+    while isinstance(last, (list, tuple)) and last and isinstance(last[0], (list, tuple)):
+        last = last[0]
+    if isinstance(last, (list, tuple)):
+        return first, len(last)
+    shape: tuple[int, ...] = tuple(getattr(first, "shape", ()))
+    return (first, shape[-1]) if shape else (None, first)
 
 
 class Poisson(Distribution):
