@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,8 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         coordinates: coordinates of each variable, by name.
         offsets: offset of each variable, subtracted from its coordinates; set by ``standardise``.
         scales: scale of each variable, by which its coordinates are divided; set by ``standardise``.
+        rates: rate of each variable with one bound, at which its tails are balanced, 0 for others, shape
+            ``(variables,)``; None if there is no such variable. Set by ``standardise``.
         quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
             ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
 
@@ -55,6 +58,7 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     offsets: Tensor
     scales: Tensor
+    rates: Tensor | None
     quantiles: Tensor | None
 
     def __init__(self, frames: Frames, coordinates: CoordinateName = "domain") -> None:
@@ -71,6 +75,11 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             else Coordinates()
             for name, kind in frames.kinds.items()
         }
+        if any(own.are_logarithms for own in self.coordinates.values()):
+            self.register_buffer("rates", torch.zeros(len(frames.kinds)))
+            self.register_load_state_dict_pre_hook(_complete_earlier_rates)
+        else:
+            self.rates = None
         if coordinates == "quantiles":
             scores = torch.linspace(-LARGEST_SCORE, LARGEST_SCORE, KNOTS)
             self.register_buffer("quantiles", scores.repeat(len(frames.kinds), 1))
@@ -224,7 +233,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 own = self.coordinates[name]
                 # a generator of its own, so that a seed of training covers training alone
                 noise = _noise_for(own, rows[:, slot.numbers], torch.Generator().manual_seed(0))
-                x = own.forward(rows[:, slot.numbers], noise)
+                if self.rates is not None and own.are_logarithms:
+                    self.rates[k] = own.balanced(rows[:, slot.numbers], noise)
+                x = self._coordinates_at(frame)[name].forward(rows[:, slot.numbers], noise)
                 self.offsets[k] = x.mean()
                 self.scales[k] = x.std().clamp(min=1e-6)
                 if self.quantiles is not None:
@@ -358,8 +369,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         if self._are_linear:
             return (rows.to(offsets) - offsets) / scales
         parts = []
+        coordinates = self._coordinates_at(frame)
         for name, slot in frame.slots.items():
-            own, x = self.coordinates[name], rows[:, slot.numbers]
+            own, x = coordinates[name], rows[:, slot.numbers]
             parts.append(own.forward(x, _noise_for(own, x, generator)) if noisy else own.forward(x))
         standard = (torch.cat(parts, 1) - offsets) / scales
         return (standard if self.quantiles is None else self._warped(standard, frame)).to(offsets)
@@ -372,9 +384,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         standard = rows.double()
         if self.quantiles is not None:
             standard = self._warped(standard, frame, back=True)
-        coordinates = standard * scales + offsets
+        rows_of_coordinates = standard * scales + offsets
+        coordinates = self._coordinates_at(frame)
         parts = [
-            self.coordinates[name].backward(coordinates[:, slot.numbers])
+            coordinates[name].backward(rows_of_coordinates[:, slot.numbers])
             for name, slot in frame.slots.items()
         ]
         return torch.cat(parts, 1).to(rows)
@@ -383,18 +396,26 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         """Logarithm of the derivative of each standardised real number by its natural value, shape ``(batch,
         numbers)``."""
         rows = rows.to(self.offsets.device).double()
-        parts = [self.coordinates[name].log_slope(rows[:, s.numbers]) for name, s in frame.slots.items()]
+        coordinates = self._coordinates_at(frame)
+        parts = [coordinates[name].log_slope(rows[:, s.numbers]) for name, s in frame.slots.items()]
         slopes = torch.cat(parts, 1) - self._per_number(frame)[1].log()
         if self.quantiles is not None:
-            x = torch.cat(
-                [self.coordinates[n].forward(rows[:, s.numbers]) for n, s in frame.slots.items()], 1
-            )
+            x = torch.cat([coordinates[n].forward(rows[:, s.numbers]) for n, s in frame.slots.items()], 1)
             offsets, scales = self._per_number(frame)
             with torch.enable_grad():
                 x = ((x - offsets) / scales).detach().requires_grad_()
                 (warp,) = torch.autograd.grad(self._warped(x, frame).sum(), x)
             slopes = slopes + warp.log()
         return slopes
+
+    def _coordinates_at(self, frame: Frame) -> dict[str, Coordinates]:
+        """Coordinates of all variables with their rates."""
+        if self.rates is None:
+            return self.coordinates
+        return {
+            name: replace(self.coordinates[name], rate=rate)
+            for name, rate in zip(frame.slots, self.rates, strict=True)
+        }
 
     @property
     def _are_linear(self) -> bool:
@@ -418,6 +439,13 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             [s.numbers.stop - s.numbers.start for s in frame.slots.values()], device=self.offsets.device
         )
         return self.offsets.repeat_interleave(counts), self.scales.repeat_interleave(counts)
+
+
+def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """State dicts of earlier versions have logarithms everywhere."""
+    assert isinstance(model.rates, Tensor)
+    if prefix + "offsets" in state and prefix + "rates" not in state:
+        state[prefix + "rates"] = torch.zeros_like(model.rates)
 
 
 def _noise_for(own: Coordinates, x: Tensor, generator: torch.Generator | None = None) -> Tensor | float:

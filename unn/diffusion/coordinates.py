@@ -1,4 +1,5 @@
-"""Coordinates without bounds for values in a domain: logarithms, normal quantiles, log-ratios.
+"""Coordinates without bounds for values in a domain: logarithms that become linear, normal quantiles,
+log-ratios.
 
 A model of the coordinates has samples in the domain, however inaccurate it is. Counts become continuous by
 adding uniform noise from [0, 1) (dequantisation), which flooring removes exactly.
@@ -27,6 +28,10 @@ _LEAST = 1e-7
 """Least distance from a bound, in widths of the interval; 5.2 standard deviations in its coordinates."""
 _LEAST_POSITIVE = 1e-12
 """Least distance from a bound of a half-line, and least proportion."""
+_TAIL = 0.01
+"""Share of the values beyond each of the quantiles whose distances from the median are balanced."""
+_HALVINGS = 30
+"""Halvings of the interval of logarithms of rates in balancing."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,21 @@ class Coordinates:
         low, high: bounds of each number; infinite for none.
         whole: whether values are whole numbers.
         proportions: number of positive numbers of a node that sum to one; 0 for other values.
+        rate: of values with one bound, a scalar r >= 0 by which the coordinate log(exp(r x) - 1) - log(r) of
+            the distance x from the bound is a logarithm below 1 / r and linear above; 0 for the logarithm
+            everywhere.
     """
 
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
     proportions: int = 0
+    rate: Tensor | float = 0.0
+
+    @property
+    def are_logarithms(self) -> bool:
+        """Whether coordinates are logarithms, at least of small values."""
+        return not math.isinf(self.low) and math.isinf(self.high)
 
     @property
     def are_linear(self) -> bool:
@@ -66,7 +80,7 @@ class Coordinates:
         if math.isinf(self.low):
             return x
         if math.isinf(self.high):
-            return (x - self.low).clamp(min=_LEAST_POSITIVE).log()
+            return softened_log((x - self.low).clamp(min=_LEAST_POSITIVE), self.rate)
         share = (x - self.low) / (self._top - self.low)
         scores: Tensor = torch.special.ndtri(share.clamp(_LEAST, 1 - _LEAST))
         return scores
@@ -80,7 +94,7 @@ class Coordinates:
         if math.isinf(self.low):
             return y
         if math.isinf(self.high):
-            x = self.low + y.clamp(max=80).exp()
+            x = self.low + softened_exp(y, self.rate)
         else:
             x = self.low + (self._top - self.low) * torch.special.ndtr(y)
         if self.whole:
@@ -93,10 +107,18 @@ class Coordinates:
         if math.isinf(self.low):
             return torch.zeros_like(x)
         if math.isinf(self.high):
-            return -(x - self.low).clamp(min=_LEAST_POSITIVE).log()
+            distance = (x - self.low).clamp(min=_LEAST_POSITIVE)
+            # r / (1 - exp(-r x))
+            slope: Tensor = self.rate * distance - softened_log(distance, self.rate)
+            return slope
         y = self.forward(values)
         # the derivative of the normal quantile is the inverse of the density there
         return 0.5 * y * y + 0.5 * math.log(2 * math.pi) - math.log(self.high - self.low)
+
+    def balanced(self, values: Tensor, noise: Tensor | float = 0.5) -> float:
+        """The rate that balances the tails of some values with one bound; arguments as of ``forward``."""
+        x = values.double() + noise if self.whole else values.double()
+        return balanced_rate((x - self.low).clamp(min=_LEAST_POSITIVE))
 
     @property
     def _top(self) -> float:
@@ -119,6 +141,62 @@ def coordinates_of(variable: Variable, channels: int) -> Coordinates:
     if math.isinf(low) and not math.isinf(high):
         return Coordinates()
     return Coordinates(low, high, isinstance(regularizer, Counts))
+
+
+def softened_log(x: Tensor, rate: Tensor | float) -> Tensor:
+    """log(exp(r x) - 1) - log(r), which is log(x) for r = 0.
+
+    Args:
+        x: positive numbers, any shape, float64.
+        rate: r >= 0, a scalar.
+    """
+    rate = torch.as_tensor(rate, dtype=x.dtype, device=x.device)
+    safe = torch.where(rate > 0, rate, 1)
+    return rate * x + torch.where(rate > 0, -torch.expm1(-safe * x) / safe, x).log()
+
+
+def softened_exp(y: Tensor, rate: Tensor | float) -> Tensor:
+    """The inverse of ``softened_log``: log(1 + r exp(y)) / r, which is exp(y) for r = 0.
+
+    Args:
+        y: numbers, any shape, float64.
+        rate: r >= 0, a scalar.
+    """
+    rate = torch.as_tensor(rate, dtype=y.dtype, device=y.device)
+    safe = torch.where(rate > 0, rate, 1)
+    linear = torch.nn.functional.softplus(y + safe.log(), threshold=700.0) / safe
+    return torch.where(rate > 0, linear, y.clamp(max=80).exp())
+
+
+def balanced_rate(x: Tensor) -> float:
+    """The rate at which the tails of ``softened_log`` are equally long, in which it is nearest to normal.
+
+    Logarithms of many distributions, such as the exponential and the gamma, have a long left tail and a short
+    right one, in which a small error is a large one in the value. 0 where the logarithm itself has no longer
+    left tail.
+
+    Args:
+        x: positive numbers, any shape.
+    """
+    ordered = x.double().flatten().sort().values
+    # increasing functions keep the order
+    low, middle, high = (ordered[int(q * (len(ordered) - 1))] for q in (_TAIL, 0.5, 1 - _TAIL))
+
+    def is_left_tailed(rate: float) -> bool:
+        below, at, above = (softened_log(value, rate) for value in (low, middle, high))
+        return bool(at - below > above - at)
+
+    if not is_left_tailed(0.0):
+        return 0.0
+    # between nearly logarithms and nearly the values themselves
+    smallest, largest = math.log(1e-4 / float(high)), math.log(1e4 / float(low))
+    for _ in range(_HALVINGS):
+        middle_rate = (smallest + largest) / 2
+        if is_left_tailed(math.exp(middle_rate)):
+            smallest = middle_rate
+        else:
+            largest = middle_rate
+    return math.exp(smallest)
 
 
 def knots_at_scores(values: Tensor, knots: int) -> Tensor:

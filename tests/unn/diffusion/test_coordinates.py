@@ -9,9 +9,26 @@ from hypothesis import strategies as st
 from support.helpers import says
 
 import unn
-from unn.diffusion.coordinates import Coordinates, interpolated, knots_at_scores
+from unn.diffusion.coordinates import (
+    Coordinates,
+    balanced_rate,
+    interpolated,
+    knots_at_scores,
+    softened_exp,
+    softened_log,
+)
 from unn.errors import ArgumentError, ObservationError
-from unn.programs import Beta, Binomial, Dirichlet, LogNormal, MultivariateNormal, Normal, Poisson, Uniform
+from unn.programs import (
+    Beta,
+    Binomial,
+    Dirichlet,
+    Exponential,
+    LogNormal,
+    MultivariateNormal,
+    Normal,
+    Poisson,
+    Uniform,
+)
 
 
 def program(t):
@@ -42,7 +59,13 @@ def in_support(traced, values):
 @given(st.floats(-50, 50), st.floats(0.1, 100), st.integers(0, 2**31 - 1))
 def test_coordinates_are_increasing_and_invertible(low, width, seed):
     x = low + width * torch.rand(1, 50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    for own in (Coordinates(), Coordinates(low), Coordinates(low, low + width)):
+    for own in (
+        Coordinates(),
+        Coordinates(low),
+        Coordinates(low, rate=1 / width),
+        Coordinates(low, rate=1e3),
+        Coordinates(low, low + width),
+    ):
         y = own.forward(x)
         torch.testing.assert_close(own.backward(y), x, rtol=1e-6, atol=1e-6 * width)
         order = x[0].argsort()
@@ -52,15 +75,61 @@ def test_coordinates_are_increasing_and_invertible(low, width, seed):
 @given(st.integers(0, 1000), st.floats(1e-6, 0.999999))
 def test_noise_that_makes_counts_continuous_is_removed_exactly(count, noise):
     x = torch.tensor([[float(count)]])
-    for own in (Coordinates(0, math.inf, whole=True), Coordinates(0, 1000.0, whole=True)):
+    for own in (
+        Coordinates(0, math.inf, whole=True),
+        Coordinates(0, math.inf, whole=True, rate=0.3),
+        Coordinates(0, 1000.0, whole=True),
+    ):
         assert own.backward(own.forward(x, noise)).item() == count
 
 
 def test_the_slope_of_coordinates_is_their_derivative():
     x = (0.1 + 0.8 * torch.rand(1, 20, dtype=torch.float64)).requires_grad_()
-    for own in (Coordinates(), Coordinates(0.0), Coordinates(0.0, 1.0)):
+    for own in (Coordinates(), Coordinates(0.0), Coordinates(0.0, rate=4.0), Coordinates(0.0, 1.0)):
         slope = torch.autograd.grad(own.forward(x).sum() + 0 * x.sum(), x)[0]
         torch.testing.assert_close(own.log_slope(x), slope.log())
+
+
+def test_logarithms_become_linear_at_the_rate():
+    x = torch.logspace(-8, 3, 100, dtype=torch.float64)
+    for rate in (1e-3, 1.0, 50.0):
+        y = softened_log(x, rate)
+        small, large = rate * x < 1e-6, rate * x > 40
+        torch.testing.assert_close(y[small], x[small].log(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(y[large], rate * x[large] - math.log(rate))
+        torch.testing.assert_close(softened_exp(y, rate), x)
+    assert torch.equal(softened_log(x, 0.0), x.log())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_the_balanced_rate_makes_both_tails_equally_long_in_any_unit(scale):
+    generator = torch.Generator().manual_seed(0)
+    x = scale * torch.empty(20_000, dtype=torch.float64).exponential_(generator=generator)
+    rate = balanced_rate(x)
+    y = softened_log(x, rate)
+    low, middle, high = torch.quantile(y, torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64)).tolist()
+    assert (high - middle) / (middle - low) == pytest.approx(1, abs=0.02)
+    standard = (y - y.mean()) / y.std()
+    logs = (x.log() - x.log().mean()) / x.log().std()
+    assert abs((standard**3).mean()) < 0.2 < abs((logs**3).mean())
+    # where logarithms are normal they are nearly kept, and where their right tail is longer entirely
+    normal = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    assert balanced_rate(scale * normal.exp()) * scale < 0.05
+    assert balanced_rate(scale * (normal + 0.5 * normal.exp()).exp()) == 0
+    # equal values have no tails
+    assert balanced_rate(torch.full((5,), 2.0)) == 0
+
+
+def test_state_dicts_of_earlier_versions_keep_plain_logarithms():
+    traced = unn.trace(lambda t: t.sample("x", Exponential(2.0)))
+    model = model_of(traced)
+    model.standardise(traced.draw(2000, seed=0))
+    assert model.rates is not None and model.rates[0] > 0
+    again = model_of(traced)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.rates, model.rates)
+    again.load_state_dict({name: x for name, x in model.state_dict().items() if name != "rates"})
+    assert again.rates[0] == 0
 
 
 def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
