@@ -137,12 +137,16 @@ class GaussianProblem(DeclaredProblem):
         from .grids import exact_samples, neighbour_correlation
 
         x = values["X"].double()
+        if not query.truth and config.rows * config.columns == 1:
+            return {}
         if not query.truth:
             generator = torch.Generator().manual_seed(2)
             fields = exact_samples(config.rows, config.columns, config.coupling, len(x), generator)
             return {"excess_correlation": neighbour_correlation(x) - neighbour_correlation(fields)}
         given: Any = query.given["X"]
         hidden = ~given.mask.expand(x.shape)
+        if not bool(hidden.any()):
+            return {}
         _, variances = MixedModel(self.exact_graph(config), ExactOptions()).moments(query.given, len(x), {})
         distance = (x - query.truth["X"].double())[hidden] / variances["X"].sqrt()[hidden]
         return {"error": float(distance.square().mean().sqrt())}

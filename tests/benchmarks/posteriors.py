@@ -65,7 +65,7 @@ class Recipe:
     steps: int
     width: int = 32
     heads: int = 2
-    coordinates: str = "domain"
+    coordinates: str = "auto"
     noise_mean: float = -0.5
     rate: float = 5e-3
     preconditioning: Literal["auto", "linear", "scalar"] = "auto"
@@ -120,9 +120,13 @@ def measure(
     """Means over queries, of samples of which each model draws an equal share."""
     sums = {**dict.fromkeys(classifiers, 0.0), "spread": 0.0}
     for k, (given, reference) in enumerate(asked):
+        shares = [len(share) for share in torch.arange(draws).tensor_split(len(models))]
+        # members of equal seeds would draw nearly equal samples
         drawn = [
-            model.sample(given, draws // len(models), steps=steps, seed=k, at_once=10_000).values
-            for model in models
+            model.sample(
+                given, share, steps=steps, seed=seed_of(k, member) if member else k, at_once=10_000
+            ).values
+            for member, (model, share) in enumerate(zip(models, shares, strict=True))
         ]
         samples = {name: torch.cat([part[name] for part in drawn]) for name in drawn[0]}
         one, other = unobserved_numbers(reference, given), unobserved_numbers(samples, given)

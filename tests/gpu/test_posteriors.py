@@ -19,7 +19,7 @@ def program(t):
     t.sample("x", Normal(b + d, 1.0), 2)
 
 
-@pytest.fixture(scope="module", params=["domain", "quantiles"])
+@pytest.fixture(scope="module", params=["auto", "quantiles"])
 def model(request):
     torch.manual_seed(0)
     traced = unn.trace(program)

@@ -208,6 +208,14 @@ def test_moments_of_gaussian_fields_are_scored_and_best_values_have_no_deviation
     text = printed(capsys, *command)
     line = next(line for line in text.splitlines() if line.startswith("descent"))
     assert line.split().count("-") == 3
+    assert "--draws" in refused(capsys, "calibrate", folders[0], "--draws", 1)
+    folders.append(tmp_path / "regressor")
+    small = ["--steps", 2, "--width", 8, "--depth", 1, "--heads", 2, "--rows", 2, "--columns", 2, "--quiet"]
+    printed(capsys, "train", "gaussian", "--engine", "regressor", *small, "--folder", folders[-1])
+    data = json.loads(printed(capsys, "calibrate", folders[-1], "--count", 4, "--draws", 3, "--json"))
+    # estimates without noise are no distribution of zero deviation
+    estimates = data["half given"]["regressor (regressor)"]
+    assert set(estimates) == {"mean_error", "largest_mean_error", "seconds"}
 
 
 def test_graphs_of_both_kinds_have_no_normal_distributions():
@@ -216,3 +224,7 @@ def test_graphs_of_both_kinds_have_no_normal_distributions():
     g.variable("x", "", unn.SquaredNorm())
     with pytest.raises(UnnError, match="'z'"):
         normal_truth(g, {}, ("x",), 1, {})
+    alone = unn.FactorGraph("alone")
+    alone.variable("x", "", unn.SquaredNorm())
+    assert normal_truth(alone, {}, (), 1, {}) is None
+    assert normal_truth(alone, {"x": torch.zeros(1)}, ("x",), 1, {}) is None

@@ -125,7 +125,7 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
     import torch
 
     from ..exact.mixed import continuous_variables
-    from .truth.answers import answer_of
+    from .truth.answers import answer_of, check_finite
     from .truth.discrete import DiscreteTruth, discrete_truth
     from .truth.normal import NormalTruth, normal_truth
     from .truth.scores import table
@@ -144,6 +144,8 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
                 f"{first.folder}; compare runs of one problem."
             )
     graph = exact_graph_of(problem, first.config)
+    if continuous_variables(graph) and draws < 2:
+        raise UnnError(f"problem {problem.name!r} is continuous: deviations need --draws of at least 2.")
     truth_of: Callable[..., DiscreteTruth | NormalTruth | None]
     truth_of = normal_truth if continuous_variables(graph) else discrete_truth
     sizes = problem.test_sizes(first.config)
@@ -166,6 +168,7 @@ def calibrate(folders: Sequence[Path], count: int, draws: int, picture: Path | N
         for run in (run for _, run in opened):
             began = time.perf_counter()
             answer = answer_of(run, query.given, count, draws, sizes, truth.needs_variances)
+            check_finite(run, answer)
             rows[_label(run)] = truth.scores_of(answer, (time.perf_counter() - began) / count)
         lines += [title, *table(rows), ""]
         data[name] = {label: {**row.figures, "seconds": row.seconds} for label, row in rows.items()}

@@ -100,6 +100,9 @@ def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -
     gains = {
         (name, source): norm * evidence.regularizers[name].lipschitz for (name, source), norm in norms.items()
     }
+    for (name, source), gain in gains.items():
+        if not math.isfinite(gain):
+            return Contraction(math.inf, gains, f"the gain of {source!r} on {name!r} is {gain}")
     matrix = torch.zeros(len(plan.free), len(plan.free), dtype=torch.float64)
     place = {name: k for k, name in enumerate(plan.free)}
     for (name, source), gain in gains.items():
@@ -135,7 +138,8 @@ def _norm(factors: list[EnergyFactor], evidence: Evidence, name: str, source: st
         return _frobenius_bound(factors, evidence, name, source)
     like = evidence.like
     basis = torch.eye(count, dtype=like.dtype, device=like.device).view(count, *shape)
-    return float(torch.linalg.matrix_norm(_messages(factors, evidence, name, source, basis).double(), 2))
+    matrix = _messages(factors, evidence, name, source, basis).double()
+    return float(torch.linalg.matrix_norm(matrix, 2)) if bool(matrix.isfinite().all()) else math.nan
 
 
 def _frobenius_bound(factors: list[EnergyFactor], evidence: Evidence, name: str, source: str) -> float:
@@ -175,7 +179,8 @@ def spectral_normalise(
     """Scale the couplings of a graph down so that it has one fixed point, in place.
 
     Parameters of factors between several variables that are not given are multiplied by one number, until the
-    spectral radius of the gains is at most ``factor``; others, such as biases, stay. Couplings that are weak
+    spectral radius of the gains is at most ``factor``; others, such as biases and frozen parameters
+    (``requires_grad=False``), stay. Couplings that are weak
     enough are not changed. Called after each step of an optimiser it keeps the energy strongly convex during
     training (as spectral normalisation does with a matrix, Miyato et al., 2018).
 
@@ -207,7 +212,7 @@ def spectral_normalise(
         for f in graph.energy_factors
         if sum(r.array.name in graph.variables and r.array.name not in observed for r in f.references) > 1
         for name in f.operands
-        if isinstance(graph.arrays[name], Parameter)
+        if isinstance(graph.arrays[name], Parameter) and graph.get_parameter(name).requires_grad
     }
     for _ in range(_SCALINGS):
         if certificate.factor <= factor:
@@ -217,5 +222,5 @@ def spectral_normalise(
         certificate = contraction(graph, given)
     raise DeclarationError(
         f"spectral_normalise: graph {graph.name!r} has the spectral radius {certificate.factor:.3g} by its "
-        "constants alone; make them smaller, or allow a larger factor."
+        "constants and frozen parameters alone; make them smaller, or allow a larger factor."
     )

@@ -4,12 +4,13 @@ once."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ..engine import CanInfer, CanLearn
-from ..errors import ArgumentError, DeclarationError, ObservationError, suggest, whole_number
+from ..errors import ArgumentError, DeclarationError, ObservationError, UnnError, suggest, whole_number
 from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
@@ -49,7 +50,8 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         options: rounds, order, initial values, dropout, and the limit of the couplings.
 
     Raises:
-        DeclarationError: for a limit of couplings of unknown strength, or on axes without a static size.
+        ArgumentError: for a limit of couplings out of range.
+        DeclarationError: for one of couplings of unknown strength, or on axes without a static size.
 
     Attributes:
         graph: the declaration with the energies of its constraints.
@@ -60,14 +62,27 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         self.graph = with_energies(graph, options.penalty)
         self.options = options
         self._networks: dict[Key, Unrolled] = {}
-        self._contracted: tuple[tuple[int, int], ...] | None = None
-        unsized = self._without_sizes(tuple(self.graph.variables))
-        if options.contraction and unsized:
-            raise DeclarationError(
-                f"graph {self.graph.name!r}: the option contraction needs the sizes of all axes, and "
-                f"variable {unsized[0]!r} has one without a static size; declare it, or leave the option out."
-            )
-        self._limit_couplings()
+        self._contracted: list[Tensor] | None = None
+        if options.contraction:
+            options.check("descent")
+            unsized = self._without_sizes(tuple(self.graph.variables))
+            if unsized:
+                raise DeclarationError(
+                    f"graph {self.graph.name!r}: the option contraction needs the sizes of all axes, and "
+                    f"variable {unsized[0]!r} has one without a static size; declare it, or leave the option "
+                    "out."
+                )
+            try:
+                self._limit_couplings()
+            except UnnError as error:
+                raise DeclarationError(f"the option contraction cannot limit couplings: {error}") from None
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module; evaluation begins with limited couplings."""
+        super().train(mode)
+        if not mode:
+            self._limit_couplings()
+        return self
 
     def _limit_couplings(self) -> None:
         """Scale parameters that have changed down to the largest spectral radius, if there is one.
@@ -77,10 +92,14 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         """
         if not self.options.contraction:
             return
-        versions = tuple((id(p), p._version) for p in self.parameters())
-        if versions != self._contracted:
+        current = [p.detach() for p in self.parameters()]
+        # fused optimisers and loaded weights leave no other trace than the numbers
+        if self._contracted is None or not all(
+            before.device == now.device and torch.equal(before, now)
+            for before, now in zip(self._contracted, current, strict=True)
+        ):
             spectral_normalise(self.graph, self.options.contraction)
-            self._contracted = tuple((id(p), p._version) for p in self.parameters())
+            self._contracted = [p.clone() for p in current]
 
     def loss(self, values: Mapping[str, Tensor], observed: Mapping[str, Tensor], **sizes: int) -> Tensor:
         """Sum of the Fenchel-Young losses of the unobserved entries; 0 if all are observed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,9 @@ from .sampling import DrawRows, check_counts, generators_of, sample_with_retries
 
 Trace = Callable[[int, dict[str, Tensor]], None]
 
+_NO_RATE = -1e4
+"""Logarithm of the rate of plain logarithms, finite so that it can be averaged."""
+
 
 class ConditionalModel(nn.Module, CanLearn, CanSample):
     """Model of the variables of a graph conditional on any subset of them.
@@ -39,16 +43,19 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
     Args:
         frames: frames of the graph.
         coordinates: numbers of continuous variables in which the model works. "domain": coordinates without
-            bounds, so that samples stay in the domain of the regularizer. "quantiles": these, warped to a
-            normal distribution of each variable over the training examples. "linear": the values.
+            bounds, so that samples stay in the domain of the regularizer. "auto": these, with logarithms
+            that become linear where this makes both tails of the training examples equally long.
+            "quantiles": those of the domain, warped to a normal distribution of each variable over the
+            training examples. "linear": the values.
 
     Attributes:
         sampling: default options of sampling.
         coordinates: coordinates of each variable, by name.
         offsets: offset of each variable, subtracted from its coordinates; set by ``standardise``.
         scales: scale of each variable, by which its coordinates are divided; set by ``standardise``.
-        rates: rate of each variable with one bound, at which its tails are balanced, 0 for others, shape
-            ``(variables,)``; None if there is no such variable. Set by ``standardise``.
+        log_rates: logarithm of the rate of each variable with one bound, at which its tails are balanced, and
+            a very negative number for others, shape ``(variables,)``; None if no logarithm becomes linear.
+            Set by ``standardise``.
         quantiles: standardised coordinates of each variable at evenly spaced normal scores, shape
             ``(variables, knots)``; None unless coordinates are quantiles. Set by ``standardise``.
 
@@ -58,10 +65,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     offsets: Tensor
     scales: Tensor
-    rates: Tensor | None
+    log_rates: Tensor | None
     quantiles: Tensor | None
 
-    def __init__(self, frames: Frames, coordinates: CoordinateName = "domain") -> None:
+    def __init__(self, frames: Frames, coordinates: CoordinateName = "auto") -> None:
         super().__init__()
         if coordinates not in COORDINATES:
             raise ArgumentError(
@@ -75,11 +82,11 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
             else Coordinates()
             for name, kind in frames.kinds.items()
         }
-        if any(own.are_logarithms for own in self.coordinates.values()):
-            self.register_buffer("rates", torch.zeros(len(frames.kinds)))
+        if coordinates == "auto" and any(own.are_logarithms for own in self.coordinates.values()):
+            self.register_buffer("log_rates", torch.full((len(frames.kinds),), _NO_RATE))
             self.register_load_state_dict_pre_hook(_complete_earlier_rates)
         else:
-            self.rates = None
+            self.log_rates = None
         if coordinates == "quantiles":
             scores = torch.linspace(-LARGEST_SCORE, LARGEST_SCORE, KNOTS)
             self.register_buffer("quantiles", scores.repeat(len(frames.kinds), 1))
@@ -233,8 +240,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
                 own = self.coordinates[name]
                 # a generator of its own, so that a seed of training covers training alone
                 noise = _noise_for(own, rows[:, slot.numbers], torch.Generator().manual_seed(0))
-                if self.rates is not None and own.are_logarithms:
-                    self.rates[k] = own.balanced(rows[:, slot.numbers], noise)
+                if self.log_rates is not None and own.are_logarithms:
+                    rate = own.balanced(rows[:, slot.numbers], noise)
+                    self.log_rates[k] = math.log(rate) if rate else _NO_RATE
                 x = self._coordinates_at(frame)[name].forward(rows[:, slot.numbers], noise)
                 self.offsets[k] = x.mean()
                 self.scales[k] = x.std().clamp(min=1e-6)
@@ -410,11 +418,11 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
     def _coordinates_at(self, frame: Frame) -> dict[str, Coordinates]:
         """Coordinates of all variables with their rates."""
-        if self.rates is None:
+        if self.log_rates is None:
             return self.coordinates
         return {
             name: replace(self.coordinates[name], rate=rate)
-            for name, rate in zip(frame.slots, self.rates, strict=True)
+            for name, rate in zip(frame.slots, self.log_rates.double().exp(), strict=True)
         }
 
     @property
@@ -443,9 +451,9 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
 
 def _complete_earlier_rates(model: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """State dicts of earlier versions have logarithms everywhere."""
-    assert isinstance(model.rates, Tensor)
-    if prefix + "offsets" in state and prefix + "rates" not in state:
-        state[prefix + "rates"] = torch.zeros_like(model.rates)
+    assert isinstance(model.log_rates, Tensor)
+    if prefix + "offsets" in state and prefix + "log_rates" not in state:
+        state[prefix + "log_rates"] = torch.full_like(model.log_rates, _NO_RATE)
 
 
 def _noise_for(own: Coordinates, x: Tensor, generator: torch.Generator | None = None) -> Tensor | float:

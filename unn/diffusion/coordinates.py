@@ -17,8 +17,8 @@ from torch import Tensor
 from ..graph.arrays import Variable
 from ..regularizers import Counts, Elementwise, Proportions
 
-CoordinateName = Literal["domain", "quantiles", "linear"]
-COORDINATES = ("domain", "quantiles", "linear")
+CoordinateName = Literal["auto", "domain", "quantiles", "linear"]
+COORDINATES = ("auto", "domain", "quantiles", "linear")
 KNOTS, LARGEST_SCORE = 49, 3.0
 """Knots of the warp to normal quantiles, and the largest score of a knot; scores beyond are extrapolated."""
 
@@ -179,6 +179,10 @@ def balanced_rate(x: Tensor) -> float:
         x: positive numbers, any shape.
     """
     ordered = x.double().flatten().sort().values
+    # exact zeros are no part of a tail
+    ordered = ordered[ordered > _LEAST_POSITIVE]
+    if len(ordered) < 3:
+        return 0.0
     # increasing functions keep the order
     low, middle, high = (ordered[int(q * (len(ordered) - 1))] for q in (_TAIL, 0.5, 1 - _TAIL))
 
@@ -189,7 +193,7 @@ def balanced_rate(x: Tensor) -> float:
     if not is_left_tailed(0.0):
         return 0.0
     # between nearly logarithms and nearly the values themselves
-    smallest, largest = math.log(1e-4 / float(high)), math.log(1e4 / float(low))
+    smallest, largest = math.log(1e-4 / float(high)), math.log(1e2 / float(middle))
     for _ in range(_HALVINGS):
         middle_rate = (smallest + largest) / 2
         if is_left_tailed(math.exp(middle_rate)):

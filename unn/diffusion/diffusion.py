@@ -73,7 +73,7 @@ class Diffusion(ConditionalModel):
         schedule: Schedule | None = None,
         prediction: Prediction = "mixed",
         passes: int = 1,
-        coordinates: CoordinateName = "domain",
+        coordinates: CoordinateName = "auto",
         preconditioning: PreconditioningName = "auto",
     ) -> None:
         super().__init__(denoiser.frames, coordinates)

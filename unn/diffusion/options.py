@@ -17,12 +17,13 @@ class NetworkSize:
         width: Width of hidden layers.
         depth: Number of layers.
         coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
+            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
+            linear; warped to normal "quantiles" of the examples; or "linear".
     """
 
     width: int = 64
     depth: int = 6
-    coordinates: Literal["domain", "quantiles", "linear"] = "domain"
+    coordinates: Literal["auto", "domain", "quantiles", "linear"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class RegressorOptions(NetworkSize):
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
         coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
+            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
+            linear; warped to normal "quantiles" of the examples; or "linear".
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
-        dropout: Share of hidden numbers that are dropped in training.
+        dropout: Dropout probability in the residual blocks, in training.
     """
 
     heads: int = 4
@@ -76,13 +78,14 @@ class DenoiserOptions(RegressorOptions):
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
         coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
+            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
+            linear; warped to normal "quantiles" of the examples; or "linear".
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
         structure: Attention mask: the graph, or one of its ablations.
         global_token: Add the mean of all tokens to each layer, bypassing the attention mask.
-        dropout: Share of hidden numbers that are dropped in training.
+        dropout: Dropout probability in the residual blocks, in training.
         process: Process: "gaussian" noise; or "masked": reveal categories a few at a time, for problems
             without continuous variables.
         prediction: Prediction target: "mixed", velocity for continuous variables and log-odds for binary
@@ -151,7 +154,8 @@ class VAEACOptions(NetworkSize):
         width: Width of hidden layers, and number of latent variables.
         depth: Number of residual blocks of each network.
         coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; these, warped to normal "quantiles" of the examples; or "linear".
+            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
+            linear; warped to normal "quantiles" of the examples; or "linear".
     """
 
     def check(self, where: str) -> None:

@@ -25,7 +25,7 @@ class Regressor(ConditionalModel):
         coordinates: as for ``ConditionalModel``.
     """
 
-    def __init__(self, denoiser: Denoiser, coordinates: CoordinateName = "domain") -> None:
+    def __init__(self, denoiser: Denoiser, coordinates: CoordinateName = "auto") -> None:
         super().__init__(denoiser.frames, coordinates)
         self.denoiser = denoiser
 

@@ -63,7 +63,7 @@ class VAEAC(ConditionalModel):
         latent: int = 32,
         deviation: Deviation = "learned",
         sizes: Mapping[str, int] | None = None,
-        coordinates: CoordinateName = "domain",
+        coordinates: CoordinateName = "auto",
     ) -> None:
         if deviation not in DEVIATIONS:
             raise ArgumentError(f"vaeac: unknown deviation {deviation!r}.{suggest(deviation, DEVIATIONS)}")

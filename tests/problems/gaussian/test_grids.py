@@ -77,3 +77,11 @@ def test_options_out_of_range_are_named(options, named):
     problem = GaussianProblem()
     with pytest.raises(UnnError, match=named):
         problem.check(problem.config_for("exact")(**options))
+
+
+def test_figures_without_neighbours_or_hidden_numbers_are_left_out():
+    problem, config = GaussianProblem(), GaussianConfig(rows=1, columns=1)
+    values = {"X": torch.ones(2, 1, 1)}
+    assert problem.metrics(config, Query({}), values) == {}
+    everything = unn.Partial(values["X"], torch.ones(2, 1, 1, dtype=torch.bool))
+    assert problem.metrics(config, Query({"X": everything}, values), values) == {}

@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import printed
 
 import unn
 from factors import Conv2d, Implicit, Multilinear, TreeEntropy
+from unn.cli.open import open_trained
 from unn.descent.model import DescentModel
 from unn.descent.options import DescentOptions
 from unn.errors import ArgumentError, DeclarationError, ObservationError
@@ -232,7 +234,8 @@ def test_a_model_with_the_option_has_one_fixed_point_for_any_evidence_during_tra
     bias = g.bias.detach().clone()
     model = DescentModel(g, DescentOptions(contraction=0.8))
     assert g.contraction().factor <= 0.8 and torch.equal(g.bias, bias)
-    optimiser = torch.optim.Adam(model.parameters(), 0.5)
+    # the optimiser of training, which is fused
+    optimiser = torch.optim.Adam(model.parameters(), 0.5, fused=True)
     values = {name: torch.rand(6, n) * 1.8 - 0.9 for name, n in (("A", 3), ("B", 4), ("C", 2))}
     for known in ("A", "B", "C"):
         observed = {name: torch.full((1, x.shape[1]), name == known) for name, x in values.items()}
@@ -245,6 +248,9 @@ def test_a_model_with_the_option_has_one_fixed_point_for_any_evidence_during_tra
     assert g.contraction().factor > 0.8
     model.infer_values({"A": values["A"]}, 6, {})
     assert g.contraction().factor <= 0.8
+    # and weights that are loaded, by evaluation
+    g.W.data.mul_(10)
+    assert not model.eval().training and g.contraction().factor <= 0.8
     unchanged = [p.detach().clone() for p in model.parameters()]
     model.infer_values({"A": values["A"]}, 6, {})
     assert all(torch.equal(p, before) for p, before in zip(model.parameters(), unchanged, strict=True))
@@ -262,6 +268,35 @@ def test_the_option_refuses_couplings_of_unknown_strength_or_size():
     three.factor(Multilinear(x["i"], y["i"], z["i"], name="product"))
     with pytest.raises(DeclarationError, match=r"'product'.*3 variables"):
         DescentModel(three, limit)
+    open_constant = unn.FactorGraph("open", n=2)
+    a, b = (open_constant.variable(name, "n", unn.SignedEntropy()) for name in "AB")
+    open_constant.factor(Multilinear(a["i"], open_constant.constant("K", "n n")["i j"], b["j"]))
+    with pytest.raises(DeclarationError, match=r"option contraction.*'K'"):
+        DescentModel(open_constant, limit)
     for wrong in (-0.1, 1.0, float("nan")):
         with pytest.raises(ArgumentError, match="contraction"):
-            DescentOptions(contraction=wrong).check("descent")
+            DescentModel(coupled(1.0), DescentOptions(contraction=wrong))
+    broken = coupled(1.0)
+    with torch.no_grad():
+        broken.W.fill_(float("nan"))
+    with pytest.raises(DeclarationError, match=r"gain of 'C' on 'B' is nan"):
+        DescentModel(broken, limit)
+
+
+def test_frozen_parameters_are_not_scaled():
+    g = coupled(3.0)
+    g.V.requires_grad_(False)
+    before = g.V.clone()
+    with pytest.raises(DeclarationError, match="frozen"):
+        unn.spectral_normalise(g, 0.5)
+    assert torch.equal(g.V, before)
+
+
+@pytest.mark.slow
+def test_a_run_with_the_option_ends_with_a_contraction(tmp_path, capsys):
+    folder = tmp_path / "run"
+    options = ["--rows", 3, "--columns", 3, "--steps", 40, "--rate", 0.02, "--contraction", 0.1]
+    printed(capsys, "train", "gaussian", "--engine", "descent", *options, "--quiet", "--folder", folder)
+    network = open_trained(folder)[1].network
+    assert network.graph.contraction().factor <= 0.1
+    assert abs(network.graph.coupling.item()) > 0.01

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import says
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import unn
 from unn.diffusion.coordinates import (
@@ -49,7 +50,7 @@ def traced():
     return unn.trace(program)
 
 
-def model_of(traced, coordinates="domain"):
+def model_of(traced, coordinates="auto"):
     torch.manual_seed(0)
     return unn.Diffusion(unn.Denoiser(traced.graph, width=8, depth=1, heads=1), coordinates=coordinates)
 
@@ -126,12 +127,38 @@ def test_state_dicts_of_earlier_versions_keep_plain_logarithms():
     traced = unn.trace(lambda t: t.sample("x", Exponential(2.0)))
     model = model_of(traced)
     model.standardise(traced.draw(2000, seed=0))
-    assert model.rates is not None and model.rates[0] > 0
+    assert model.log_rates is not None and model.log_rates[0] == pytest.approx(math.log(2), abs=0.7)
     again = model_of(traced)
     again.load_state_dict(model.state_dict())
-    assert torch.equal(again.rates, model.rates)
-    again.load_state_dict({name: x for name, x in model.state_dict().items() if name != "rates"})
-    assert again.rates[0] == 0
+    assert torch.equal(again.log_rates, model.log_rates)
+    again.load_state_dict({name: x for name, x in model.state_dict().items() if name != "log_rates"})
+    assert again._coordinates_at(again.frames.at())["x"].rate == 0
+    # runs name the coordinates, and those of earlier versions have no rates
+    assert model_of(traced, "domain").log_rates is None and model_of(traced, "quantiles").log_rates is None
+
+
+def test_averages_of_weights_keep_the_rates():
+    def program(t):
+        x = t.sample("x", Exponential(2.0))
+        t.sample("y", LogNormal(x, 1.0))
+        t.sample("z", Normal(x, 1.0))
+
+    model = model_of(unn.trace(program))
+    model.standardise(unn.trace(program).draw(2000, seed=0))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    for _ in range(3):
+        average.update_parameters(model)
+    torch.testing.assert_close(average.module.log_rates, model.log_rates)
+
+
+def test_exact_zeros_are_no_part_of_the_tail_that_is_balanced():
+    x = torch.empty(10_000, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(0))
+    rate = balanced_rate(x)
+    some = torch.cat([x, torch.full((1000,), 1e-12, dtype=torch.float64)])
+    assert balanced_rate(some) == pytest.approx(rate)
+    # an atom at a bound beyond which the body has a long left tail
+    assert balanced_rate((3 - x).clamp(min=1e-12)) < 1e3
+    assert balanced_rate(torch.full((10,), 1e-12)) == 0 == balanced_rate(torch.empty(0))
 
 
 def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
@@ -145,7 +172,7 @@ def test_the_warp_to_normal_quantiles_makes_any_distribution_normal():
     torch.testing.assert_close(interpolated(warped, scores, knots), x)
 
 
-@pytest.mark.parametrize("coordinates", ["domain", "quantiles"])
+@pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
 def test_samples_of_an_untrained_model_are_in_their_supports(traced, coordinates):
     model = model_of(traced, coordinates)
     model.standardise(traced.draw(500, seed=0))
@@ -157,7 +184,7 @@ def test_samples_of_an_untrained_model_are_in_their_supports(traced, coordinates
     assert in_support(traced, values).all()
 
 
-@pytest.mark.parametrize("coordinates", ["domain", "quantiles"])
+@pytest.mark.parametrize("coordinates", ["auto", "domain", "quantiles"])
 def test_values_come_back_from_their_coordinates(traced, coordinates):
     model, values = model_of(traced, coordinates), traced.draw(500, seed=0)
     model.standardise(values)

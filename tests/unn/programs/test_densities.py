@@ -315,6 +315,13 @@ def test_categories_take_their_probabilities_alone():
     assert {n: x.shape[1:] for n, x in values.items()}["of_rows"] == (2, 2)
     assert all(torch.equal(values[name], again[name]) for name in values)
     torch.testing.assert_close(one.log_prob(values), other.log_prob(values))
-    for wrong in ([0.5], [], torch.ones(2, 1), "ab", 2.0):
-        with pytest.raises(DeclarationError, match="Categorical"):
+    rows = [torch.tensor([0.2, 0.3, 0.5]), np.array([0.1, 0.1, 0.8])]
+    assert Categorical(rows).kind == Categorical(probabilities=rows).kind == Categorical(3).kind
+    for wrong in ([0.5], [], torch.ones(2, 1)):
+        with pytest.raises(DeclarationError, match="Categorical: the number of probabilities"):
             Categorical(wrong)
+    for wrong in ("ab", 2.0):
+        with pytest.raises(DeclarationError, match="Categorical: the number of options"):
+            Categorical(wrong)
+    with pytest.raises(DeclarationError, match="Categorical"):
+        Categorical()

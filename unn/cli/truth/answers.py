@@ -71,6 +71,20 @@ def answer_of(
     return Moments(means, _variances(samples), 0)
 
 
+def check_finite(run: Trained, answer: Moments) -> None:
+    """Check that the means of an answer are numbers.
+
+    Raises:
+        UnnError: names the run and the variable.
+    """
+    for name, mean in answer.means.items():
+        if not bool(mean.isfinite().all()):
+            raise UnnError(
+                f"{run.folder}: the answers of engine {run.config.engine!r} for variable {name!r} are NaN or "
+                "infinite."
+            )
+
+
 def _samples(
     network: CanSample, given: Given, count: int, draws: int, sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
@@ -85,7 +99,10 @@ def _samples(
     return {name: x.view(count, draws, *x.shape[1:]).double() for name, x in samples.values.items()}
 
 
-def _variances(samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _variances(samples: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """Variances of samples; None where all draws are equal, which are best values."""
+    if all(bool((x == x[:, :1]).all()) for x in samples.values()):
+        return None
     return {name: x.var(1) for name, x in samples.items()}
 
 

@@ -70,7 +70,7 @@ def normal_truth(
         sizes: sizes of the axes without a static size.
 
     Raises:
-        UnnError: for a graph with discrete variables, whose conditionals are mixtures.
+        UnnError: for another energy, or a graph with discrete variables, whose conditionals are mixtures.
     """
     reason = gaussian_refusal(graph)
     if reason:
@@ -78,8 +78,10 @@ def normal_truth(
     means, variances = MixedModel(graph, ExactOptions()).moments(given, count, sizes)
     # given entries have the variance 0
     hidden = {name: x > 0 for name, x in variances.items() if name in observable}
+    if not any(bool(mask.any()) for mask in hidden.values()):
+        return None
     mean, variance = _flat(means, hidden), _flat(variances, hidden)
-    return NormalTruth(mean, variance.sqrt(), hidden) if len(mean) else None
+    return NormalTruth(mean, variance.sqrt(), hidden)
 
 
 def score_normals(

@@ -26,7 +26,8 @@ class Scores:
     Attributes:
         figures: figures by name, in the order of the table.
         seconds: time of a query.
-        bins: points of the reliability diagram: mean estimated probability and mean exact probability.
+        bins: points of the reliability diagram: mean estimated probability and mean exact probability, of
+            states or of central intervals.
     """
 
     figures: Mapping[str, float]

@@ -81,17 +81,26 @@ class Categorical(Distribution):
 
     rules = simplex_rules("probabilities")
 
-    def __init__(self, options: int | Recordable, probabilities: Recordable | None = None) -> None:
-        if probabilities is None:
-            probabilities, options = _probabilities_and_options(options)
-        whole_number("Categorical: the number of options", options, 2)
-        self.kind = Kind("category", options)
-        self.parameter_shapes = {"probabilities": (options,)}
-        given = [1 / options] * options if probabilities is None else probabilities
+    def __init__(
+        self, options: int | Recordable | None = None, probabilities: Recordable | None = None
+    ) -> None:
+        if probabilities is None and _last_size(options) is not None:
+            options, probabilities = None, options
+        count: Any
+        if options is None:
+            count = _last_size(probabilities)
+            whole_number("Categorical: the number of probabilities", count, 2)
+        else:
+            count = options
+            whole_number("Categorical: the number of options", count, 2)
+        count = int(count)
+        self.kind = Kind("category", count)
+        self.parameter_shapes = {"probabilities": (count,)}
+        given = [1 / count] * count if probabilities is None else probabilities
         size = np.shape(plain_array(given, "Categorical: probabilities")) if not holds_values(given) else None
-        if size is not None and (not size or size[-1] != options):
+        if size is not None and (not size or size[-1] != count):
             raise DeclarationError(
-                f"Categorical needs {options} probabilities along the last axis, got shape {size}."
+                f"Categorical needs {count} probabilities along the last axis, got shape {size}."
             )
         super().__init__(probabilities=given)
 
@@ -105,15 +114,13 @@ class Categorical(Distribution):
         return np.asarray(np.log(np.take_along_axis(p, option, -1)[..., 0] / p.sum(-1)))
 
 
-def _probabilities_and_options(first: Recordable) -> tuple[Recordable | None, Any]:
-    """The probabilities, if they are the only argument, and the number of options."""
-    last = first
-    while isinstance(last, (list, tuple)) and last and isinstance(last[0], (list, tuple)):
-        last = last[0]
-    if isinstance(last, (list, tuple)):
-        return first, len(last)
-    shape: tuple[int, ...] = tuple(getattr(first, "shape", ()))
-    return (first, shape[-1]) if shape else (None, first)
+def _last_size(x: Any) -> int | None:
+    """Size of the last axis of an array or a nested list; None for a number and anything else."""
+    if isinstance(x, (list, tuple)):
+        inner = _last_size(x[0]) if len(x) else None
+        return len(x) if inner is None else inner
+    shape: tuple[int, ...] = tuple(getattr(x, "shape", ()))
+    return shape[-1] if shape else None
 
 
 class Poisson(Distribution):
