@@ -63,7 +63,7 @@ class ProgramProblem(TracedProblem):
     defaults = {
         "denoiser": Defaults(
             DenoiserOptions(width=32, depth=3, heads=2, self_conditioning="none", sampling_steps=50),
-            TrainingConfig(steps=10_000, evaluate_every=10_000, batch=128, rate=3e-3, clip=1.0, ema=0.99),
+            TrainingConfig(steps=6000, evaluate_every=6000, batch=256, rate=5e-3, clip=1.0, ema=0.999),
         ),
     }
 
