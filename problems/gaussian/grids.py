@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -65,10 +67,17 @@ def exact_samples(rows: int, columns: int, coupling: float, count: int, generato
         count: number of samples.
         generator: random number generator.
     """
-    factor = torch.linalg.cholesky(precision(rows, columns, coupling))
+    factor = _factor(rows, columns, coupling)
     noise = torch.randn(rows * columns, count, generator=generator, dtype=torch.float64)
     samples: Tensor = torch.linalg.solve_triangular(factor.T, noise, upper=True)
     return samples.mT.reshape(count, rows, columns).float()
+
+
+@lru_cache(maxsize=1)
+def _factor(rows: int, columns: int, coupling: float) -> Tensor:
+    """Lower Cholesky factor of the precision matrix, kept for the next batch."""
+    factor: Tensor = torch.linalg.cholesky(precision(rows, columns, coupling))
+    return factor
 
 
 def neighbour_correlation(x: Tensor) -> float:

@@ -16,9 +16,10 @@ class NetworkSize:
     Attributes:
         width: Width of hidden layers.
         depth: Number of layers.
-        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
-            linear; warped to normal "quantiles" of the examples; or "linear".
+        coordinates: Numbers of continuous variables in which the model works: "domain", without bounds, so
+            that samples stay in the domain; "auto", these with logarithms of positive numbers and counts
+            that become linear; "quantiles", those of the domain, warped to normal quantiles of the examples;
+            or "linear", the values.
     """
 
     width: int = 64
@@ -33,9 +34,10 @@ class RegressorOptions(NetworkSize):
     Attributes:
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
-        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
-            linear; warped to normal "quantiles" of the examples; or "linear".
+        coordinates: Numbers of continuous variables in which the model works: "domain", without bounds, so
+            that samples stay in the domain; "auto", these with logarithms of positive numbers and counts
+            that become linear; "quantiles", those of the domain, warped to normal quantiles of the examples;
+            or "linear", the values.
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
@@ -77,9 +79,10 @@ class DenoiserOptions(RegressorOptions):
     Attributes:
         width: Token width.
         depth: Number of layers; 0 for as many as information needs to cross the graph.
-        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
-            linear; warped to normal "quantiles" of the examples; or "linear".
+        coordinates: Numbers of continuous variables in which the model works: "domain", without bounds, so
+            that samples stay in the domain; "auto", these with logarithms of positive numbers and counts
+            that become linear; "quantiles", those of the domain, warped to normal quantiles of the examples;
+            or "linear", the values.
         heads: Number of attention heads.
         embedding: Node embedding: shared along exchangeable indices, positional along all axes, or one per
             node.
@@ -153,9 +156,10 @@ class VAEACOptions(NetworkSize):
     Attributes:
         width: Width of hidden layers, and number of latent variables.
         depth: Number of residual blocks of each network.
-        coordinates: Numbers of continuous variables in which the model works: without bounds, so that samples
-            stay in the "domain"; "auto", these with logarithms of positive numbers and counts that become
-            linear; warped to normal "quantiles" of the examples; or "linear".
+        coordinates: Numbers of continuous variables in which the model works: "domain", without bounds, so
+            that samples stay in the domain; "auto", these with logarithms of positive numbers and counts
+            that become linear; "quantiles", those of the domain, warped to normal quantiles of the examples;
+            or "linear", the values.
     """
 
     def check(self, where: str) -> None:
