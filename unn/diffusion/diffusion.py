@@ -35,8 +35,8 @@ Spacing = Literal["log-snr", "schedule", "restarts"]
 SPACINGS = ("log-snr", "schedule", "restarts")
 
 _PREPARED = 50_000
-"""Examples of an endless stream from which the moments of linear preconditioning are estimated. A small error of
-a mean in deviations of the variable is a larger one in those of a narrow conditional."""
+"""Examples of an endless stream from which the moments of linear preconditioning are estimated. A small error
+of a mean in deviations of the variable is a larger one in those of a narrow conditional."""
 
 
 class Diffusion(ConditionalModel):
