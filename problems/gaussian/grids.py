@@ -48,12 +48,9 @@ def precision(rows: int, columns: int, coupling: float) -> Tensor:
         rows, columns: size of the grid.
         coupling: J.
     """
-    down, right = (
-        torch.diag(torch.ones(size - 1, dtype=torch.float64), 1) if size > 1 else torch.zeros(1, 1)
-        for size in (rows, columns)
-    )
-    neighbours = torch.kron(down.double(), torch.eye(columns, dtype=torch.float64)) + torch.kron(
-        torch.eye(rows, dtype=torch.float64), right.double()
+    down, right = (torch.diag(torch.ones(size - 1, dtype=torch.float64), 1) for size in (rows, columns))
+    neighbours = torch.kron(down, torch.eye(columns, dtype=torch.float64)) + torch.kron(
+        torch.eye(rows, dtype=torch.float64), right
     )
     return torch.eye(rows * columns, dtype=torch.float64) - coupling * (neighbours + neighbours.T)
 
@@ -78,10 +75,3 @@ def _factor(rows: int, columns: int, coupling: float) -> Tensor:
     """Lower Cholesky factor of the precision matrix, kept for the next batch."""
     factor: Tensor = torch.linalg.cholesky(precision(rows, columns, coupling))
     return factor
-
-
-def neighbour_correlation(x: Tensor) -> float:
-    """Mean product of neighbouring numbers, for x of shape ``(batch, rows, columns)``."""
-    x = x.double()
-    products = torch.cat([(x[:, 1:] * x[:, :-1]).flatten(1), (x[:, :, 1:] * x[:, :, :-1]).flatten(1)], 1)
-    return float(products.mean())

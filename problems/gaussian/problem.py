@@ -134,15 +134,16 @@ class GaussianProblem(DeclaredProblem):
 
         from unn.exact.mixed_model import MixedModel
 
-        from .grids import exact_samples, neighbour_correlation
+        from ..generated.neighbours import neighbour_product
+        from .grids import exact_samples
 
         x = values["X"].double()
-        if not query.truth and config.rows * config.columns == 1:
-            return {}
         if not query.truth:
+            if config.rows * config.columns == 1:
+                return {}
             generator = torch.Generator().manual_seed(2)
             fields = exact_samples(config.rows, config.columns, config.coupling, len(x), generator)
-            return {"excess_correlation": neighbour_correlation(x) - neighbour_correlation(fields)}
+            return {"excess_correlation": neighbour_product(x) - neighbour_product(fields)}
         given: Any = query.given["X"]
         hidden = ~given.mask.expand(x.shape)
         if not bool(hidden.any()):

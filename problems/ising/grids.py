@@ -105,10 +105,3 @@ def _transferred(logs: Tensor, between: Tensor) -> Tensor:
     # a product of matrices instead of all pairs of states for each batch element
     top, high = logs.amax(1, keepdim=True), between.max()
     return ((logs - top).exp() @ (between - high).exp()).log() + top + high
-
-
-def neighbour_correlation(x: Tensor) -> float:
-    """Mean product of neighbouring spins s = 2 x - 1, for x of shape ``(batch, rows, columns)``."""
-    s = 2 * x.double() - 1
-    products = torch.cat([(s[:, 1:] * s[:, :-1]).flatten(1), (s[:, :, 1:] * s[:, :, :-1]).flatten(1)], 1)
-    return float(products.mean())

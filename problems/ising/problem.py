@@ -142,7 +142,8 @@ class IsingProblem(DeclaredProblem):
         """
         import torch
 
-        from .grids import conditional, neighbour_correlation
+        from ..generated.neighbours import neighbour_product
+        from .grids import conditional
 
         x = values["X"]
         generator = torch.Generator().manual_seed(2)
@@ -150,7 +151,7 @@ class IsingProblem(DeclaredProblem):
         observed = torch.zeros_like(x, dtype=torch.bool) if given is None else given.mask.expand(x.shape)
         evidence = torch.zeros_like(x) if given is None else given.value.expand(x.shape)
         exact, marginals = conditional(config.coupling, evidence, observed, generator)
-        excess = neighbour_correlation(x) - neighbour_correlation(exact)
+        excess = neighbour_product(2 * x - 1) - neighbour_product(2 * exact - 1)
         if given is None:
             return {"excess_correlation": excess}
         hidden = ~observed

@@ -15,19 +15,7 @@ from pathlib import Path
 import torch
 
 from unn.cli.calibrate import calibrate
-
-FIGURES = {
-    "kl": ("KL", ".4f"),
-    "total_variation": ("total variation", ".4f"),
-    "log_score": ("log score", ".4f"),
-    "calibration_error": ("calibration error", ".4f"),
-    "argmax_match": ("argmax match", ".3f"),
-    "mean_error": ("error of means", ".4f"),
-    "largest_mean_error": ("largest", ".3f"),
-    "deviation_ratio": ("ratio of deviations", ".3f"),
-    "coverage_error": ("coverage error", ".4f"),
-}
-"""Titles and formats of the columns, by figure. Runs of one table have the same figures."""
+from unn.cli.truth.scores import COLUMNS
 
 
 def main(out: str, groups: list[str]) -> None:
@@ -47,10 +35,10 @@ def main(out: str, groups: list[str]) -> None:
                         name = "exact, learned"
                     if not names:
                         # the first row is the exact one, which has all figures
-                        names = [key for key in FIGURES if key in row]
-                        titles = [FIGURES[key][0] for key in names]
+                        names = [key for key in COLUMNS if key in row]
+                        titles = [key.replace("_", " ") for key in names]
                         writer.writerow(["problem", "query", "engine", *titles, "ms"])
-                    figures = [f"{row[key]:{FIGURES[key][1]}}" if key in row else "" for key in names]
+                    figures = [f"{row[key]:{COLUMNS[key][1]}}".strip() if key in row else "" for key in names]
                     milliseconds = f"{1000 * row['seconds']:.1f}"
                     writer.writerow([label, query or "test queries", name, *figures, milliseconds])
                 file.flush()

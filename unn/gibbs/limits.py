@@ -60,8 +60,10 @@ class Limits:
         pair_part, numbers = pairs // candidates, torch.arange(len(keys))
 
         def bounds(groups: Tensor) -> Counts:
-            some = counts.select(groups)
-            return Counts(some.candidate, some.group, some.lower.to(device), some.upper.to(device))
+            selected = counts.select(groups)
+            return Counts(
+                selected.candidate, selected.group, selected.lower.to(device), selected.upper.to(device)
+            )
 
         self._of_groups = bounds(torch.arange(len(counts.lower)))
         self._of_parts, self._of_pairs = bounds(self._part_group), bounds(self._part_group[pair_part])

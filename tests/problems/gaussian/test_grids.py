@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
-from problems.gaussian.grids import declare_coupled, exact_samples, neighbour_correlation, precision
+from problems.gaussian.grids import declare_coupled, exact_samples, precision
 from problems.gaussian.problem import GaussianConfig, GaussianProblem
+from problems.generated.neighbours import neighbour_product
 from unn.cli.declared import Query
 from unn.errors import UnnError
 from unn.exact.mixed_model import MixedModel
@@ -29,7 +30,7 @@ def test_samples_have_the_exact_covariance():
     variances = covariance.diag()
     error = (covariance**2 + variances[:, None] * variances[None]).div(len(x)).sqrt()
     assert ((x.T @ x / len(x) - covariance).abs() < 5 * error).all()
-    assert neighbour_correlation(x.view(-1, 3, 2)) == pytest.approx(
+    assert neighbour_product(x.view(-1, 3, 2)) == pytest.approx(
         float(torch.stack([covariance[0, 1], covariance[0, 2], covariance[1, 3]]).mean()), rel=0.2
     )
 

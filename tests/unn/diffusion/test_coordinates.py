@@ -154,8 +154,8 @@ def test_averages_of_weights_keep_the_rates():
 def test_exact_zeros_are_no_part_of_the_tail_that_is_balanced():
     x = torch.empty(10_000, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(0))
     rate = balanced_rate(x)
-    some = torch.cat([x, torch.full((1000,), 1e-12, dtype=torch.float64)])
-    assert balanced_rate(some) == pytest.approx(rate)
+    with_zeros = torch.cat([x, torch.full((1000,), 1e-12, dtype=torch.float64)])
+    assert balanced_rate(with_zeros) == pytest.approx(rate)
     # an atom at a bound beyond which the body has a long left tail
     assert balanced_rate((3 - x).clamp(min=1e-12)) < 1e3
     assert balanced_rate(torch.full((10,), 1e-12)) == 0 == balanced_rate(torch.empty(0))

@@ -10,7 +10,7 @@ COLUMNS = {
     "total_variation": ("TV", "7.4f"),
     "log_score": ("log score", "10.4f"),
     "calibration_error": ("calibration", "12.4f"),
-    "argmax_match": ("argmax", "7.1%"),
+    "argmax_match": ("argmax", "7.3f"),
     "mean_error": ("mean", "8.4f"),
     "largest_mean_error": ("largest", "8.3f"),
     "deviation_ratio": ("deviation", "10.3f"),
