@@ -122,10 +122,12 @@ def answer(instance: Instance, seconds: float, memory: float, send: Connection) 
     send.send({"difference": float((first.probabilities - second.probabilities).abs().max())})
 
 
-def rival_answer(instance: Instance, send: Connection) -> None:
-    """The time of pyAgrum, and the largest difference of a marginal."""
+def rival_answer(instance: Instance, memory: float, send: Connection) -> None:
+    """The time of pyAgrum within a limit of memory in GiB, and the largest difference of a marginal."""
     import pyagrum
 
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory * 2**30),) * 2)
     file = read_uai(instance.model)
     model = file.model
     evidence = None if instance.evidence is None else read_uai_evidence(instance.evidence, model)
@@ -189,7 +191,7 @@ def measure(folder: Path, seconds: float, memory: float, out: Path | None, rival
             continue
         figures = in_process(answer, (instance, seconds, memory), seconds)
         if rival:
-            figures |= in_process(rival_answer, (instance,), max(seconds, 60.0))
+            figures |= in_process(rival_answer, (instance, memory), max(seconds, 60.0))
         value, score = known.get(instance.name, ("", ""))
         figures |= {"instance": instance.name, "published": value, "score of the published": score}
         rows.append(figures)

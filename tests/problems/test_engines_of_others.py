@@ -111,6 +111,8 @@ def _engines(monkeypatch):
     own = [EntryPoint(name, f"engines_of_others:{value}", engines.GROUP) for name, value in names.items()]
     entries = [*own, *engines.entry_points(group=engines.GROUP)]
     monkeypatch.setattr(engines, "entry_points", lambda group: entries)
+    # one problem is enough to see what an engine of others does to the list
+    monkeypatch.setattr("unn.cli.problems.problem_names", lambda: ["hopfield"])
 
 
 def run(capsys, *arguments):

@@ -434,11 +434,6 @@ def test_numbers_of_baselines_out_of_range_are_refused(capsys, option):
 # -- names ---------------------------------------------------------------------------------------------------
 
 
-def test_all_problems_are_listed(capsys):
-    listed = printed(capsys, "problems")
-    assert all(name in listed and problem.summary in listed for name, problem in PROBLEMS.items())
-
-
 def test_a_name_is_suggested_only_where_it_is_like_the_one_that_was_typed(capsys):
     for name in ("nothing", "xyz", "training"):
         message = refused(capsys, "show", name)

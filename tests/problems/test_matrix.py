@@ -9,6 +9,7 @@ from support.commands import printed, refused
 
 from unn.cli.open import open_trained
 from unn.cli.problem import load_problem, problem_names
+from unn.cli.problems import problems
 from unn.extending import CanInfer, CanLearn, CanSample, CanSolve, engine_names, load_engine
 
 FAST = ("ising", "sorting")
@@ -143,10 +144,12 @@ def test_every_cell_of_the_matrix_trains_and_answers_or_says_why_not_and_who_can
         assert engine in message and "unn sample" in message
 
 
-def test_the_matrix_is_printed_with_the_reasons(capsys):
-    text = printed(capsys, "problems")
-    data = json.loads(printed(capsys, "problems", "--json"))
+def test_all_problems_are_listed_and_the_matrix_is_printed_with_the_reasons():
+    answer = problems()
+    text, data = "\n".join(answer.lines), answer.data
     assert set(data["matrix"]) == set(problem_names()) and set(data["engines"]) == set(engine_names())
+    for name in problem_names():
+        assert f"  {name} " in text and load_problem(name).summary in text
     for name, row in data["matrix"].items():
         assert set(row) == set(engine_names())
         assert row[data["defaults"][name]] is None

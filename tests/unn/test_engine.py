@@ -51,6 +51,7 @@ def test_an_engine_that_cannot_be_loaded_is_one_line(monkeypatch, capsys, value,
     monkeypatch.setitem(sys.modules, "test_engine_stub", stub)
     entries = [EntryPoint("bad", value, engines.GROUP), *engines.entry_points(group=engines.GROUP)]
     monkeypatch.setattr(engines, "entry_points", lambda group: entries)
+    monkeypatch.setattr("unn.cli.problems.problem_names", lambda: ["sums"])
     message = refused(capsys, "train", "sums", "--engine", "bad")
     assert all(word in message for word in words)
     # the others are not disabled

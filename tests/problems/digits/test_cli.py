@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -174,11 +173,6 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 )
 def test_help_is_written_in_whole_sentences(option, text):
     assert text[0].isupper() and text.endswith("."), f"{option}: {text}"
-
-
-def test_problems_are_listed_with_their_summaries(capsys):
-    assert "handwritten digits" in answered(capsys, "problems")["problems"]["digits"]
-    assert main(["problems"]) == 0 and re.search("^ *digits +handwritten", capsys.readouterr().out, re.M)
 
 
 @pytest.fixture(scope="module")

@@ -198,7 +198,8 @@ def test_help_is_written_in_whole_sentences(option, text):
 # -- each command --------------------------------------------------------------------------------------------
 
 
-def test_problems_are_listed_with_their_summaries(capsys):
+def test_problems_are_listed_with_their_summaries(capsys, monkeypatch):
+    monkeypatch.setattr("unn.cli.problems.problem_names", lambda: ["pictures", "sums"])
     assert "ten noisy patterns" in answered(capsys, "problems")["problems"]["pictures"]
     assert main(["problems"]) == 0 and re.search("^ *pictures +ten noisy", capsys.readouterr().out, re.M)
 
