@@ -49,7 +49,7 @@ def assign(plan: Plan, up: Upward, choose: Choose, batch: int, count: int, are_l
         variables = products.variables.to(device)
         known = {k: states[variables[:, k]] for k in products.axes}
         parts = [
-            _selected(gather(up.tables, source), own, products.summed, products.sizes, known, batch, count)
+            _selected(gather(up.tables, source, 1), own, products.summed, products.sizes, known, batch, count)
             for source, own in (
                 (products.left, products.left_axes),
                 (products.right, products.right_axes),

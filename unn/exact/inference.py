@@ -370,9 +370,10 @@ def _marginals(model: TableModel, part: Condition) -> Marginals:
         readings = leaf_readings(reduced)
     parts = []
     for block, axis, rows, variables in readings:
-        belief = beliefs[block].index_select(0, rows.to(constant.device))
-        others = [k for k in range(2, belief.ndim) if k != 2 + axis]
-        parts.append((variables, belief.sum(others) if others else belief))
+        # the order of axes in memory, so that nothing is transposed
+        belief = beliefs[block].movedim(1, -1).index_select(0, rows.to(constant.device))
+        others = [k for k in range(1, belief.ndim - 1) if k != 1 + axis]
+        parts.append((variables, (belief.sum(others) if others else belief).mT))
     return Marginals(
         up.log_partition,
         place_probabilities(model, part.evidence, reduced, parts, up.log_partition > -torch.inf),

@@ -16,6 +16,9 @@ from .plan import Plan, compile_plan
 from .tables import Family, TableEvidence, TableModel, absorb, grouped, restrict, supports
 from .tree import search_tree
 
+_BATCH_BASE = 8
+"""Batches of sizes between the same two powers of this number share a plan."""
+
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
@@ -42,8 +45,9 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
     if not reduced.families:
         return reduced
     families = reduced.families
-    key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options)
-    return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options)))
+    batch = _BATCH_BASE ** int(math.log(max(f.logs.shape[1] for f in families), _BATCH_BASE))
+    key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options, batch)
+    return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options, batch)))
 
 
 def width(model: TableModel, log_bound: float) -> Order | None:
@@ -94,12 +98,14 @@ def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduce
     return Reduced(grouped(families_left), constant, remaining, domain, None), sizes
 
 
-def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions) -> Plan:
+def _plan(families: Sequence[Family], states: Sequence[int], options: ExactOptions, batch: int) -> Plan:
     blocks: list[list[Scope]] = [[tuple(scope) for scope in f.scopes.tolist()] for f in families]
     scopes = [scope for block in blocks for scope in block]
     # a plan that is made in inference mode must serve queries with gradients too
     with torch.inference_mode(False):
-        tree = search_tree(scopes, states, options.search_seconds, options.attempts, options.order_seed)
+        tree = search_tree(
+            scopes, states, options.search_seconds, options.attempts, options.order_seed, batch
+        )
         return compile_plan(tree, blocks, states)
 
 
@@ -110,7 +116,7 @@ def place_probabilities(
     parts: Sequence[tuple[Tensor, Tensor]],
     possible: Tensor,
 ) -> Tensor:
-    """Probabilities of all variables of the model, shape ``(batch, variables, most states)``.
+    """Probabilities of all variables of the model, shape ``(batch, variables, most states)``, not contiguous.
 
     Args:
         model: the model.
@@ -123,23 +129,23 @@ def place_probabilities(
     device = values.device
     most = max(model.states, default=1)
     batch = max(len(values), len(possible), *(p.shape[1] for _, p in parts), 1)
-    result = torch.zeros(batch, len(model.states), most, dtype=torch.float64, device=device)
+    # the batch is the last axis in memory, as in the sweeps
+    result = torch.zeros(len(model.states), most, batch, dtype=torch.float64, device=device)
     fixed = (values >= 0).all(0)
     known = fixed.nonzero()[:, 0]
     ones = torch.nn.functional.one_hot(values[:, known].clamp(min=0), most).double()
-    result[:, known] = ones.expand(batch, -1, -1)
+    result[known] = ones.permute(1, 2, 0).expand(-1, -1, batch)
     single = (~fixed & ~reduced.remaining).nonzero()[:, 0]
     # variables with one state left; none at all only where nothing is possible
-    result[:, single] = reduced.domain[single].double().expand(batch, -1, -1)
+    result[single] = reduced.domain[single].double()[..., None].expand(-1, -1, batch)
     numbers = reduced.remaining.nonzero()[:, 0]
     for variables, probabilities in parts:
         own = numbers[variables.to(device)]
         places = reduced.domain[own].nonzero()[:, 1].view(len(own), -1)
-        moved = probabilities.movedim(0, 1).expand(batch, -1, -1)
-        index = places.expand(batch, -1, -1)
-        full = torch.zeros(batch, len(own), most, dtype=torch.float64, device=device)
-        result = result.index_copy(1, own, full.scatter(2, index, moved))
-    return torch.where(possible[:, None, None], result, 0)
+        result[own[:, None], places] = probabilities.mT.expand(-1, -1, batch)
+    if not bool(possible.all()):
+        result = torch.where(possible, result, 0)
+    return result.permute(2, 0, 1)
 
 
 def place_states(

@@ -2,15 +2,19 @@
 
 Upward, every table is divided by its largest entry, whose logarithm is added to the log-partition.
 Downward, the cotangent of a table is the product of all that lies outside of it, also scaled; a table
-times its cotangent is proportional to the marginal of its variables.
+times its cotangent is proportional to the marginal of its variables. Tables that are larger than both of
+their factors are not scaled, since the next product makes them smaller again.
+
+Within the sweeps the batch is the last axis, so that the operations of a large batch run over contiguous
+memory even where variables have few states.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, product
 
 import torch
 from torch import Tensor
@@ -20,6 +24,12 @@ from .progress import is_watched, report
 
 _TRUSTED = 290 * math.log(10)
 """Bound on the logarithm of cotangents: entries below 1e-308, which are lost, then count less than 1e-18."""
+
+_LARGE_BATCH = 64
+"""Batch size from which tables are kept with the batch contiguous in memory."""
+
+_MATRIX = 8
+"""Number of rows and columns from which products of matrices are left to a library of linear algebra."""
 
 Total = Callable[[Tensor], Tensor]
 """A sum of logarithms along the last axis: log-sum-exp, or the maximum."""
@@ -34,11 +44,13 @@ class Upward:
         log_scales: logarithm of the divisor of each result, for each block of products, shape ``(rows, batch
             or 1)``; empty where tables are logarithms.
         log_partition: shape ``(batch or 1,)``.
+        log_bounds: bound on the logarithms of the entries of each block; empty where tables are logarithms.
     """
 
     tables: list[Tensor]
     log_scales: list[Tensor]
     log_partition: Tensor
+    log_bounds: list[float] = field(default_factory=list)
 
 
 def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor) -> Upward:
@@ -49,23 +61,60 @@ def upward(plan: Plan, tables: Sequence[Tensor], log_scale: Tensor) -> Upward:
         tables: nonnegative blocks of the model, shape ``(rows, batch or 1, *states)``.
         log_scale: logarithm of what the tables were divided by, in all, shape ``(batch or 1,)``.
     """
-    blocks = list(tables)
+    blocks = [_batch_last(table) for table in tables]
+    bounds = [0.0] * len(blocks)
     total = log_scale
     scales = []
     for _, products in _watched_products(plan, "upward sweep", range(len(plan.products))):
-        result = _contract(products, gather(blocks, products.left), gather(blocks, products.right))
-        largest = result.detach().flatten(2).amax(2) if result.ndim > 2 else result.detach()
-        largest = torch.where(largest > 0, largest, 1)
-        divisor = largest.view(*largest.shape, *[1] * (result.ndim - 2))
-        result = result / divisor if result.requires_grad else result.div_(divisor)
+        left, right = gather(blocks, products.left, -1), gather(blocks, products.right, -1)
+        result = contract(left, products.left_axes, right, products.right_axes, products.axes)
+        if _grows(products, products.axes, products.left_axes, products.right_axes):
+            bounds.append(
+                _bound(bounds, products.left) + _bound(bounds, products.right) + _log_sum_of(products)
+            )
+            scales.append(total.new_zeros(len(result), 1))
+        else:
+            result, scale = _scaled(result)
+            bounds.append(0.0)
+            scales.append(scale)
+            total = total + scale.sum(0)
         blocks.append(result)
-        scales.append(largest.log())
-        total = total + scales[-1].sum(0)
         if result.ndim == 2:
             total = total + safe_log(result).sum(0)
     for block, row in plan.lonely:
-        total = total + safe_log(blocks[block][row].flatten(1).sum(1))
-    return Upward(blocks, scales, total)
+        total = total + safe_log(blocks[block][row].flatten(0, -2).sum(0))
+    return Upward([table.movedim(-1, 1) for table in blocks], scales, total, bounds)
+
+
+def _batch_last(table: Tensor) -> Tensor:
+    """A stack of tables with its batch as the last axis, and contiguous if the batch is large."""
+    moved = table.movedim(1, -1)
+    return moved.contiguous() if table.shape[1] >= _LARGE_BATCH else moved
+
+
+def _scaled(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Tables divided by their largest entries, and the logarithms of these, shape ``(rows, batch or 1)``."""
+    largest = table.detach()
+    if table.ndim > 2:
+        largest = largest.flatten(1, -2).amax(1)
+    largest = torch.where(largest > 0, largest, 1)
+    divisor = largest.view(len(largest), *[1] * (table.ndim - 2), largest.shape[-1])
+    return table / divisor if table.requires_grad else table.div_(divisor), largest.log()
+
+
+def _grows(products: Products, result: Sequence[int], left: Sequence[int], right: Sequence[int]) -> bool:
+    """Whether a table over some axes of products has more entries than those over the axes of its factors."""
+    size, *factors = (math.prod(products.sizes[k] for k in axes) for axes in (result, left, right))
+    return size > max(factors)
+
+
+def _bound(bounds: Sequence[float], source: Source) -> float:
+    return max(bounds[block] for block in source.blocks)
+
+
+def _log_sum_of(products: Products) -> float:
+    """Logarithm of the number of terms of each entry of a result."""
+    return math.log(math.prod(products.sizes[k] for k in products.summed))
 
 
 def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
@@ -79,7 +128,8 @@ def upward_log(plan: Plan, tables: Sequence[Tensor], total: Total) -> Upward:
     blocks = list(tables)
     total_of_roots = torch.zeros(1, dtype=torch.float64, device=blocks[0].device)
     for _, products in _watched_products(plan, "sweep of logarithms", range(len(plan.products))):
-        block = _contract_logs(products, gather(blocks, products.left), gather(blocks, products.right), total)
+        left, right = gather(blocks, products.left, 1), gather(blocks, products.right, 1)
+        block = _contract_logs(products, left, right, total)
         blocks.append(block)
         if block.ndim == 2:
             total_of_roots = total_of_roots + block.sum(0)
@@ -132,8 +182,14 @@ def maximum(x: Tensor) -> Tensor:
     return x.amax(-1)
 
 
-def gather(blocks: Sequence[Tensor], source: Source) -> Tensor:
-    """The operands of products, shape ``(rows, batch or 1, *states)``."""
+def gather(blocks: Sequence[Tensor], source: Source, batch_axis: int) -> Tensor:
+    """The operands of products, in one stack.
+
+    Args:
+        blocks: stacks of tables.
+        source: where the operands are.
+        batch_axis: axis of the batch in all stacks, 1 or -1.
+    """
     if source.is_whole:
         return blocks[source.blocks[0]]
     parts = []
@@ -146,16 +202,18 @@ def gather(blocks: Sequence[Tensor], source: Source) -> Tensor:
     if len(parts) == 1:
         gathered = parts[0]
     else:
-        batch = max(part.shape[1] for part in parts)
-        gathered = torch.cat([part.expand(-1, batch, *part.shape[2:]) for part in parts])
+        batch = max(part.shape[batch_axis] for part in parts)
+        gathered = torch.cat([_repeated(part, batch, batch_axis) for part in parts])
     if source.inverse is None:
         return gathered
     return gathered.index_select(0, source.inverse.to(gathered.device))
 
 
-def _contract(products: Products, left: Tensor, right: Tensor) -> Tensor:
-    rank = len(products.sizes)
-    return contract(left, products.left_axes, right, products.right_axes, products.axes, rank)
+def _repeated(table: Tensor, batch: int, batch_axis: int) -> Tensor:
+    """A stack of tables with one element of the batch repeated."""
+    shape = [-1] * table.ndim
+    shape[batch_axis] = batch
+    return table.expand(shape)
 
 
 def contract(
@@ -164,11 +222,70 @@ def contract(
     right: Tensor,
     right_axes: Sequence[int],
     axes: Sequence[int],
-    rank: int,
 ) -> Tensor:
-    """Product of two stacks of tables, summed over the axes that the result does not have."""
-    lead = [rank, rank + 1]
-    return torch.einsum(left, [*lead, *left_axes], right, [*lead, *right_axes], [*lead, *axes])
+    """Product of two stacks of tables, summed over the axes that the result does not have.
+
+    Args:
+        left, right: stacks, shape ``(rows, *states, batch or 1)``.
+        left_axes, right_axes: numbers of their axes.
+        axes: numbers of the axes of the result.
+
+    Returns:
+        Shape ``(rows, *states, batch or 1)``.
+    """
+    summed = [k for k in left_axes if k in right_axes and k not in axes]
+    every = {*left_axes, *right_axes}
+    if not summed and every == set(axes):
+        return _aligned_last(left, left_axes, axes) * _aligned_last(right, right_axes, axes)
+    if left.shape[-1] > right.shape[-1] == 1:
+        # the result has the order of axes in memory of the operand that comes last
+        left, left_axes, right, right_axes = right, right_axes, left, left_axes
+    rows, batch = (1 + max(every, default=0) + k for k in range(2))
+    free = [k for k in axes if not (k in left_axes and k in right_axes)]
+    smaller = min(
+        math.prod(table.shape[1 + own.index(k)] for k in free if k in own)
+        for table, own in ((left, left_axes), (right, right_axes))
+    )
+    differentiable = left.requires_grad or right.requires_grad
+    if min(left.shape[-1], right.shape[-1]) < _LARGE_BATCH or smaller >= _MATRIX or differentiable:
+        lead = [rows, *left_axes, batch], [rows, *right_axes, batch]
+        return torch.einsum(left, lead[0], right, lead[1], [rows, *axes, batch])
+    return _summed_in_place(left, left_axes, right, right_axes, axes)
+
+
+def _summed_in_place(
+    left: Tensor, left_axes: Sequence[int], right: Tensor, right_axes: Sequence[int], axes: Sequence[int]
+) -> Tensor:
+    """``contract`` of two large batches, term by term.
+
+    Matrix products of a few states for each element of a batch take longer than passes over the batch.
+    """
+    left, left_axes = _summed_alone(left, left_axes, {*right_axes, *axes})
+    right, right_axes = _summed_alone(right, right_axes, {*left_axes, *axes})
+    summed = [k for k in left_axes if k not in axes]
+    sizes = [left.shape[1 + left_axes.index(k)] for k in summed]
+    result: Tensor | None = None
+    for states in product(*map(range, sizes)):
+        fixed = dict(zip(summed, states, strict=True))
+        term = [
+            _aligned_last(table[(slice(None), *(fixed.get(k, slice(None)) for k in own))], rest, axes)
+            for table, own in ((left, left_axes), (right, right_axes))
+            for rest in ([k for k in own if k not in fixed],)
+        ]
+        result = term[0] * term[1] if result is None else result.addcmul_(*term)
+    assert result is not None
+    return result
+
+
+def _summed_alone(table: Tensor, own: Sequence[int], kept: set[int]) -> tuple[Tensor, list[int]]:
+    """A stack of tables summed over the axes that nothing else has."""
+    alone = [1 + place for place, k in enumerate(own) if k not in kept]
+    return (table.sum(alone) if alone else table), [k for k in own if k in kept]
+
+
+def _aligned_last(table: Tensor, own: Sequence[int], axes: Sequence[int]) -> Tensor:
+    """``aligned`` for stacks of shape ``(rows, *states, batch or 1)``."""
+    return aligned(table.movedim(-1, 1), own, axes).movedim(1, -1)
 
 
 def _contract_logs(products: Products, left: Tensor, right: Tensor, total: Total) -> Tensor:
@@ -234,12 +351,14 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
         up: upward sweep of linear tables.
         wanted: numbers of the blocks of the model whose cotangents are needed.
     """
-    cotangents: list[Tensor | None] = [None] * len(up.tables)
-    logs: list[Tensor | None] = [None] * len(up.tables)
+    tables = [table.movedim(1, -1) for table in up.tables]
+    cotangents: list[Tensor | None] = [None] * len(tables)
+    logs: list[Tensor | None] = [None] * len(tables)
+    bounds = [0.0] * len(tables)
     worst = torch.full_like(up.log_partition.detach(), -torch.inf)
     for block, row in plan.lonely:
         if block in wanted:
-            table = up.tables[block]
+            table = tables[block]
             _store(
                 cotangents, block, torch.tensor([row]), torch.ones_like(table[row : row + 1]), table, False
             )
@@ -248,7 +367,7 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
         own = cotangents[block]
         if own is None:
             # results without axes: the last product of a component
-            own, log = torch.ones_like(up.tables[block]), torch.zeros_like(up.log_scales[number])
+            own, log = torch.ones_like(tables[block]), torch.zeros_like(up.log_scales[number])
         else:
             own_log = logs[block]
             assert own_log is not None
@@ -262,26 +381,30 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
                 continue
             reach = {*products.axes, *other_axes}
             axes = [k for k in target_axes if k in reach]
-            rank = len(products.sizes)
-            cotangent = contract(own, products.axes, gather(up.tables, other), other_axes, axes, rank)
-            cotangent = aligned(cotangent, axes, target_axes)
-            largest = cotangent.detach().flatten(2).amax(2) if cotangent.ndim > 2 else cotangent.detach()
-            largest = torch.where(largest > 0, largest, 1)
-            log_here = log + largest.log() - up.log_scales[number]
-            worst = torch.maximum(worst, log_here.amax(0))
-            cotangent = cotangent / largest.view(*largest.shape, *[1] * (cotangent.ndim - 2))
+            cotangent = contract(own, products.axes, gather(tables, other, -1), other_axes, axes)
+            cotangent = _aligned_last(cotangent, axes, target_axes)
+            log_here = log - up.log_scales[number]
+            bound = 0.0
+            if _grows(products, axes, products.axes, other_axes):
+                terms = math.prod(products.sizes[k] for k in reach.difference(axes))
+                bound = bounds[block] + _bound(up.log_bounds, other) + math.log(terms)
+            else:
+                cotangent, scale = _scaled(cotangent)
+                log_here = log_here + scale
+            worst = torch.maximum(worst, log_here.amax(0) + bound)
             start = 0
             for part, rows in enumerate(target.rows):
                 k = target.blocks[part]
                 if k >= plan.leaves or k in wanted:
                     whole = target.is_whole
+                    bounds[k] = max(bounds[k], bound)
                     values = _rows_of(cotangent, target, start, len(rows))
-                    _store(cotangents, k, rows, values, up.tables[k], whole)
+                    _store(cotangents, k, rows, values, tables[k], whole)
                     if k >= plan.leaves:
                         values = _rows_of(log_here, target, start, len(rows))
                         _store(logs, k, rows, values, up.log_scales[k - plan.leaves], whole)
                 start += len(rows)
-    return Downward(cotangents, worst < _TRUSTED)
+    return Downward([None if x is None else x.movedim(-1, 1) for x in cotangents], worst < _TRUSTED)
 
 
 def _rows_of(x: Tensor, source: Source, start: int, count: int) -> Tensor:
@@ -298,13 +421,13 @@ def _store(
     if is_whole:
         stacks[block] = values
         return
-    batch = max(values.shape[1], like.shape[1])
+    batch = max(values.shape[-1], like.shape[-1])
     stack = stacks[block]
     if stack is None:
-        stack = values.new_zeros(len(like), batch, *like.shape[2:])
-    elif stack.shape[1] < batch:
-        stack = stack.expand(-1, batch, *stack.shape[2:]).contiguous()
-    values = values.expand(len(rows), stack.shape[1], *stack.shape[2:])
+        stack = values.new_zeros(*like.shape[:-1], batch)
+    elif stack.shape[-1] < batch:
+        stack = stack.expand(*stack.shape[:-1], batch).contiguous()
+    values = values.expand(len(rows), *stack.shape[1:])
     rows = rows.to(stack.device)
     differentiable = stack.requires_grad or values.requires_grad
     stacks[block] = (

@@ -220,11 +220,14 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
                 families.append(reduced)
             else:
                 constant = constant + reduced.logs.double().sum(0)
-    for variable in (sometimes & ~fixed).nonzero()[:, 0].tolist():
-        states = torch.arange(model.states[variable], device=values.device)
-        own = values[:, variable, None]
+    partly = (sometimes & ~fixed).nonzero()[:, 0]
+    sizes = torch.tensor(model.states, device=values.device)[partly]
+    for size in sizes.unique().tolist():
+        scope = partly[sizes == size]
+        own = values.T[scope][:, None]
+        states = torch.arange(size, device=values.device)[:, None]
         logs = torch.where((own < 0) | (own == states), 0.0, -torch.inf).double()
-        families.append(_unary(variable, logs))
+        families.append(Family(scope[:, None], logs.movedim(1, 2)))
     for variable, scores in evidence.scores.items():
         scores = scores.double()
         if fixed[variable]:

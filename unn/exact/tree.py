@@ -89,9 +89,10 @@ class Tree:
             level[node] = 1 + max(level[a], level[b])
         return max(level.values(), default=0)
 
-    def seconds(self) -> float:
-        """Estimated time of the contraction."""
-        return math.exp2(self.log_cost()) / OPERATIONS_PER_SECOND + SECONDS_PER_LEVEL * self.levels()
+    def seconds(self, batch: int = 1) -> float:
+        """Estimated time of the contraction of a batch."""
+        operations = batch * math.exp2(self.log_cost())
+        return operations / OPERATIONS_PER_SECOND + SECONDS_PER_LEVEL * self.levels()
 
     def log_largest(self) -> float:
         """log2 of the number of entries of the largest table, leaves included."""
@@ -280,7 +281,12 @@ def _best_subtree(
 
 
 def search_tree(
-    scopes: Sequence[Scope], states: Sequence[int], seconds: float, attempts: int, seed: int = 0
+    scopes: Sequence[Scope],
+    states: Sequence[int],
+    seconds: float,
+    attempts: int,
+    seed: int = 0,
+    batch: int = 1,
 ) -> Tree:
     """The cheapest tree of several orders of elimination, after reconfiguration.
 
@@ -294,6 +300,8 @@ def search_tree(
         seconds: time limit, roughly; the first two attempts are always completed.
         attempts: maximum number of attempts.
         seed: seed of the noise.
+        batch: number of contractions that run at once. Few levels are worth most for a single one, and few
+            multiplications for many.
     """
     generator = random.Random(seed)
     log_sizes = [math.log2(max(1, size)) for size in states]
@@ -312,12 +320,12 @@ def search_tree(
             rough = min(rough, cost)
             work += 20 * len(scopes)
             if cost <= rough + math.log2(_PROMISING):
-                if math.exp2(cost) / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
-                    allowed = min(max(limit - work, 0.0), tree.seconds() * WORK_PER_SECOND)
+                if batch * math.exp2(cost) / OPERATIONS_PER_SECOND > SECONDS_PER_LEVEL:
+                    allowed = min(max(limit - work, 0.0), tree.seconds(batch) * WORK_PER_SECOND)
                     work += reconfigure(tree, 0.05 * WORK_PER_SECOND + 0.25 * allowed)
-                if best is None or tree.seconds() < best.seconds():
+                if best is None or tree.seconds(batch) < best.seconds(batch):
                     best = tree
-        enough = min(limit, (0.25 * best.seconds() + 0.02) * WORK_PER_SECOND) if best else math.inf
+        enough = min(limit, (0.25 * best.seconds(batch) + 0.02) * WORK_PER_SECOND) if best else math.inf
         report(_SEARCH, work / enough if 0 < enough < math.inf else 0.0)
         if number and work > enough:
             break
