@@ -25,6 +25,8 @@ def _ranges(families: Sequence[Family]) -> tuple[float, float]:
     largest of these differences."""
     total = widest = 0.0
     for family in families:
+        if family.is_partial:
+            continue
         flat = family.logs.detach().flatten(2)
         if not flat.numel():
             continue

@@ -148,6 +148,8 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
     counts = [len(block) for block in blocks]
     entries = sum(len(block) * math.prod(states[v] for v in block[0]) for block in blocks if block)
     for number, nodes in enumerate(sorted(groups.values(), key=lambda each: height[each[0]])):
+        # in the order of their operands, so that a block that is needed whole is not copied
+        nodes.sort(key=lambda node: [place[child] for child in tree.children[node]])
         for row, node in enumerate(nodes):
             place[node] = (len(blocks) + number, row)
         one, other, result, _ = patterns[nodes[0]]

@@ -84,13 +84,15 @@ def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduce
     touched = torch.zeros_like(remaining)
     for family in families:
         axes = [k for k, size in enumerate(family.states) if size > 1]
-        logs = family.logs.reshape(*family.logs.shape[:2], *(family.states[k] for k in axes))
-        scopes = family.scopes[:, axes]
+        scopes, logs = family.scopes, family.logs
+        if len(axes) < len(family.states):
+            logs = logs.reshape(*logs.shape[:2], *(family.states[k] for k in axes))
+            scopes = scopes[:, axes]
         if not axes:
             constant = constant + logs.sum(0)
             continue
         touched[scopes.flatten()] = True
-        families_left.append(Family(numbers[scopes], logs))
+        families_left.append(Family(numbers[scopes], logs, family.is_partial))
     for variable in (remaining & ~touched).nonzero()[:, 0].tolist():
         logs = torch.zeros(1, 1, states[variable], dtype=torch.float64, device=constant.device)
         families_left.append(Family(numbers[variable].view(1, 1), logs))

@@ -29,10 +29,13 @@ class Family:
     Attributes:
         scopes: variables of the axes of each table, shape ``(tables, axes)``; those of one table differ.
         logs: logarithms of the weights, shape ``(tables, batch or 1, *states)``.
+        is_partial: whether the tables are what only some rows of a batch observe: 0 and -inf, and 0 for every
+            state in some row.
     """
 
     scopes: Tensor
     logs: Tensor
+    is_partial: bool = False
 
     @property
     def states(self) -> tuple[int, ...]:
@@ -226,8 +229,10 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
         scope = partly[sizes == size]
         own = values.T[scope][:, None]
         states = torch.arange(size, device=values.device)[:, None]
-        logs = torch.where((own < 0) | (own == states), 0.0, -torch.inf).double()
-        families.append(Family(scope[:, None], logs.movedim(1, 2)))
+        allowed = (own < 0) | (own == states)
+        logs = torch.zeros(allowed.shape, dtype=torch.float64, device=values.device)
+        logs.masked_fill_(~allowed, -torch.inf)
+        families.append(Family(scope[:, None], logs.movedim(1, 2), is_partial=True))
     for variable, scores in evidence.scores.items():
         scores = scores.double()
         if fixed[variable]:
@@ -278,7 +283,7 @@ def supports(model_states: Sequence[int], families: Sequence[Family]) -> Tensor:
     device = families[0].logs.device if families else None
     numbers = torch.arange(most, device=device)
     domain = numbers < torch.tensor(model_states, device=device)[:, None]
-    masks = [(family, (family.logs.detach() > -torch.inf).any(1)) for family in families]
+    masks = [(f, (f.logs.detach() > -torch.inf).any(1)) for f in families if not f.is_partial]
     masks = [(family, mask) for family, mask in masks if not bool(mask.all())]
     changed = bool(masks)
     while changed:
@@ -343,14 +348,15 @@ def _joined(parts: Sequence[Family]) -> Family:
         return parts[0]
     batch = max(part.logs.shape[1] for part in parts)
     logs = [part.logs.expand(-1, batch, *part.states) for part in parts]
-    return Family(torch.cat([part.scopes for part in parts]), torch.cat(logs))
+    is_partial = all(part.is_partial for part in parts)
+    return Family(torch.cat([part.scopes for part in parts]), torch.cat(logs), is_partial)
 
 
 def grouped(families: Sequence[Family]) -> list[Family]:
     """Families joined by shape and batch size."""
-    groups: dict[tuple[int, ...], list[Family]] = {}
+    groups: dict[tuple[object, ...], list[Family]] = {}
     for family in families:
-        groups.setdefault(tuple(family.logs.shape[1:]), []).append(family)
+        groups.setdefault((family.is_partial, *family.logs.shape[1:]), []).append(family)
     return [_joined(parts) for parts in groups.values()]
 
 
@@ -361,6 +367,9 @@ def linear(families: Sequence[Family]) -> tuple[list[Tensor], Tensor]:
     total = torch.zeros(1, dtype=torch.float64, device=device)
     for family in families:
         logs = family.logs.double()
+        if family.is_partial:
+            tables.append((logs == 0).double())
+            continue
         shift = logs.detach().flatten(2).amax(2)
         shift = torch.where(shift > -torch.inf, shift, 0)
         tables.append((logs - shift.view(*shift.shape, *[1] * len(family.states))).exp())
