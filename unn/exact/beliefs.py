@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from .plan import Reading
 from .reduction import Reduced
 from .sweeps import Downward, Total, Upward, downward, log_sum, upward, upward_log
 from .tables import Family, linear
@@ -97,8 +98,8 @@ def beliefs_of(reduced: Reduced, blocks: set[int]) -> tuple[Upward, dict[int, Te
         assert cotangent is not None
         belief = up.tables[block] * cotangent
         total = belief.flatten(2).sum(2) if belief.ndim > 2 else belief
-        total = torch.where(total > 0, total, 1)
-        beliefs[block] = belief / total.view(*total.shape, *[1] * (belief.ndim - 2))
+        total = torch.where(total > 0, total, 1).view(*total.shape, *[1] * (belief.ndim - 2))
+        beliefs[block] = belief / total if belief.requires_grad else belief.div_(total)
     return up, beliefs
 
 
@@ -123,8 +124,8 @@ def _beliefs_by_gradient(reduced: Reduced) -> dict[int, Tensor]:
     return dict(enumerate(gradients))
 
 
-def leaf_readings(reduced: Reduced) -> list[tuple[int, int, Tensor, Tensor]]:
-    """Block, axis, rows and variables from which each variable is read, among the tables of the model."""
+def leaf_readings(reduced: Reduced) -> list[Reading]:
+    """Where each variable is read among the tables of the model."""
     seen: set[int] = set()
     readings: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
     for block, family in enumerate(reduced.families):
@@ -136,6 +137,6 @@ def leaf_readings(reduced: Reduced) -> list[tuple[int, int, Tensor, Tensor]]:
                     rows.append(row)
                     variables.append(variable)
     return [
-        (block, axis, torch.tensor(rows), torch.tensor(variables))
+        Reading(block, axis, torch.tensor(rows), torch.tensor(variables))
         for (block, axis), (rows, variables) in readings.items()
     ]

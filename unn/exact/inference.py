@@ -19,7 +19,7 @@ from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, pr
 from .lifting import is_worth_lifting, lift
 from .options import ExactOptions
 from .reduction import Reduced, place_probabilities, place_states, reduce, remaining_tables
-from .sweeps import log_sum, maximum, upward
+from .sweeps import log_sum, maximum, rows_of_stack, upward
 from .tables import TableEvidence, TableModel, linear, rows_of
 
 Semiring = Literal["sum", "log", "max", "count"]
@@ -365,15 +365,13 @@ def _marginals(model: TableModel, part: Condition) -> Marginals:
             constant, place_probabilities(model, part.evidence, reduced, [], constant > -torch.inf)
         )
     up, beliefs = beliefs_of(reduced, {r.block for r in plan.readings})
-    readings = [(r.block, r.axis, r.rows, r.variables) for r in plan.readings]
-    if not up.log_scales:
-        readings = leaf_readings(reduced)
+    readings = plan.readings if up.log_scales else leaf_readings(reduced)
     parts = []
-    for block, axis, rows, variables in readings:
+    for reading in readings:
         # the order of axes in memory, so that nothing is transposed
-        belief = beliefs[block].movedim(1, -1).index_select(0, rows.to(constant.device))
-        others = [k for k in range(1, belief.ndim - 1) if k != 1 + axis]
-        parts.append((variables, (belief.sum(others) if others else belief).mT))
+        belief = rows_of_stack(beliefs[reading.block].movedim(1, -1), reading.rows)
+        others = [k for k in range(1, belief.ndim - 1) if k != 1 + reading.axis]
+        parts.append((reading.variables, (belief.sum(others) if others else belief).mT))
     return Marginals(
         up.log_partition,
         place_probabilities(model, part.evidence, reduced, parts, up.log_partition > -torch.inf),

@@ -22,20 +22,31 @@ _STACKED = 2**14
 """Largest number of entries of a product that is stacked with others; larger ones would only be copied."""
 
 
+Rows = slice | Tensor
+"""Rows of a stack: their numbers, or a slice where they are equally spaced, which is read without a copy."""
+
+Order = tuple[int, ...]
+"""An order of axes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """Where the operands of a block's products are.
 
     Attributes:
         blocks: number of the block of each part.
-        rows: rows of that block, one tensor for each part.
+        rows: rows of that block, for each part.
+        counts: number of rows of each part.
+        orders: order in which the axes of that block are taken, for each part; None for their own.
         places: position among the products of each row of the concatenated parts; None if in order.
         inverse: row of the concatenated parts of each product; None if in order.
-        is_whole: whether the operands are all rows of one block, in order.
+        is_whole: whether the operands are all rows of one block, in order, with their own axes.
     """
 
     blocks: tuple[int, ...]
-    rows: tuple[Tensor, ...]
+    rows: tuple[Rows, ...]
+    counts: tuple[int, ...]
+    orders: tuple[Order | None, ...]
     places: Tensor | None
     inverse: Tensor | None
     is_whole: bool
@@ -73,13 +84,13 @@ class Reading:
     Attributes:
         block: number of the block.
         axis: axis of its tables.
-        rows: rows, shape ``(variables,)``.
+        rows: rows of the tables.
         variables: shape ``(variables,)``.
     """
 
     block: int
     axis: int
-    rows: Tensor
+    rows: Rows
     variables: Tensor
 
 
@@ -119,18 +130,26 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         states: number of states of each variable.
     """
     place: dict[int, tuple[int, int]] = {}
-    axes: dict[int, Scope] = {}
+    leaf_axes: list[Scope] = []
     for number, block in enumerate(blocks):
         for row, scope in enumerate(block):
-            axes[len(axes)] = scope
             place[len(place)] = (number, row)
+            leaf_axes.append(scope)
+    axes = dict(enumerate(leaf_axes))
     height: dict[int, int] = dict.fromkeys(range(tree.leaves), 0)
     groups: dict[tuple[object, ...], list[int]] = {}
     patterns: dict[int, tuple[Scope, Scope, Scope, Scope]] = {}
+    # the smaller operand first
+    children: dict[int, tuple[int, int]] = {}
     for node in tree.order():
-        a, b = tree.children[node]
+        a, b = sorted(tree.children[node], key=lambda child: tree.size(tree.scopes[child]))
+        children[node] = a, b
         height[node] = 1 + max(height[a], height[b])
-        one, other, result_bits = axes[a], axes[b], tree.scopes[node]
+        result_bits = tree.scopes[node]
+        for child, sibling in ((a, b), (b, a)):
+            if child < tree.leaves:
+                axes[child] = _ordered_alike(axes[child], axes[sibling], result_bits)
+        one, other = axes[a], axes[b]
         shared = set(one) & set(other)
         result = (
             *(v for v in one if v in shared and result_bits >> v & 1),
@@ -144,20 +163,39 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         patterns[node] = (*numbered, tuple(letters))  # type: ignore[assignment]
         alone = node if math.prod(sizes) > _STACKED else -1
         groups.setdefault((height[node], numbered, sizes, alone), []).append(node)
+    use = {
+        child: (number, side)
+        for number, nodes in enumerate(groups.values())
+        for node in nodes
+        for side, child in enumerate(children[node])
+    }
+
+    def operands(nodes: Sequence[int], side: int) -> list[tuple[int, int, Order | None]]:
+        """Block, row and order of axes of an operand of some products."""
+        result = []
+        for node in nodes:
+            child = children[node][side]
+            order = None
+            if child < tree.leaves and axes[child] != leaf_axes[child]:
+                order = tuple(leaf_axes[child].index(v) for v in axes[child])
+            result.append((*place[child], order))
+        return result
+
     products = []
     counts = [len(block) for block in blocks]
     entries = sum(len(block) * math.prod(states[v] for v in block[0]) for block in blocks if block)
     for number, nodes in enumerate(sorted(groups.values(), key=lambda each: height[each[0]])):
-        # in the order of their operands, so that a block that is needed whole is not copied
-        nodes.sort(key=lambda node: [place[child] for child in tree.children[node]])
+        # those that are used together are neighbours, in the order of their own operands, so that most
+        # operands are slices of a block and need no copy
+        nodes.sort(key=lambda node: (use.get(node, ()), *(place[child] for child in children[node])))
         for row, node in enumerate(nodes):
             place[node] = (len(blocks) + number, row)
         one, other, result, _ = patterns[nodes[0]]
         sizes = tuple(states[v] for v in patterns[nodes[0]][3])
         products.append(
             Products(
-                _source([place[tree.children[node][0]] for node in nodes], counts),
-                _source([place[tree.children[node][1]] for node in nodes], counts),
+                _source(operands(nodes, 0), counts),
+                _source(operands(nodes, 1), counts),
                 one,
                 other,
                 result,
@@ -174,31 +212,60 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         tuple(torch.tensor([list(s) for s in b], dtype=torch.long).view(len(b), -1) for b in blocks),
         tuple(products),
         tuple(place[root] for root in tree.roots if root < tree.leaves),
-        _readings(tree, axes, place, states),
+        _readings(tree, axes | dict(enumerate(leaf_axes)), place, states),
         tree.log_cost(),
         tree.log_largest(),
         entries,
     )
 
 
-def _source(places: Sequence[tuple[int, int]], counts: Sequence[int]) -> Source:
-    """Where operands are, from the block and row of each, and the number of rows of each block."""
-    by_block: dict[int, tuple[list[int], list[int]]] = {}
-    for position, (block, row) in enumerate(places):
-        rows, positions = by_block.setdefault(block, ([], []))
+def _ordered_alike(scope: Scope, sibling: Scope, result_bits: int) -> Scope:
+    """Axes of a table of the model in an order that depends on its product alone.
+
+    Products that differ only in the order of the axes of their tables then have the same pattern.
+
+    Args:
+        scope: variables of the table.
+        sibling: variables of the other operand.
+        result_bits: variables of the result.
+    """
+
+    def key(v: int) -> tuple[bool, bool, int]:
+        is_kept, is_shared = bool(result_bits >> v & 1), v in sibling
+        return not is_shared, is_kept is is_shared, (sibling if is_shared else scope).index(v)
+
+    return tuple(sorted(scope, key=key))
+
+
+def _source(operands: Sequence[tuple[int, int, Order | None]], counts: Sequence[int]) -> Source:
+    """Where operands are, from the block, row and order of axes of each, and the number of rows of each
+    block."""
+    parts: dict[tuple[int, Order | None], tuple[list[int], list[int]]] = {}
+    for position, (block, row, axes) in enumerate(operands):
+        rows, positions = parts.setdefault((block, axes), ([], []))
         rows.append(row)
         positions.append(position)
-    order = [position for _, positions in by_block.values() for position in positions]
-    in_order = order == list(range(len(places)))
-    first = places[0][0]
+    order = [position for _, positions in parts.values() for position in positions]
+    in_order = order == list(range(len(operands)))
+    first = operands[0][0]
     positions_of = torch.tensor(order)
     return Source(
-        tuple(by_block),
-        tuple(torch.tensor(rows) for rows, _ in by_block.values()),
+        tuple(block for block, _ in parts),
+        tuple(_rows(rows) for rows, _ in parts.values()),
+        tuple(len(rows) for rows, _ in parts.values()),
+        tuple(axes for _, axes in parts),
         None if in_order else positions_of,
         None if in_order else positions_of.argsort(),
-        places == [(first, row) for row in range(counts[first])],
+        list(operands) == [(first, row, None) for row in range(counts[first])],
     )
+
+
+def _rows(numbers: Sequence[int]) -> Rows:
+    """Rows of a stack by their numbers."""
+    spaced = range(numbers[0], numbers[-1] + 1, numbers[1] - numbers[0] if len(numbers) > 1 else 1)
+    if spaced.step > 0 and list(spaced) == list(numbers):
+        return slice(spaced.start, spaced.stop, spaced.step)
+    return torch.tensor(numbers)
 
 
 def _readings(
@@ -220,6 +287,6 @@ def _readings(
             holders = [child for child in (a, b) if v in axes[child]]
             read(min(holders, key=lambda child: math.prod(states[u] for u in axes[child])), v)
     return tuple(
-        Reading(block, axis, torch.tensor([row for row, _ in rows]), torch.tensor([v for _, v in rows]))
-        for (block, axis), rows in sorted(chosen.items())
+        Reading(block, axis, _rows([row for row, _ in rows]), torch.tensor([v for _, v in rows]))
+        for (block, axis), rows in sorted((each, sorted(rows)) for each, rows in chosen.items())
     )

@@ -19,7 +19,7 @@ from itertools import accumulate, product
 import torch
 from torch import Tensor
 
-from .plan import Plan, Products, Source
+from .plan import Order, Plan, Products, Rows, Source
 from .progress import is_watched, report
 
 _TRUSTED = 290 * math.log(10)
@@ -193,12 +193,14 @@ def gather(blocks: Sequence[Tensor], source: Source, batch_axis: int) -> Tensor:
     if source.is_whole:
         return blocks[source.blocks[0]]
     parts = []
-    for block, rows in zip(source.blocks, source.rows, strict=True):
-        table = blocks[block]
-        if len(rows) == 1:
-            parts.append(table.narrow(0, int(rows[0]), 1))
-        else:
-            parts.append(table.index_select(0, rows.to(table.device)))
+    for block, rows, order in zip(source.blocks, source.rows, source.orders, strict=True):
+        part = rows_of_stack(blocks[block], rows)
+        if order is not None:
+            first = 1 if batch_axis == -1 else 2
+            axes = list(range(part.ndim))
+            axes[first : first + len(order)] = [first + k for k in order]
+            part = part.permute(axes)
+        parts.append(part)
     if len(parts) == 1:
         gathered = parts[0]
     else:
@@ -207,6 +209,11 @@ def gather(blocks: Sequence[Tensor], source: Source, batch_axis: int) -> Tensor:
     if source.inverse is None:
         return gathered
     return gathered.index_select(0, source.inverse.to(gathered.device))
+
+
+def rows_of_stack(table: Tensor, rows: Rows) -> Tensor:
+    """Rows of a stack of tables; a view of it for a slice."""
+    return table[rows] if isinstance(rows, slice) else table.index_select(0, rows.to(table.device))
 
 
 def _repeated(table: Tensor, batch: int, batch_axis: int) -> Tensor:
@@ -360,7 +367,7 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
         if block in wanted:
             table = tables[block]
             _store(
-                cotangents, block, torch.tensor([row]), torch.ones_like(table[row : row + 1]), table, False
+                cotangents, block, slice(row, row + 1), torch.ones_like(table[row : row + 1]), table, False
             )
     for number, products in _watched_products(plan, "downward sweep", reversed(range(len(plan.products)))):
         block = plan.leaves + number
@@ -393,17 +400,17 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
                 log_here = log_here + scale
             worst = torch.maximum(worst, log_here.amax(0) + bound)
             start = 0
-            for part, rows in enumerate(target.rows):
-                k = target.blocks[part]
+            for part, (k, rows) in enumerate(zip(target.blocks, target.rows, strict=True)):
+                count = target.counts[part]
                 if k >= plan.leaves or k in wanted:
                     whole = target.is_whole
                     bounds[k] = max(bounds[k], bound)
-                    values = _rows_of(cotangent, target, start, len(rows))
+                    values = _in_own_order(_rows_of(cotangent, target, start, count), target.orders[part])
                     _store(cotangents, k, rows, values, tables[k], whole)
                     if k >= plan.leaves:
-                        values = _rows_of(log_here, target, start, len(rows))
+                        values = _rows_of(log_here, target, start, count)
                         _store(logs, k, rows, values, up.log_scales[k - plan.leaves], whole)
-                start += len(rows)
+                start += count
     return Downward([None if x is None else x.movedim(-1, 1) for x in cotangents], worst < _TRUSTED)
 
 
@@ -414,8 +421,15 @@ def _rows_of(x: Tensor, source: Source, start: int, count: int) -> Tensor:
     return x.index_select(0, source.places[start : start + count].to(x.device))
 
 
+def _in_own_order(cotangent: Tensor, order: Order | None) -> Tensor:
+    """Cotangents of tables whose axes were taken in another order, shape ``(rows, *states, batch)``."""
+    if order is None:
+        return cotangent
+    return cotangent.permute(0, *(1 + order.index(k) for k in range(len(order))), -1)
+
+
 def _store(
-    stacks: list[Tensor | None], block: int, rows: Tensor, values: Tensor, like: Tensor, is_whole: bool
+    stacks: list[Tensor | None], block: int, rows: Rows, values: Tensor, like: Tensor, is_whole: bool
 ) -> None:
     """Write rows of a stack, which is made when the first of them are written."""
     if is_whole:
@@ -424,12 +438,14 @@ def _store(
     batch = max(values.shape[-1], like.shape[-1])
     stack = stacks[block]
     if stack is None:
-        stack = values.new_zeros(*like.shape[:-1], batch)
+        # each table is an operand of one product, or of none and alone, so that every row is written
+        stack = values.new_empty(*like.shape[:-1], batch)
     elif stack.shape[-1] < batch:
         stack = stack.expand(*stack.shape[:-1], batch).contiguous()
-    values = values.expand(len(rows), *stack.shape[1:])
-    rows = rows.to(stack.device)
-    differentiable = stack.requires_grad or values.requires_grad
-    stacks[block] = (
-        stack.index_copy(0, rows, values) if differentiable else stack.index_copy_(0, rows, values)
-    )
+    values = values.expand(-1, *stack.shape[1:])
+    if stack.requires_grad or values.requires_grad:
+        numbers = torch.arange(len(stack))[rows].to(stack.device)
+        stacks[block] = stack.index_copy(0, numbers, values)
+    else:
+        stack[rows] = values
+        stacks[block] = stack
