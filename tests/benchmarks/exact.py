@@ -50,14 +50,14 @@ def trees(filtering: int, count: int) -> tuple[Grammar, Tensor]:
 
 
 def tree_case(filtering: int, count: int = 10_000) -> Case:
-    """Log-partition and marginals of all nodes of filtered trees, the evidence already converted."""
+    """Log-partition and marginals of all nodes of filtered trees, given the numbers of observed states."""
     grammar, leaves = trees(filtering, count)
     g = declare(grammar)
     one_hot = torch.nn.functional.one_hot(leaves, 4).double()
     seen = torch.rand(count, 16, generator=torch.Generator().manual_seed(1)) < 0.8
     given = {"leaf": unn.Partial(one_hot, seen)}
     _, model, evidence = tables_of(g, given, None, None)
-    weights = torch.where(seen[..., None], one_hot, 1.0)
+    states = torch.where(seen, leaves, -1)[..., None]
 
     def ours() -> tuple[Tensor, ...]:
         answer = inference.marginals(model, evidence)
@@ -69,6 +69,7 @@ def tree_case(filtering: int, count: int = 10_000) -> Case:
     def by_hand() -> tuple[Tensor, ...]:
         """An upward and a downward sweep, a matrix product for each level."""
         total = torch.zeros(count, dtype=torch.float64)
+        weights = ((states < 0) | (states == torch.arange(4))).double()
         levels, pairs = {4: weights}, {}
         for level in range(3, filtering - 1, -1):
             both = levels[level + 1].view(count, -1, 2, 4)
@@ -92,6 +93,9 @@ def tree_case(filtering: int, count: int = 10_000) -> Case:
             down = torch.full((count, 1, 4), 0.25, dtype=torch.float64)
         total = total + root.sum(1).log()
         marginals = []
+        if filtering:
+            belief = down * levels[filtering]
+            marginals.append(belief / belief.sum(2, keepdim=True))
         for level in range(filtering, 4):
             outside = (down @ rules.reshape(4, 16)).view(count, -1, 4, 4)
             both = levels[level + 1].view(count, -1, 2, 4)

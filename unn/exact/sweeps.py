@@ -446,6 +446,9 @@ def _store(
     if stack.requires_grad or values.requires_grad:
         numbers = torch.arange(len(stack))[rows].to(stack.device)
         stacks[block] = stack.index_copy(0, numbers, values)
-    else:
+        return
+    if isinstance(rows, slice):
         stack[rows] = values
-        stacks[block] = stack
+    else:
+        stack.index_copy_(0, rows.to(stack.device), values)
+    stacks[block] = stack

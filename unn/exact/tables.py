@@ -200,8 +200,8 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
         or 1,)``, and the mask of the variables that every row observes.
     """
     values = evidence.values
-    seen = values >= 0
-    fixed, sometimes = seen.all(0), seen.any(0)
+    fewest, most = values.aminmax(dim=0)
+    fixed, sometimes = fewest >= 0, most >= 0
     constant = torch.zeros(1, dtype=torch.float64, device=values.device)
     families: list[Family] = []
     for family in model.families:
@@ -230,8 +230,9 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
         own = values.T[scope][:, None]
         states = torch.arange(size, device=values.device)[:, None]
         allowed = (own < 0) | (own == states)
-        logs = torch.zeros(allowed.shape, dtype=torch.float64, device=values.device)
-        logs.masked_fill_(~allowed, -torch.inf)
+        logs = torch.where(
+            allowed, *torch.tensor([0.0, -torch.inf], dtype=torch.float64, device=values.device)
+        )
         families.append(Family(scope[:, None], logs.movedim(1, 2), is_partial=True))
     for variable, scores in evidence.scores.items():
         scores = scores.double()
