@@ -230,9 +230,8 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
         own = values.T[scope][:, None]
         states = torch.arange(size, device=values.device)[:, None]
         allowed = (own < 0) | (own == states)
-        logs = torch.where(
-            allowed, *torch.tensor([0.0, -torch.inf], dtype=torch.float64, device=values.device)
-        )
+        zero, never = torch.tensor([0.0, -torch.inf], dtype=torch.float64, device=values.device)
+        logs = torch.where(allowed, zero, never)
         families.append(Family(scope[:, None], logs.movedim(1, 2), is_partial=True))
     for variable, scores in evidence.scores.items():
         scores = scores.double()
