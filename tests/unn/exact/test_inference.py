@@ -252,6 +252,56 @@ def test_one_row_of_evidence_has_the_same_answer_alone_and_in_a_batch(case):
 
 
 @given(models_with_evidence())
+@settings(max_examples=50, deadline=None)
+def test_large_batches_with_plans_of_their_own_have_the_answers_and_derivatives_of_small_ones(case):
+    model, evidence = case
+    count = max(model.batch, len(evidence.values))
+    rows = torch.arange(count).repeat(100)[:100]
+
+    def answers(rows):
+        leaves = [
+            (f.logs[:, rows] if model.batch > 1 else f.logs).detach().requires_grad_() for f in model.families
+        ]
+        own = replace(
+            model,
+            families=tuple(replace(f, logs=leaf) for f, leaf in zip(model.families, leaves, strict=True)),
+        )
+        values = evidence.values[rows] if len(evidence.values) > 1 else evidence.values.expand(len(rows), -1)
+        scores = {v: x[rows] if len(x) > 1 else x for v, x in evidence.scores.items()}
+        query = own, TableEvidence(values, scores), SMALL
+        with torch.no_grad():
+            answer, best = inference.marginals(*query), inference.best_values(*query)[1]
+        total = inference.marginals(*query).log_partition
+        possible = total[total > -torch.inf].sum()
+        slopes = torch.autograd.grad(possible, leaves, allow_unused=True) if possible.requires_grad else ()
+        return answer.log_partition, answer.probabilities, best, inference.entropy(*query), slopes
+
+    *whole, slopes = answers(rows)
+    *parts, _ = answers(torch.arange(count))
+    for one, other in zip(whole, parts, strict=True):
+        close(one, other[rows], 1e-7)
+    if count == 1 and slopes:
+        *_, alone = answers(torch.arange(1))
+        for one, other in zip(slopes, alone, strict=True):
+            assert (one is None) is (other is None)
+            if one is not None:
+                close(one, 100 * other, 1e-7)
+
+
+def test_a_batch_takes_the_order_with_the_fewest_multiplications_and_one_query_that_with_few_levels():
+    generator = torch.Generator().manual_seed(0)
+    tree = [(k, 2 * k + 1, 2 * k + 2) for k in range(15)]
+    model = random_model(generator, [4] * 31, [*tree, (0,)])
+    values = torch.full((4096, 31), -1)
+    values[1:, 15:] = torch.randint(4, (4095, 16), generator=generator)
+    one, many = (reduce(model, TableEvidence(x), ExactOptions()).plan for x in (values[:1], values))
+    assert len(one.products) < len(many.products)
+    observed = TableEvidence(values[:1])
+    batch, alone = inference.marginals(model, TableEvidence(values)), inference.marginals(model, observed)
+    close(batch.probabilities[0], alone.probabilities[0])
+
+
+@given(models_with_evidence())
 @settings(max_examples=50)
 def test_evidence_equals_scores_of_its_states(case):
     model, evidence = case
@@ -407,6 +457,12 @@ def test_tables_over_hundreds_of_orders_of_magnitude_agree_with_sums_of_logarith
     expected = log_weights(model, TableEvidence.of(model)).logsumexp(1)
     close(inference.log_partition(model), expected)
     close(inference.marginals(model).log_partition, expected)
+    many = TableEvidence(torch.full((100, 3), -1))
+    many.values[::2, 0] = 1
+    answer = inference.marginals(model, many)
+    total, probabilities, _ = probabilities_of(model, log_weights(model, many))
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
 
 
 def test_more_values_than_memory_holds_are_refused():
