@@ -16,8 +16,8 @@ from .plan import Plan, compile_plan
 from .tables import Family, TableEvidence, TableModel, absorb, grouped, restrict, supports
 from .tree import search_tree
 
-_BATCH_BASE = 8
-"""Batches of sizes between the same two powers of this number share a plan."""
+_BATCH_BITS = 3
+"""Batches whose sizes have the same number of digits of this many bits share a plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ def reduce(model: TableModel, evidence: TableEvidence, options: ExactOptions) ->
     if not reduced.families:
         return reduced
     families = reduced.families
-    batch = _BATCH_BASE ** int(math.log(max(f.logs.shape[1] for f in families), _BATCH_BASE))
+    digits = (max(f.logs.shape[1] for f in families).bit_length() - 1) // _BATCH_BITS
+    batch = 2 ** (_BATCH_BITS * digits)
     key = (sizes, tuple((f.scopes.cpu().numpy().tobytes(), f.states) for f in families), options, batch)
     return replace(reduced, plan=model.plans.get_or_make(key, lambda: _plan(families, sizes, options, batch)))
 

@@ -12,7 +12,7 @@ memory even where variables have few states.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
 
@@ -30,6 +30,9 @@ _LARGE_BATCH = 64
 
 _MATRIX = 8
 """Number of rows and columns from which products of matrices are left to a library of linear algebra."""
+
+_TERMS = 64
+"""Number of terms up to which a sum of products is computed term by term."""
 
 Total = Callable[[Tensor], Tensor]
 """A sum of logarithms along the last axis: log-sum-exp, or the maximum."""
@@ -196,7 +199,7 @@ def gather(blocks: Sequence[Tensor], source: Source, batch_axis: int) -> Tensor:
     for block, rows, order in zip(source.blocks, source.rows, source.orders, strict=True):
         part = rows_of_stack(blocks[block], rows)
         if order is not None:
-            first = 1 if batch_axis == -1 else 2
+            first = 2 if batch_axis == 1 else 1
             axes = list(range(part.ndim))
             axes[first : first + len(order)] = [first + k for k in order]
             part = part.permute(axes)
@@ -248,16 +251,16 @@ def contract(
         # the result has the order of axes in memory of the operand that comes last
         left, left_axes, right, right_axes = right, right_axes, left, left_axes
     rows, batch = (1 + max(every, default=0) + k for k in range(2))
-    free = [k for k in axes if not (k in left_axes and k in right_axes)]
-    smaller = min(
-        math.prod(table.shape[1 + own.index(k)] for k in free if k in own)
-        for table, own in ((left, left_axes), (right, right_axes))
-    )
-    differentiable = left.requires_grad or right.requires_grad
-    if min(left.shape[-1], right.shape[-1]) < _LARGE_BATCH or smaller >= _MATRIX or differentiable:
-        lead = [rows, *left_axes, batch], [rows, *right_axes, batch]
-        return torch.einsum(left, lead[0], right, lead[1], [rows, *axes, batch])
-    return _summed_in_place(left, left_axes, right, right_axes, axes)
+    if min(left.shape[-1], right.shape[-1]) >= _LARGE_BATCH and not left.requires_grad | right.requires_grad:
+        sizes = dict(zip((*left_axes, *right_axes), (*left.shape[1:-1], *right.shape[1:-1]), strict=True))
+        free = [
+            math.prod(sizes[k] for k in own if k in axes and k not in other)
+            for own, other in ((left_axes, right_axes), (right_axes, left_axes))
+        ]
+        if min(free) < _MATRIX and math.prod(sizes[k] for k in summed) <= _TERMS:
+            return _summed_in_place(left, left_axes, right, right_axes, axes)
+    lead = [rows, *left_axes, batch], [rows, *right_axes, batch]
+    return torch.einsum(left, lead[0], right, lead[1], [rows, *axes, batch])
 
 
 def _summed_in_place(
@@ -270,18 +273,22 @@ def _summed_in_place(
     left, left_axes = _summed_alone(left, left_axes, {*right_axes, *axes})
     right, right_axes = _summed_alone(right, right_axes, {*left_axes, *axes})
     summed = [k for k in left_axes if k not in axes]
-    sizes = [left.shape[1 + left_axes.index(k)] for k in summed]
+    both = [(left, left_axes), (right, right_axes)]
+    # an axis of size 1 is repeated
+    sizes = [max(table.shape[1 + own.index(k)] for table, own in both) for k in summed]
     result: Tensor | None = None
     for states in product(*map(range, sizes)):
-        fixed = dict(zip(summed, states, strict=True))
-        term = [
-            _aligned_last(table[(slice(None), *(fixed.get(k, slice(None)) for k in own))], rest, axes)
-            for table, own in ((left, left_axes), (right, right_axes))
-            for rest in ([k for k in own if k not in fixed],)
-        ]
-        result = term[0] * term[1] if result is None else result.addcmul_(*term)
+        state = dict(zip(summed, states, strict=True))
+        one, other = (_entry(table, own, state, axes) for table, own in both)
+        result = one * other if result is None else result.addcmul_(one, other)
     assert result is not None
     return result
+
+
+def _entry(table: Tensor, own: Sequence[int], state: Mapping[int, int], axes: Sequence[int]) -> Tensor:
+    """A stack of tables at states of some axes, with the others in a given order."""
+    at = [state[k] % table.shape[1 + place] if k in state else slice(None) for place, k in enumerate(own)]
+    return _aligned_last(table[(slice(None), *at)], [k for k in own if k not in state], axes)
 
 
 def _summed_alone(table: Tensor, own: Sequence[int], kept: set[int]) -> tuple[Tensor, list[int]]:
