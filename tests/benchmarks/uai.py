@@ -16,7 +16,6 @@ import csv
 import math
 import multiprocessing
 import resource
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,10 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from unn.errors import DataError, InferenceError
-from unn.exact import ExactOptions, inference, read_uai, read_uai_evidence, write_uai
+from unn.exact import ExactOptions, inference, read_uai, read_uai_evidence
 
 FIELDS = [
     "instance",
@@ -131,30 +131,27 @@ def rival_answer(instance: Instance, memory: float, send: Connection) -> None:
     file = read_uai(instance.model)
     model = file.model
     evidence = None if instance.evidence is None else read_uai_evidence(instance.evidence, model)
-    # its reader takes the first variable of a scope as the fastest, against the format
-    turned = replace(
-        file,
-        kind="MARKOV",
-        weights=tuple(w.transpose().reshape(w.shape) if w.ndim > 1 else w for w in file.weights),
-        _models=[],
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.uai"
-        path.write_text(write_uai(turned))
-        field = pyagrum.loadMRF(str(path))
+    # not by its reader, which orders the entries of tables over three and more variables otherwise
+    field = pyagrum.MarkovRandomField()
+    for name, states in zip(file.names, file.states, strict=True):
+        field.add(pyagrum.RangeVariable(name, name, 0, len(states) - 1))
+    for scope, weights in zip(file.scopes, file.weights, strict=True):
+        table = field.addFactor([file.names[v] for v in scope])
+        order = [file.names.index(name) for name in table.names[::-1]]
+        table[:] = np.ascontiguousarray(weights.transpose([scope.index(v) for v in order]))
     engine = pyagrum.ShaferShenoyMRFInference(field)
     observed = (
         {}
         if evidence is None
-        else {str(v): int(s) for v, s in enumerate(evidence.values[0].tolist()) if s >= 0}
+        else {file.names[v]: int(s) for v, s in enumerate(evidence.values[0].tolist()) if s >= 0}
     )
     engine.setEvidence(observed)
     began = time.perf_counter()
     engine.makeInference()
-    own = [engine.posterior(str(v)).toarray() for v in range(len(file.names)) if str(v) not in observed]
+    own = [engine.posterior(name).toarray() for name in file.names if name not in observed]
     send.send({"pyAgrum seconds": time.perf_counter() - began})
     ours = inference.marginals(model, evidence).probabilities[0]
-    free = [v for v in range(len(file.names)) if str(v) not in observed]
+    free = [v for v, name in enumerate(file.names) if name not in observed]
     difference = max(
         float((torch.from_numpy(p) - ours[v, : len(p)]).abs().max()) for v, p in zip(free, own, strict=True)
     )
