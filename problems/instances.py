@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -41,6 +43,9 @@ def few_steps(steps: int, batch: int = 64, rate: float = 1e-3) -> TrainingConfig
     """Training of a few steps: a run has one instance, and its solutions are few."""
     return TrainingConfig(steps=steps, evaluate_every=steps, batch=batch, rate=rate, clip=1.0, ema=0.99)
 
+
+_LEAST_SECONDS = 1e-9
+"""Time limit of the instances that remain when the time is over; they are propagated, but not searched."""
 
 Line = tuple[int, str]
 """Number of a line in its file, from 1, and its text."""
@@ -183,13 +188,18 @@ class InstanceProblem(DeclaredProblem):
         }
 
     def solve(self, run: Trained, request: Solve) -> Answer:
-        """Verified answers to the instances of some files, each with the time limit and a picture of its own;
-        the pictures are numbered."""
+        """Verified answers to the instances of some files, each with what remains of the time limit and a
+        picture of its own; the pictures are numbered."""
         if len(request.instances) < 2:
             return super().solve(run, request)
         lines: list[str] = []
         data: dict[str, Any] = {}
+        began = time.perf_counter()
         for number, text in enumerate(request.instances, 1):
+            if request.solving.seconds is not None:
+                rest = max(request.solving.seconds - (time.perf_counter() - began), _LEAST_SECONDS)
+                request = replace(request, solving=replace(request.solving, seconds=rest))
+                began = time.perf_counter()
             draw = request.draw
             if draw is not None:
                 draw = draw.with_stem(f"{draw.stem}-{number}")
@@ -273,6 +283,27 @@ def sections(text: str, source: str) -> list[list[Line]]:
     if not result:
         raise DataError(f"{source}: the file has no content.")
     return result
+
+
+def cells_named(reason: str) -> str:
+    """Why an instance has no answer, with cells and numbers of a square from 1, such as ``r1c3=5``."""
+
+    def named(match: re.Match[str]) -> str:
+        row, column, number = (int(group) + 1 for group in match.groups())
+        return f"r{row}c{column}={number}"
+
+    return re.sub(r"X\[(\d+), (\d+)\] = (\d+)", named, reason)
+
+
+def only_section(text: str, source: str) -> list[Line]:
+    """Lines of a file of one section; errors as for ``sections``, and for a second one."""
+    first, *others = sections(text, source)
+    if others:
+        raise DataError(
+            f"{source}, line {others[0][0][0]}: another part begins after an empty line; a file has one "
+            "instance, so write this part into a file of its own."
+        )
+    return first
 
 
 def square(lines: list[Line], source: str) -> list[list[str]]:

@@ -10,7 +10,7 @@ from random import Random
 
 from unn.errors import DataError
 
-from .instances import Line, sections, square
+from .instances import Line, numbers, sections, square
 
 _OPERATIONS = {"+": "+", "x": "x", "*": "x", "-": "-", "/": "/", ":": "/", "=": "=", "": ""}
 
@@ -86,8 +86,9 @@ def areas(lines: list[Line], source: str) -> list[int]:
     return [order.index(sign) for sign in signs]
 
 
-def read_cages(text: str, source: str, operations: str) -> tuple[list[Cage], list[Line]]:
-    """Cages, and the lines of a third part of the file, if there is one.
+def read_cages(text: str, source: str, operations: str) -> tuple[int, list[Cage], list[int]]:
+    """Number of rows, cages, and the cells that a third part of the file gives: numbers from 1, row by row, 0
+    for empty cells.
 
     The first part has a letter for each cell, that of its cage, row by row; ``.`` is a cell without a cage.
     The second one has a line for each cage: its letter and its result, such as ``a 12``, ``a=12`` or
@@ -132,7 +133,14 @@ def read_cages(text: str, source: str, operations: str) -> tuple[list[Cage], lis
     missing = [letter for letter in dict.fromkeys(letters) if letter not in cages and letter != "."]
     if missing:
         raise DataError(f"{source}: cage {missing[0]!r} has no result; add a line such as '{missing[0]} 12'.")
-    return list(cages.values()), parts[2] if len(parts) == 3 else []
+    size = len(parts[0])
+    if len(parts) == 2:
+        return size, list(cages.values()), [0] * size**2
+    if len(parts[2]) != size:
+        raise DataError(
+            f"{source}, line {parts[2][0][0]}: {len(parts[2])} rows of cells, but {size} rows of letters."
+        )
+    return size, list(cages.values()), numbers(parts[2], source, size)
 
 
 def draw_cages(

@@ -11,6 +11,9 @@ import unn
 from factors import Different
 from unn.errors import DataError
 
+_MOST_NODES = 10**6
+"""Largest number of nodes of a file, beyond which a number is more likely a mistake."""
+
 Edge = tuple[int, int]
 
 
@@ -87,15 +90,18 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     """
     nodes: int | None = None
     edges: dict[Edge, None] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    highest, highest_line = -1, 0
+    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
         where = f"{source}, line {number}"
         words = line.split()
         if not words or words[0] in ("c", "#"):
             continue
         if words[0] == "p":
-            if len(words) != 4 or not words[2].isdecimal() or not int(words[2]):
+            if len(words) != 4 or not words[2].isascii() or not words[2].isdecimal() or not int(words[2]):
                 raise DataError(f"{where}: expected p edge NODES EDGES, got {line.strip()!r}.")
             nodes = int(words[2])
+            if nodes > _MOST_NODES:
+                raise DataError(f"{where}: {nodes:,} nodes; at most {_MOST_NODES:,} are possible.")
             continue
         first = 1 if words[0] == "e" else 0
         ends = words[first:]
@@ -104,9 +110,18 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
         a, b = (int(end) - first for end in ends)
         if a == b:
             raise DataError(f"{where}: node {ends[0]} is joined to itself, so it has no colour.")
-        if min(a, b) < 0 or (nodes is not None and max(a, b) >= nodes):
-            raise DataError(f"{where}: a node of {line.strip()!r} is out of range.")
+        if min(a, b) < 0:
+            raise DataError(f"{where}: a node of {line.strip()!r} is out of range; they are numbered from 1.")
+        if max(a, b) > highest:
+            highest, highest_line = max(a, b), number
         edges[min(a, b), max(a, b)] = None
     if not edges:
         raise DataError(f"{source}: it contains no edge; write two nodes per line, or the DIMACS format.")
-    return nodes or 1 + max(b for _, b in edges), list(edges)
+    if nodes is not None and highest >= nodes:
+        raise DataError(f"{source}, line {highest_line}: a node is out of range, since there are {nodes}.")
+    if highest >= _MOST_NODES:
+        raise DataError(
+            f"{source}, line {highest_line}: the number of a node implies {highest + 1:,} nodes, since they "
+            f"are numbered from 0 without gaps; at most {_MOST_NODES:,} are possible. Number them anew."
+        )
+    return nodes or 1 + highest, list(edges)

@@ -83,7 +83,7 @@ class ColouringProblem(DeclaredProblem):
         check_ranges(
             self.name,
             {
-                "colours": (config.colours, 1 if config.graph else 2, 10_000),
+                "colours": (config.colours, 1, 10_000),
                 "nodes": (config.nodes, 2, 10**6),
                 "degree": (config.degree, 0, 10**6),
                 "graph_seed": (config.graph_seed, 0, 2**63 - 1),
@@ -110,6 +110,8 @@ class ColouringProblem(DeclaredProblem):
         from .graph import colourable_edges, declare, read_graph
 
         if not config.graph:
+            if config.colours < 2:
+                raise DataError("colouring: a random graph with edges needs at least 2 --colours.")
             generator = torch.Generator().manual_seed(config.graph_seed)
             edges = colourable_edges(config.nodes, config.degree, config.colours, generator)
             return declare(config.nodes, edges, config.colours)

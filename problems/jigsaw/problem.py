@@ -72,7 +72,7 @@ class JigsawProblem(InstanceProblem):
     ranges = {"size": (1, 25), "holes": (0, 1)}
 
     def parse(self, text: str, source: str) -> Jigsaw:
-        """Rows of regions (any signs), an empty line, and rows of cells."""
+        """Rows of regions (any signs; a row does not begin with #), an empty line, and rows of cells."""
         parts = sections(text, source)
         if len(parts) != 2:
             raise DataError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, grid_text, numbers
+from ..instances import InstanceConfig, InstanceProblem, cells_given, grid_text
 from ..regions import Cage, draw_cages, read_cages
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class KenKenProblem(InstanceProblem):
         """Rows of the letters of cages, and their results, such as ``a 12x``."""
         from .graph import combinations_of
 
-        cages, cells = read_cages(text, source, "+x-/= ")
-        size = round((1 + max(cell for cage in cages for cell in cage.cells)) ** 0.5 + 0.4999)
+        size, cages, cells = read_cages(text, source, "+x-/= ")
         for n, cage in enumerate(cages):
             if len(cage.cells) > 1 and not cage.operation:
                 raise DataError(
@@ -81,8 +80,7 @@ class KenKenProblem(InstanceProblem):
                     f"{source}: no numbers from 1 to {size} have the result {cage.result}{cage.operation} in "
                     f"a cage of {len(cage.cells)} cells."
                 )
-        given = numbers(cells, source, size) if cells else [0] * size**2
-        return KenKen(size, tuple(cages), tuple(given))
+        return KenKen(size, tuple(cages), tuple(cells))
 
     def draw(self, config: Any, generator: torch.Generator) -> KenKen:
         """Random cages of a random latin square, with random operations."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unn.extending import Defaults, DenoiserOptions, DescentOptions, RegressorOptions, SolverOptions
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, few_steps, numbers
+from ..instances import InstanceConfig, InstanceProblem, cells_given, few_steps
 from ..regions import Cage, draw_cages, read_cages
 
 if TYPE_CHECKING:
@@ -75,9 +75,8 @@ class KillerProblem(InstanceProblem):
 
     def parse(self, text: str, source: str) -> Killer:
         """Rows of the letters of cages, and their sums, such as ``a 12``."""
-        cages, cells = read_cages(text, source, "+ ")
-        size = len(text.lstrip("\ufeff").split("\n\n")[0].splitlines())
-        return Killer(size, tuple(cages), tuple(numbers(cells, source, size) if cells else [0] * size**2))
+        size, cages, cells = read_cages(text, source, "+ ")
+        return Killer(size, tuple(cages), tuple(cells))
 
     def draw(self, config: Any, generator: torch.Generator) -> Killer:
         """Random cages of a random grid."""

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, grid_text, numbers, sections
+from ..instances import (
+    InstanceConfig,
+    InstanceProblem,
+    cells_given,
+    cells_named,
+    grid_text,
+    numbers,
+    only_section,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +61,7 @@ class LatinProblem(InstanceProblem):
 
     def parse(self, text: str, source: str) -> LatinSquare:
         """A row per line."""
-        (lines, *_) = sections(text, source)
+        lines = only_section(text, source)
         return LatinSquare(len(lines), tuple(numbers(lines, source, len(lines))))
 
     def draw(self, config: Any, generator: torch.Generator) -> LatinSquare:
@@ -85,6 +93,10 @@ class LatinProblem(InstanceProblem):
     def show(self, instance: LatinSquare, values: Mapping[str, Tensor]) -> list[str]:
         """The rows."""
         return grid_text((values["X"].argmax(-1) + 1).flatten().tolist(), instance.size)
+
+    def explain(self, reason: str) -> str:
+        """Cells and numbers from 1, such as ``r1c3=5``."""
+        return cells_named(reason)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of numbers from 1."""

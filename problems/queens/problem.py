@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
 
-from ..instances import InstanceConfig, InstanceProblem, sections, solved, square
+from ..instances import InstanceConfig, InstanceProblem, only_section, solved, square
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class QueensProblem(InstanceProblem):
 
     def parse(self, text: str, source: str) -> Board:
         """A row per line; queens are Q."""
-        (lines, *_) = sections(text, source)
+        lines = only_section(text, source)
         queens = []
         for r, ((number, _), row) in enumerate(zip(lines, square(lines, source), strict=True)):
             for c, sign in enumerate(row):

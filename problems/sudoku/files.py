@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from unn.errors import DataError
 
 _EMPTY = "0._?xX*"
 _RULES = set("|+-= \t")
+_LEAST_DIGITS = 4
+"""Smallest number of digits at which lines that could be rows are taken for whole puzzles."""
 
 
 def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[int]]:
@@ -26,15 +29,7 @@ def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[i
         DataError: for malformed puzzles, with line, column and reason.
     """
     n = rows * columns
-    lines = [
-        (k + 1, line.rstrip())
-        for k, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff").split("\n"))
-    ]
-    lines = [
-        (k, line)
-        for k, line in lines
-        if line.strip() and not line.lstrip().startswith("#") and not set(line) <= _RULES
-    ]
+    lines = _lines(text)
     if not lines:
         raise DataError(
             f"{source}: it contains no puzzle; write {n} rows of {n} cells, or all {n * n} cells in one line."
@@ -58,6 +53,49 @@ def read_puzzles(text: str, rows: int, columns: int, source: str) -> list[list[i
             f"{source}, line {lines[-1][0]}: the last puzzle ends after {len(grid) // n} of {n} rows."
         )
     return puzzles
+
+
+def digits_of(text: str, usual: int) -> int:
+    """Number of digits of the puzzles of a file, by the number of their cells.
+
+    Args:
+        text: contents of the file.
+        usual: number of digits that is taken where it is possible, or nothing else is.
+    """
+    rows = [_signs(line) for _, line in _lines(text)]
+    counts = {len(row) for row in rows}
+    if len(counts) != 1:
+        return usual
+    (count,) = counts
+    digits = [int(sign) for row in rows for sign in row if sign.isascii() and sign.isdecimal()]
+    highest = max(digits, default=0)
+    is_usual = count in (usual, usual**2)
+    if is_usual and highest <= usual:
+        return usual
+    root = math.isqrt(count)
+    is_whole_puzzle = root**2 == count and highest <= root
+    if is_whole_puzzle and root >= _LEAST_DIGITS:
+        return root
+    if len(rows) % count == 0 or (highest > usual and not is_usual):
+        return count
+    return root if is_whole_puzzle else usual
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Lines with cells, by number, without comments and rules."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
+    return [
+        (number, line.rstrip())
+        for number, line in enumerate(plain.split("\n"), 1)
+        if line.strip() and not line.lstrip().startswith("#") and not set(line) <= _RULES
+    ]
+
+
+def _signs(line: str) -> list[str]:
+    """Cells of a line for an unknown number of digits: numbers between spaces, or single signs."""
+    words = line.split(",")[0].replace("|", " ").replace("+", " ").split()
+    are_numbers = len(words) > 9 and all(len(word) <= 2 for word in words)
+    return words if are_numbers else list("".join(words))
 
 
 def _cells(line: str, n: int, where: str) -> list[int]:

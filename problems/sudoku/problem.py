@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +16,14 @@ from unn.extending import (
     DescentOptions,
     Query,
     RecurrentOptions,
+    SearchOptions,
     SolverOptions,
     TakesData,
     TrainingConfig,
     check_ranges,
 )
 
+from ..instances import cells_named
 from ..reading import read_text
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
             RecurrentOptions(width=64, recurrences=16, solving_steps=32, dropout=0.0),
             TrainingConfig(steps=800, evaluate_every=800, batch=64, rate=2e-3, clip=1.0, ema=0.99),
         ),
+        "search": Defaults(SearchOptions(mode="depth-first", solving_steps=100_000)),
         "solver": Defaults(
             # most random cells leave several completions, which labels would average
             SolverOptions(labels=False),
@@ -268,7 +270,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
     def run_for(self, run: Trained, texts: tuple[str, ...]) -> Trained:
         """The run with blocks of the shape of the puzzles, by their number of cells; weights are the same."""
         n = run.config.block_rows * run.config.block_columns
-        sizes = {size for text in texts for size in _sizes(text, n)}
+        sizes = {_size(text, n) for text in texts}
         if not sizes or sizes == {n}:
             return run
         if len(sizes) > 1:
@@ -299,12 +301,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
 
     def explain(self, reason: str) -> str:
         """Cells and digits from 1, such as ``r1c3=5``."""
-
-        def named(match: re.Match[str]) -> str:
-            row, column, digit = (int(number) + 1 for number in match.groups())
-            return f"r{row}c{column}={digit}"
-
-        return re.sub(r"X\[(\d+), (\d+)\] = (\d+)", named, reason)
+        return cells_named(reason)
 
     def encode(self, run: Trained, values: Mapping[str, Tensor]) -> Any:
         """A grid as rows of digits from 1."""
@@ -326,25 +323,11 @@ _SIGNS = "0123456789._?xX*"
 """Digits and signs of empty cells of a puzzle in a line."""
 
 
-def _sizes(text: str, usual: int) -> set[int]:
-    """Number of digits of the puzzles of a file, from its first line; that of the run if it is possible."""
-    content = text
-    if not all(sign in _SIGNS for sign in text):
-        content = read_text(text, "puzzle")
-    lines = [line.split(",")[0] for line in content.splitlines() if line.strip() and line[0] != "#"]
-    if not lines:
-        return set()
-    words = lines[0].replace("|", " ").split()
-    signs = words if len(words) > 1 and any(len(word) > 1 for word in words) else list("".join(words))
-    cells = len([sign for sign in signs if not set(sign) <= set("+-=")])
-    if not cells:
-        return set()
-    if cells == usual or cells == usual**2:
-        return {usual}
-    root = int(cells**0.5)
-    if root**2 == cells and len(lines) != cells:
-        return {root}
-    return {cells} if len(lines) >= cells else {usual}
+def _size(text: str, usual: int) -> int:
+    """Number of digits of the puzzles of a file, or of one in a line."""
+    from .files import digits_of
+
+    return digits_of(text if all(sign in _SIGNS for sign in text) else read_text(text, "puzzle"), usual)
 
 
 def _read(text: str, option: str, config: SudokuConfig) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from problems.nonogram.problem import NonogramProblem
 from problems.queens.problem import QueensProblem
 from problems.regions import connected, draw_regions
 from unn.errors import DataError
+from unn.extending import Answer, DeclaredProblem
 
 SMALL = {
     LatinProblem: {"size": 5},
@@ -165,6 +167,59 @@ def test_a_file_is_read_and_solved(name, tmp_path, capsys):
     if name == "nonogram":
         assert data["instances"][0]["answers"] == [[[1, 1, 0], [1, 0, 0], [0, 0, 0]]]
     assert is_right(instance, data["instances"][0]["answers"][0])
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "futoshiki"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: "# mine\n" + text,
+        lambda text: "\n  \n" + text + "\n\n",
+        lambda text: text.replace("\n\n", "\n  \n\n# a comment\n"),
+    ],
+    ids=["mark", "windows", "returns", "comment", "blank", "separators"],
+)
+def test_line_ends_comments_and_blank_lines_do_not_change_an_instance(name, change):
+    problem = KINDS[name]()
+    assert problem.parse(change(FILES[name]), "here") == problem.parse(FILES[name], "here")
+
+
+@pytest.mark.parametrize("kind", [KillerProblem, KenKenProblem], ids=lambda kind: kind.name)
+def test_an_instance_has_as_many_rows_as_its_file_where_the_last_have_no_cage(kind):
+    instance = kind().parse("aa..\n....\n....\n....\n\na 3+\n", "here")
+    assert instance.size == 4 and instance.cages[0].cells == (0, 1)
+    given = kind().parse("aa..\n....\n....\n....\n\na 3+\n\n....\n....\n....\n...4\n", "here")
+    assert given.cells[-1] == 4
+    with pytest.raises(DataError, match="line 8: 2 rows of cells, but 4 rows of letters"):
+        kind().parse("aa..\n....\n....\n....\n\na 3+\n\n..\n..\n", "here")
+
+
+@pytest.mark.parametrize(("kind", "text"), [(LatinProblem, "12\n21\n"), (QueensProblem, "Q\n")])
+def test_a_second_part_of_a_file_with_one_instance_is_refused(kind, text):
+    with pytest.raises(DataError, match="another part begins"):
+        kind().parse(text + "\n" + text, "here")
+
+
+def test_files_share_the_time_limit(tmp_path, capsys, monkeypatch):
+    limits = []
+
+    def solve(self, run, request):
+        limits.append(request.solving.seconds)
+        time.sleep(0.02)
+        return Answer((), {})
+
+    monkeypatch.setattr(DeclaredProblem, "solve", solve)
+    for name in "abc":
+        (tmp_path / name).write_text("1\n")
+    files = [tmp_path / name for name in "abc"]
+    printed(capsys, "solve", "latin", *files, "--seconds", 0.03)
+    assert limits[0] <= 0.03 and limits[1] <= 0.01 and 0 < limits[2] < 1e-6
+    limits.clear()
+    printed(capsys, "solve", "latin", *files)
+    assert limits == [None] * 3
 
 
 def test_a_corner_queen_on_six_rows_is_impossible(tmp_path, capsys):

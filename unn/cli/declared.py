@@ -309,7 +309,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         return given, sizes, max(lengths, default=1)
 
     def with_options(self, run: Trained, options: Mapping[str, Any]) -> Trained:
-        """A run with other options of the problem, and the same weights.
+        """A run with other options of the problem or of its engine, and the same weights.
 
         Args:
             run: the trained run.
@@ -318,11 +318,13 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         Raises:
             UnnError: for an unknown option, a value out of range, or a graph that the weights do not serve.
         """
-        known = {option.name for option in fields(self.config)}
+        own = {option.name for option in fields(self.config)}
+        known = own | {option.name for option in fields(run.config.model)}
         for name in options:
             if name not in known:
                 raise UnnError(f"problem {self.name!r}: {unknown('option', name, known)}")
-        config = replace(run.config, **options)
+        model = replace(run.config.model, **{name: x for name, x in options.items() if name not in own})
+        config = replace(run.config, model=model, **{name: options[name] for name in own & options.keys()})
         self.check(config)
         network = self.network(config, run.facts)
         weights = {name: tuple(x.shape) for name, x in run.network.state_dict().items()}
@@ -747,9 +749,11 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         from ..draw import save_figure
         from ..solver.solve import solve
 
-        if request.options:
-            run = self.with_options(run, read_options(self.config, request.options))
+        # options may fit the graph of the instances alone
         run = self.run_for(run, request.instances)
+        if request.options:
+            configs = self.config, type(run.config.model)
+            run = self.with_options(run, read_options(configs, request.options))
         network = run.network
         if not isinstance(network, CanSolve):
             raise UnnError(self._refusal(run, "does not solve", CanSolve))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional, arg
 
@@ -66,17 +66,18 @@ def check_picture(path: Path, several: bool = False) -> None:
         raise UnnError(f"{path}: there is no folder {path.parent}; make it first.")
 
 
-def read_options(config: type, texts: tuple[str, ...]) -> dict[str, Any]:
+def read_options(configs: tuple[type, ...], texts: tuple[str, ...]) -> dict[str, Any]:
     """Read options given as ``NAME=VALUE``, of the types of their defaults.
 
     Args:
-        config: dataclass of the options.
+        configs: dataclasses of the options; the first one with a name has it.
         texts: the arguments.
 
     Raises:
         UnnError: for an argument of another form, an unknown option, or a value of another type.
     """
-    defaults = {option.name: option.default for option in fields(config)}
+    defaults = {option.name: option.default for config in configs[::-1] for option in fields(config)}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, (int, float, str))}
     values: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -95,4 +96,16 @@ def read_options(config: type, texts: tuple[str, ...]) -> dict[str, Any]:
                 values[name] = value
         if type(values[name]) is not kind:
             raise UnnError(f"--options {text}: {name} is of type {kind.__name__}, got {value!r}.")
+        allowed = next((choices[name] for choices in map(_choices, configs) if name in choices), ())
+        if allowed and value not in allowed:
+            raise UnnError(f"--options {text}: " + unknown("value", value, allowed))
     return values
+
+
+def _choices(config: type) -> dict[str, tuple[Any, ...]]:
+    """Values that each option of a dataclass may have; none where the type does not name them."""
+    try:
+        hints = get_type_hints(config)
+    except NameError:  # a type that is imported for type checkers alone
+        return {}
+    return {name: get_args(hint) if get_origin(hint) is Literal else () for name, hint in hints.items()}

@@ -29,7 +29,8 @@ class Solve(Verb):
     """Engine, where a problem is named: one with trained weights or that needs none; by default the trained
     solver, if there is one, or the default engine."""
     options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [...]")] = ()
-    """Options of the problem that differ from those of the run, such as colours=5."""
+    """Options of the problem and of the engine that differ from those of the run, such as colours=5 or, for
+    the engine search, mode=depth-first."""
     solving: SolvingOptions = SolvingOptions()
     draw: Path | None = None
     """File for a picture of the first answers."""

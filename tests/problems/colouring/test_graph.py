@@ -18,6 +18,7 @@ TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
         "# a triangle\n\n1 0\n2 0\n2 1\n0 1\n",
         "c a triangle\np edge 3 3\ne 1 2\ne 1 3\ne 2 3\n",
         "p col 3 3\r\ne 2 1\r\ne 3 1\r\ne 3 2",
+        "\ufeffe 2 1\ne 3 1\ne 3 2\np edge 3 3\n",
     ],
 )
 def test_graphs_are_read_from_both_formats(text):
@@ -40,6 +41,9 @@ def test_graphs_are_read_from_both_formats(text):
         ("p edge 0 0\n", "line 1"),
         ("p edge 3 1\ne 1 4\n", "line 2.*out of range"),
         ("e 0 1\n", "line 1.*out of range"),
+        ("e 1 2\ne 1 5\np edge 3 1\n", "line 2.*out of range"),
+        ("0 1\n0 999999999\n", "line 2.*1,000,000,000 nodes.*at most 1,000,000"),
+        ("p edge 100000000000 1\ne 1 2\n", "line 1.*at most 1,000,000"),
     ],
 )
 def test_malformed_graphs_are_refused_with_their_line(text, message):

@@ -27,6 +27,17 @@ def test_the_number_of_colours_is_an_option(tmp_path, capsys):
     assert sorted(four["instances"][0]["answers"][0]) == [0, 1, 2, 3]
 
 
+def test_options_of_the_engine_are_options_and_a_tree_proves_that_there_is_no_colouring(tmp_path, capsys):
+    path = tmp_path / "clique.col"
+    path.write_text(CLIQUE)
+    arguments = ["solve", "colouring", path, "--engine", "search", "--options"]
+    tree = answered(capsys, *arguments, "mode=depth-first", "solving_steps=1000")
+    assert tree["impossible"] == 1
+    assert answered(capsys, *arguments, "colours=1")["impossible"] == 1
+    message = refused(capsys, *arguments, "mode=depth")
+    assert "depth-first" in message and "--options mode=depth" in message
+
+
 def test_several_different_colourings_are_found_on_request(tmp_path, capsys):
     path = tmp_path / "edge.txt"
     path.write_text("0 1\n")

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import math
 import os
 import random
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.helpers import says
 from support.puzzles import FORMATS, FOUR, MALFORMED, SEVENTEEN, SOLUTION, digits_of, is_grid
 
 import unn
+from problems.sudoku import files
 from problems.sudoku import grids as sudoku
 from problems.sudoku.files import grid_lines, read_puzzles
 
@@ -95,6 +97,40 @@ def test_printed_grids_are_read_again(rows, columns, seed):
     lines = grid_lines(grid, rows, columns)
     assert read_puzzles("\n".join(lines), rows, columns, "p") == [grid]
     assert len({len(line) for line in lines}) == 1 and len(lines) == n + n // rows - 1
+
+
+@given(
+    shape=st.sampled_from([(2, 2), (2, 3), (2, 4), (3, 3), (2, 5), (3, 4), (4, 4), (5, 5)]),
+    count=st.integers(1, 40),
+    layout=st.sampled_from(["line", "rows", "printed", "ruled"]),
+    mark=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_size_of_puzzles_is_recognised_from_any_layout_and_number_of_them(
+    shape, count, layout, mark, seed
+):
+    n = math.prod(shape)
+    lines = []
+    for k in range(count):
+        grid = torch.randint(n + 1, (n * n,), generator=generator(seed + k)).tolist()
+        grid[:n] = range(1, n + 1)
+        words = [str(x) if x else "." for x in grid]
+        separator = " " if n > 9 else ""
+        if layout == "line":
+            lines.append(separator.join(words))
+        elif layout == "rows":
+            lines += [separator.join(words[r * n : (r + 1) * n]) for r in range(n)]
+        else:
+            lines += ["+---+---+"] * (layout == "ruled") + grid_lines(grid, *shape)
+    text = "\ufeff" * mark + "\n".join(lines)
+    assert files.digits_of(text, 9) == n
+    assert len(read_puzzles(text, *shape, "p")) == count
+
+
+def test_what_has_no_size_is_read_as_usual_so_that_the_fault_is_named():
+    for text in ("", "# nothing", "123\n12", "12345678\n" * 8 + "1", "." * 80, "1" * 81 + "\n123"):
+        assert files.digits_of(text, 9) == 9
 
 
 def test_a_printed_grid_has_rules_between_its_blocks():
