@@ -41,9 +41,10 @@ def solve_by_elimination(scores: Tensor, exists: Tensor | None, single_root: boo
     Only trees that need an arc of -inf, or whose finite scores sum to less than -5e299, are impossible.
     """
     differentiable = torch.is_grad_enabled() and scores.requires_grad
-    with torch.enable_grad():
-        leaf = scores if differentiable else scores.detach().requires_grad_()
-        total = _eliminate(leaf, exists, single_root)
+    # inference mode records no graph, and its tensors cannot be saved for one
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = scores if differentiable else scores.detach().clone().requires_grad_()
+        total = _eliminate(leaf, None if exists is None else exists.clone(), single_root)
         possible = total.high > NEVER / 2
         partition = total.high + total.low
         (arcs,) = torch.autograd.grad(partition[possible].sum(), leaf, create_graph=differentiable)
@@ -58,8 +59,8 @@ def derivative_by_elimination(
     scores: Tensor, exists: Tensor | None, single_root: bool, directions: Sequence[Tensor]
 ) -> Tensor:
     """Gradient of the log-partition, differentiated in each of the directions; shape of ``scores``."""
-    with torch.enable_grad():
-        leaf = scores.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = scores.detach().clone().requires_grad_()
         _, gradient = solve_by_elimination(leaf, exists, single_root)
         for direction in directions:
             if not gradient.requires_grad:

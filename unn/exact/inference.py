@@ -19,8 +19,8 @@ from .conditioning import Condition, Cost, chunks_of, conditions_of, cost_of, pr
 from .lifting import is_worth_lifting, lift
 from .options import ExactOptions
 from .reduction import Reduced, place_probabilities, place_states, reduce, remaining_tables
-from .sweeps import log_sum, maximum, rows_of_stack, upward
-from .tables import TableEvidence, TableModel, linear, rows_of
+from .sweeps import log_sum, maximum, rows_of_stack, upward, upward_log
+from .tables import TableEvidence, TableModel, rows_of
 
 Semiring = Literal["sum", "log", "max", "count"]
 """How the weights of values are added; see ``log_partition``."""
@@ -39,7 +39,8 @@ class Marginals:
         log_partition: logarithm of the sum of all weights that agree with the evidence, shape
             ``(batch,)``; -inf where there are none.
         probabilities: probability of each state of each variable, shape ``(batch, variables, most
-            states)``; 0 beyond the states of a variable, and everywhere where the log-partition is -inf.
+            states)``, not contiguous in memory; 0 beyond the states of a variable, and everywhere where the
+            log-partition is -inf.
     """
 
     log_partition: Tensor
@@ -413,20 +414,25 @@ def _entropy(reduced: Reduced) -> tuple[Tensor, Tensor]:
     up, beliefs = beliefs_of(reduced, set(range(reduced.plan.leaves)))
     total = up.log_partition
     # relative to the largest entries of the tables, whose size would otherwise absorb the entropy
-    tables, scale = linear(reduced.families)
-    relative = upward(reduced.plan, tables, torch.zeros_like(scale)).log_partition
-    if not bool((relative > -torch.inf).all()):
-        relative = total - scale - reduced.constant
+    relative_logs = [_relative(family.logs.double()) for family in reduced.families]
+    if up.log_scales:
+        tables = [logs.exp() for logs in relative_logs]
+        relative = upward(reduced.plan, tables, torch.zeros_like(total)).log_partition
+    else:
+        relative = upward_log(reduced.plan, relative_logs, log_sum).log_partition
     expected = torch.zeros_like(total)
-    for block, family in enumerate(reduced.families):
-        logs = family.logs.double()
-        # the same number, and as constant, as in ``linear``
-        top = logs.detach().flatten(2).amax(2)
-        shifted = logs - top.view(*top.shape, *[1] * len(family.states))
-        shifted = torch.where(family.logs > -torch.inf, shifted, 0)
-        expected = expected + (beliefs[block] * shifted).flatten(2).sum(2).sum(0)
+    for block, logs in enumerate(relative_logs):
+        terms = beliefs[block] * torch.where(logs > -torch.inf, logs, 0)
+        expected = expected + terms.flatten(2).sum(2).sum(0)
     # an entropy is not negative; the difference of two numbers may be
     return total, torch.where(total > -torch.inf, relative - expected, 0).clamp(min=0)
+
+
+def _relative(logs: Tensor) -> Tensor:
+    """Logarithms of tables relative to the largest entry of each, which counts as constant."""
+    top = logs.detach().flatten(2).amax(2)
+    top = torch.where(top > -torch.inf, top, 0)
+    return logs - top.view(*top.shape, *[1] * (logs.ndim - 2))
 
 
 def _best(model: TableModel, part: Condition, batch: int) -> tuple[Tensor, Tensor]:

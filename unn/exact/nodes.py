@@ -216,7 +216,7 @@ class Nodes:
         for name, own in self.ranges.items():
             p = probabilities[:, own.first : own.first + own.nodes, : own.states]
             mean = p if own.feature_shape else own.low * p[..., 0] + own.high * p[..., 1]
-            result[name] = mean.reshape(len(p), *own.node_shape, *own.feature_shape)
+            result[name] = mean.reshape(len(p), *own.node_shape, *own.feature_shape).contiguous()
         return result
 
     def values(self, states: Tensor) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ class ExactMarginals:
         means: means by variable, shape ``(batch, *axes)``: probabilities of the options of categories
             and of the value 1 of binary nodes, means of spins. Given values are unchanged.
         log_partition: logarithm of the sum of ``exp(-E)`` over all values that agree with the evidence, shape
-            ``(batch,)``; -inf where there are none, and then the means are 0 (-1 for spins).
+            ``(batch,)``; -inf where there are none, and then the means are 0.
     """
 
     means: Mapping[str, Tensor]

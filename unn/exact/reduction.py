@@ -90,7 +90,7 @@ def remaining_tables(model: TableModel, evidence: TableEvidence) -> tuple[Reduce
             logs = logs.reshape(*logs.shape[:2], *(family.states[k] for k in axes))
             scopes = scopes[:, axes]
         if not axes:
-            constant = constant + logs.sum(0)
+            constant = constant + logs.double().sum(0)
             continue
         touched[scopes.flatten()] = True
         families_left.append(Family(numbers[scopes], logs, family.is_partial))

@@ -386,6 +386,9 @@ def downward(plan: Plan, up: Upward, wanted: set[int]) -> Downward:
             own_log = logs[block]
             assert own_log is not None
             log = own_log
+        # what a result lost before it was divided, not only what its stored entries may lose
+        lost = (log - up.log_scales[number]).amax(0) + bounds[block]
+        worst = torch.maximum(worst, lost)
         sides = (
             (products.left, products.left_axes, products.right, products.right_axes),
             (products.right, products.right_axes, products.left, products.left_axes),

@@ -177,6 +177,11 @@ class TableEvidence:
                 f"{model.states[variable] - 1}, got {int(self.values[row, variable])}."
             )
         for variable, scores in self.scores.items():
+            if not 0 <= variable < count:
+                raise ObservationError(
+                    f"soft evidence about variable {variable}, but the {count} of model {model.name!r} are "
+                    "numbered from 0."
+                )
             if scores.ndim != 2 or scores.shape[1] != model.states[variable]:
                 raise ObservationError(
                     f"soft evidence about {model.names[variable]!r} has shape (batch, "
@@ -236,8 +241,8 @@ def absorb(model: TableModel, evidence: TableEvidence) -> tuple[list[Family], Te
     for variable, scores in evidence.scores.items():
         scores = scores.double()
         if fixed[variable]:
-            index = values[:, variable, None]
-            constant = constant + scores.expand(len(values), -1).gather(1, index)[:, 0]
+            index = values[:, variable, None].expand(max(len(values), len(scores)), -1)
+            constant = constant + scores.expand(len(index), -1).gather(1, index)[:, 0]
         else:
             families.append(_unary(variable, scores))
     return families, constant, fixed

@@ -183,6 +183,11 @@ def read_uai_evidence(path: Path | str, model: TableModel) -> TableEvidence:
 def _samples(tokens: _Tokens, samples: int, model: TableModel) -> TableEvidence:
     """Evidence of some samples, up to the end of a file."""
     count = len(model.states)
+    left = len(tokens.words) - tokens.position
+    if samples > left:
+        raise tokens.error(
+            len(tokens.words), f"one of {samples:,} samples, with at least the number of observed variables,"
+        )
     rows = torch.full((max(1, samples), count), -1)
     for row in range(samples):
         for _ in range(tokens.integer(0, count, "the number of observed variables")):

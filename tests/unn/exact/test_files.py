@@ -192,6 +192,7 @@ def test_several_samples_of_evidence_are_rows(tmp_path):
         ("2 0 1", "the file ends where"),
         ("2 1 1 1 1", "expected each variable once, got '1'"),
         ("x", "expected the number of observed variables, got 'x'"),
+        ("999999999", "the file ends where one of 999,999,999 samples"),
     ],
 )
 def test_malformed_evidence_is_refused_with_the_line(tmp_path, text, message):

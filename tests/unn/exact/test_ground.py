@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unn
-from factors import AllDifferent, Among, Cardinality, Different, Multilinear, SquaredResidual, Table
+from factors import (
+    AllDifferent,
+    Among,
+    Cardinality,
+    Different,
+    Multilinear,
+    SquaredResidual,
+    Table,
+    TreeEntropy,
+)
 from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.exact import ExactOptions, inference
 from unn.exact.ground import ground
@@ -362,6 +371,24 @@ def test_queries_in_inference_mode_and_after_it_are_right():
     with torch.inference_mode():
         inside = unn.exact.marginals(h)["x"].clone()
     torch.testing.assert_close(inside, unn.exact.marginals(h)["x"])
+
+
+def test_an_impossible_tree_in_inference_mode_has_log_partition_minus_infinity():
+    g = unn.FactorGraph("parse", head=3, word=3)
+    Y = g.variable("Y", "head word", TreeEntropy())
+    s = g.parameter("s", "head word", init=1.0)
+    g.factor(Multilinear(s["h m"], Y["h m"]))
+    no_root = {"Y": unn.Partial(torch.zeros(1, 3, 3), torch.eye(3).bool()[None])}
+    with torch.inference_mode():
+        assert unn.exact.marginals(g, no_root).log_partition.tolist() == [-math.inf]
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_marginals_of_a_batch_are_contiguous(count):
+    g = filled(chain())
+    given = {"s": unn.Partial(torch.zeros(count, 4, 3), torch.zeros(count, 4, dtype=torch.bool))}
+    means = unn.exact.marginals(g, given)["s"]
+    assert means.is_contiguous() and means.view(count, -1).shape == (count, 12)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e12, 1e16])

@@ -465,6 +465,86 @@ def test_tables_over_hundreds_of_orders_of_magnitude_agree_with_sums_of_logarith
     close(answer.probabilities, probabilities)
 
 
+def table_of(scope, states, logs):
+    shape = [states[v] for v in scope]
+    return Family(torch.tensor([scope]), torch.tensor(logs).double().view(1, 1, *shape))
+
+
+def test_what_results_lose_before_they_are_scaled_is_seen():
+    states = (3, 2, 2)
+    tables = [
+        ((2, 0, 1), [-283, -296, 0, -278, -295, -280, -254, -298, -296, -294, 0, -296]),
+        ((0, 1, 2), [0, -188, -280, 0, -297, -256, -282, -270, -236, -259, -299, -274]),
+        ((0, 2, 1), [-286, -261, -270, -258, -287, -265, -294, -288, -284, -299, -291, 0]),
+        ((2, 0, 1), [0, 0, 0, -236, -269, 0, 0, -275, -287, -298, -267, -284]),
+        ((2, 0, 1), [-299, -268, -294, -225, -279, -279, -239, 0, -290, 0, -294, -261]),
+    ]
+    model = TableModel(states, tuple(table_of(scope, states, logs) for scope, logs in tables))
+    total, probabilities, entropy = probabilities_of(model, log_weights(model))
+    answer = inference.marginals(model)
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
+    close(inference.entropy(model), entropy)
+    close(inference.log_partition(model), inference.log_partition(model, semiring="log"))
+    assert inference.best_values(model)[0].tolist() == inference.sample(model, 1)[:, 0].tolist()
+    assert all(bool(x.isfinite().all()) for x in inference.table_marginals(model))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1, 100]))
+def test_overlapping_tables_of_nearly_disjoint_support_agree_with_enumeration(seed, batch):
+    generator = torch.Generator().manual_seed(seed)
+    states, orders = (3, 2, 2), [(0, 1, 2), (2, 0, 1), (0, 2, 1)]
+    families = []
+    for k in range(5):
+        scope = orders[k % 3]
+        shape = (1, 1, *(states[v] for v in scope))
+        logs = -300 + 120 * torch.rand(shape, generator=generator).double()
+        families.append(
+            Family(torch.tensor([scope]), torch.where(torch.rand(shape, generator=generator) < 0.2, 0, logs))
+        )
+    model = TableModel(states, tuple(families))
+    values = torch.full((batch, 3), -1)
+    values[1::2, 0] = 1
+    evidence = TableEvidence(values)
+    total, probabilities, entropy = probabilities_of(model, log_weights(model, evidence))
+    answer = inference.marginals(model, evidence)
+    close(answer.log_partition, total)
+    close(answer.probabilities, probabilities)
+    close(inference.log_partition(model, evidence), total)
+    close(inference.entropy(model, evidence), entropy, 1e-7)
+    assert all(bool(x.isfinite().all()) for x in inference.table_marginals(model, evidence))
+
+
+def test_the_entropy_counts_weights_that_single_tables_lose():
+    logs = torch.tensor([[0.0, -900, -372.0, -372.3], [-900, 0, -372, -372]]).double()
+    model = TableModel((4,), (Family(torch.tensor([[0], [0]]), logs[:, None]),))
+    weights = (logs.sum(0) - logs.sum(0).amax()).softmax(0)
+    close(inference.entropy(model), torch.special.entr(weights).sum()[None])
+
+
+def test_rows_of_scores_about_a_variable_that_one_row_gives_are_a_batch():
+    model = TableModel((2,), ())
+    evidence = TableEvidence(torch.tensor([[1]]), {0: torch.tensor([[5.0, 2.0], [5.0, 3.0]])})
+    assert inference.log_partition(model, evidence).tolist() == [2.0, 3.0]
+    assert inference.marginals(model, evidence).probabilities.tolist() == [[[0.0, 1.0]]] * 2
+
+
+@pytest.mark.parametrize("variable", [-1, 2])
+def test_scores_of_an_unknown_variable_are_refused(variable):
+    model = TableModel((2, 2), ())
+    evidence = TableEvidence(torch.full((1, 2), -1), {variable: torch.zeros(1, 2)})
+    with pytest.raises(ObservationError, match="numbered from 0"):
+        inference.log_partition(model, evidence)
+
+
+def test_tables_that_zeros_leave_one_state_are_summed_in_double_precision():
+    logs = torch.tensor([-0.1, -torch.inf]).expand(20_000, 1, 2)
+    model = TableModel((2,) * 20_000, (Family(torch.arange(20_000)[:, None], logs),))
+    expected = 20_000 * float(torch.tensor(-0.1).double())
+    close(inference.log_partition(model), torch.tensor([expected], dtype=torch.float64))
+
+
 def test_more_values_than_memory_holds_are_refused():
     model = random_model(torch.Generator(), [2, 2], [(0, 1)])
     with pytest.raises(ArgumentError, match="1,000,000"):
