@@ -388,13 +388,15 @@ def check_model(name: str, options: object, kind: type, refusal: str) -> None:
         refusal: why the engine cannot serve the graph; empty if it can.
 
     Raises:
-        ArgumentError: for options of another kind.
+        ArgumentError: for options of another kind, or out of range.
         DeclarationError: for a graph that the engine does not serve.
     """
     if not isinstance(options, kind):
         raise ArgumentError(
             f"{name}: the options must be a unn.{kind.__name__}, got {type(options).__name__}."
         )
+    checked: Any = options
+    checked.check(name)
     if refusal:
         raise DeclarationError(f"{name}: {refusal}.")
 

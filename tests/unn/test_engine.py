@@ -7,9 +7,10 @@ import pytest
 from support.commands import printed, refused
 
 import unn
+from factors import Cardinality
 from unn import engine as engines
 from unn.cli.main import main
-from unn.extending import Engine, SamplingOptions, Verdict
+from unn.extending import DenoiserOptions, DescentOptions, Engine, SamplingOptions, Verdict
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,30 @@ def test_sampling_options_out_of_range_are_refused():
     ):
         with pytest.raises(unn.UnnError, match=name):
             options.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (unn.SearchOptions(mode="depht-first"), "mode"),
+        (unn.SolverOptions(propagation="twice"), "propagation"),
+        (unn.RecurrentOptions(structure="random"), "structure"),
+        (DescentOptions(initial="ones"), "initial"),
+        (DescentOptions(sweep="backward"), "sweep"),
+        (DenoiserOptions(noise="none"), "noise"),
+        (DenoiserOptions(sampler="euler"), "sampler"),
+    ],
+)
+def test_values_that_an_option_does_not_have_are_refused_with_those_that_it_has(options, name):
+    with pytest.raises(unn.ArgumentError, match=f"here: unknown {name} .*(Known|mean)"):
+        options.check("here")
+
+
+def test_a_model_that_is_made_in_python_checks_its_options():
+    g = unn.FactorGraph("row", cell=3, digit=3)
+    X = g.variable("X", "cell | digit", unn.Entropy())
+    g.factor(Cardinality(X["c d"], each="d", equals=1))
+    with pytest.raises(unn.ArgumentError, match="Search: unknown mode 'depht-first'.*depth-first"):
+        unn.Search(g, unn.SearchOptions(mode="depht-first"))
+    with pytest.raises(unn.ArgumentError, match="Search: option chains"):
+        unn.Search(g, unn.SearchOptions(chains=0))

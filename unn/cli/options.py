@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from ..engine import SamplingOptions as SamplingOptions
 from ..errors import UnnError, unknown
+from ..ranges import choices_of
 
 Json = Annotated[bool, arg(help="Print JSON instead of text.")]
 Quiet = Annotated[bool, arg(help="Show no progress bar.")]
@@ -96,16 +97,7 @@ def read_options(configs: tuple[type, ...], texts: tuple[str, ...]) -> dict[str,
                 values[name] = value
         if type(values[name]) is not kind:
             raise UnnError(f"--options {text}: {name} is of type {kind.__name__}, got {value!r}.")
-        allowed = next((choices[name] for choices in map(_choices, configs) if name in choices), ())
+        allowed = next((choices[name] for choices in map(choices_of, configs) if name in choices), ())
         if allowed and value not in allowed:
             raise UnnError(f"--options {text}: " + unknown("value", value, allowed))
     return values
-
-
-def _choices(config: type) -> dict[str, tuple[Any, ...]]:
-    """Values that each option of a dataclass may have; none where the type does not name them."""
-    try:
-        hints = get_type_hints(config)
-    except NameError:  # a type that is imported for type checkers alone
-        return {}
-    return {name: get_args(hint) if get_origin(hint) is Literal else () for name, hint in hints.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ranges import check_ranges
+from ..ranges import check_choices, check_ranges
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,4 @@ class DescentOptions:
             "contraction": (self.contraction, 0, 1 - 1e-6),
         }
         check_ranges(where, ranges)
+        check_choices(where, self)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_ranges
+from ..ranges import check_choices, check_ranges
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class RegressorOptions(NetworkSize):
             "dropout": (self.dropout, 0, 0.99),
         }
         check_ranges(where, ranges)
+        check_choices(where, self)
         if self.width % self.heads or self.width % 2:
             raise ArgumentError(
                 f"{where}: the width must be even and a multiple of the heads, got width {self.width} and "

@@ -51,7 +51,6 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
     def __init__(self, graph: Declaration, options: GibbsOptions) -> None:
         super().__init__()
         check_model("GibbsModel", options, GibbsOptions, refusal(graph))
-        options.check("GibbsModel")
         self.graph, self.options = graph, options
         self._persistent: dict[str, dict[str, Tensor]] = {}
 

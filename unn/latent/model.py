@@ -63,7 +63,6 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
     def __init__(self, graph: Declaration, options: LatentOptions, sizes: Mapping[str, int]) -> None:
         super().__init__()
         check_model("AttentiveVAE", options, LatentOptions, refusal(graph))
-        options.check("AttentiveVAE")
         self.graph, self.options = graph, options
         self.hierarchy = read(graph, sizes)
         self.observed = ObservedNodes(self.hierarchy, options)

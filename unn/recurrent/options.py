@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ArgumentError
-from ..ranges import check_ranges
+from ..ranges import check_choices, check_ranges
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class RecurrentOptions:
             "labelled_share": (self.labelled_share, 0, 1),
         }
         check_ranges(where, ranges)
+        check_choices(where, self)
         if self.width % self.heads:
             raise ArgumentError(
                 f"{where}: the width must be a multiple of the heads, got width {self.width} and "
