@@ -29,8 +29,9 @@ class BeliefMarginals:
         means: means by variable, shape ``(batch, *axes)``; exact on trees. With max-product the modes of
             max-marginals, one-hot.
         log_partition: the Bethe approximation (exact on trees, neither bound elsewhere), or an upper
-            bound with "tree-reweighted" and "mini-bucket", shape ``(batch,)``; -inf where counting proves
-            that no values agree with the evidence. NaN with max-product.
+            bound with "tree-reweighted", in the rows that have converged, and "mini-bucket", shape
+            ``(batch,)``; -inf where counting proves that no values agree with the evidence. NaN with
+            max-product.
         converged: mask of the rows whose messages rest, shape ``(batch,)``; the means of others may be
             anything.
         residual: largest change of the logarithm of a message in the last round, shape ``(batch,)``.

@@ -14,6 +14,7 @@ from ..graph.arrays import Parameter
 from ..graph.declaration import Declaration
 from ..graph.factor import EnergyFactor
 from .collect import collect_evidence
+from .entries import entries_of
 from .evidence import Evidence
 from .plan import Plan
 
@@ -76,8 +77,10 @@ def contraction(graph: Declaration, given: Mapping[str, Tensor] | None = None) -
     """
     given = dict(given or {})
     plan = Plan.of(graph, list(given))
+    stored = (x for x in (*graph.parameters(), *graph.buffers()) if x.is_floating_point())
+    like = next(stored, torch.zeros(()))
     start = {
-        name: torch.zeros(
+        name: like.new_zeros(
             1, *(size or 1 for size in graph.size_table.shape(graph.variables[name], graph.size_table.static))
         )
         for name in plan.free[:1]
@@ -169,7 +172,7 @@ def _messages(
     total = values.new_zeros(len(values), *shape)
     for factor in factors:
         total = total + factor.message(name, context, shape)
-    return total.flatten(1)
+    return entries_of(total)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .energy import state_terms, total_energy
+from .entries import entries_of
 from .fixed_point import Iterates, at_fixed_point
 from .plan import PlannedUpdate
 from .rounds import run_rounds
@@ -164,7 +165,7 @@ class _RoundMap:
 
 def _joined(state: State, names: Sequence[str]) -> Tensor:
     """Values of variables side by side, shape ``(batch, entries)``."""
-    return torch.cat([state.value(name).flatten(1) for name in names], 1)
+    return torch.cat([entries_of(state.value(name)) for name in names], 1)
 
 
 def _parts(state: State, names: Sequence[str], x: Tensor) -> dict[str, Tensor]:

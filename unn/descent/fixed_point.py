@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InferenceError
+from .entries import entries_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -125,12 +126,12 @@ def _by_newton_steps(function: Map, x: Tensor) -> Tensor:
         )
     pull = torch.func.vjp(function, x)[1]
     basis = torch.eye(count, dtype=x.dtype, device=x.device).view(count, 1, *x.shape[1:])
-    rows = [pull(direction.expand(x.shape))[0].flatten(1) for direction in basis]
+    rows = [entries_of(pull(direction.expand(x.shape))[0]) for direction in basis]
     jacobian = torch.stack(rows, 1).detach()
     unit = torch.eye(count, dtype=x.dtype, device=x.device)
     inverse = torch.linalg.inv((unit - jacobian).double()).to(x.dtype)
     for _ in range(2):
-        residual = (function(x) - x).flatten(1)[:, :, None]
+        residual = entries_of(function(x) - x)[:, :, None]
         x = x + (inverse @ residual).view(x.shape)
     return x
 

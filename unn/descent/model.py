@@ -17,6 +17,7 @@ from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .contraction import spectral_normalise
+from .entries import entries_of
 from .evidence import Given
 from .infer import infer
 from .options import DescentOptions
@@ -512,4 +513,4 @@ def _loss_of_value(
         losses = (value - target) ** 2 / 2
     if mask is not None:
         losses = losses.masked_fill(mask, 0)
-    return losses.flatten(1).sum(1)
+    return entries_of(losses).sum(1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..descent.collect import collect_evidence
+from ..descent.entries import entries_of
 from ..descent.evidence import Evidence, Given
 from ..descent.model import expanded
 from ..descent.orders import Listed
@@ -259,7 +260,7 @@ class Chains:
             DivergenceError: names the variable, and says whether the energy has a minimum.
         """
         for name in self.state.plan.free:
-            bad = ~self.state.values[name].isfinite().flatten(1).all(1)
+            bad = ~entries_of(self.state.values[name].isfinite()).all(1)
             if bool(bad.any()):
                 given = [other for other in self.graph.variables if other not in self.state.plan.free]
                 raise DivergenceError(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..descent.entries import entries_of
 from ..descent.plan import PlannedUpdate
 from ..descent.shares import factors_share
 from ..descent.state import State
@@ -234,7 +235,7 @@ class Conditions:
                 along = chains.view(-1, *[1] * (x.ndim - 1))
                 x = torch.where(along, x, old)
             state.replace(replace(step, nodes=own), x)
-            self._moved |= (state.values[name] != old).flatten(1).any(1)
+            self._moved |= entries_of(state.values[name] != old).any(1)
 
     @torch.no_grad()
     def exchange(self) -> None:

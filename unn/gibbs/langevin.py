@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..descent.entries import entries_of
 from ..descent.plan import PlannedUpdate
 from ..descent.shares import factors_share, regularizer_share
 from ..descent.state import State
@@ -80,14 +81,14 @@ class Langevin:
         size = self._log_step.exp().view(-1, *[1] * (x.ndim - 1))
         energy, slope = self._energy(x)
         position, velocity = x, momentum
-        height = energy + 0.5 * velocity.square().flatten(1).sum(1)
+        height = energy + 0.5 * entries_of(velocity.square()).sum(1)
         following = energy
         for _ in range(_LEAPS):
             velocity = velocity - 0.5 * size * torch.where(free, slope, 0)
             position = position + size * velocity
             following, slope = self._energy(position)
             velocity = velocity - 0.5 * size * torch.where(free, slope, 0)
-        gain = height - following - 0.5 * velocity.square().flatten(1).sum(1)
+        gain = height - following - 0.5 * entries_of(velocity.square()).sum(1)
         chance = torch.where(gain.isnan(), 0, gain.clamp(max=0).exp())
         moved = uniform(chance.shape, chance, self._generator) < chance
         along = moved.view(-1, *[1] * (x.ndim - 1))

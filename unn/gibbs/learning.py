@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..descent.collect import collect_evidence
 from ..descent.energy import total_energy, unconstrained_terms
+from ..descent.entries import entries_of
 from ..descent.evidence import Evidence
 from ..descent.plan import Plan, PlannedUpdate
 from ..descent.shares import factors_share, regularizer_share
@@ -150,14 +151,14 @@ def score_matching(graph: Declaration, values: Mapping[str, Tensor], temperature
     slopes = torch.autograd.grad(log_density, list(leaves.values()), create_graph=True)
     total = log_density.new_zeros(())
     for leaf, slope in zip(leaves.values(), slopes, strict=True):
-        flat = slope.flatten(1)
+        flat = entries_of(slope)
         total = total + 0.5 * flat.square().sum(1).mean()
         if not slope.requires_grad:
             continue
         for entry in range(flat.shape[1]):
             (second,) = torch.autograd.grad(flat[:, entry].sum(), leaf, create_graph=True, allow_unused=True)
             if second is not None:
-                total = total + second.flatten(1)[:, entry].mean()
+                total = total + entries_of(second)[:, entry].mean()
     return total
 
 

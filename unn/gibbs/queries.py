@@ -255,7 +255,7 @@ def _rows_of(graph: Declaration, given: Given) -> list[Tensor | Partial]:
     return [
         x
         for name, x in given.items()
-        if name in graph.variables
+        if name in graph.arrays
         and isinstance(x, (Tensor, Partial))
         and (x.value if isinstance(x, Partial) else x).ndim
     ]

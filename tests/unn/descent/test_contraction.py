@@ -103,6 +103,18 @@ def test_a_ring_of_spins_is_certified_up_to_half_its_coupling(coupling, certifie
     assert bool(certificate) is certified
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_certificates_and_normalisation_serve_the_dtype_of_the_graph(dtype):
+    g = unn.FactorGraph("ring", n=3)
+    s = g.variable("s", "n", unn.SignedEntropy())
+    g.factor(Multilinear(g.parameter("J", "", init=0.2)[""], s["i"], s["i+1"]))
+    with torch.no_grad():
+        g.J.fill_(2.0)
+    g.to(dtype)
+    assert not g.contraction()
+    assert unn.spectral_normalise(g, 0.5).factor <= 0.5 + 1e-6 and g.J.dtype == dtype
+
+
 def test_shared_kernels_count_with_the_norm_of_the_convolution():
     g = unn.FactorGraph("conv", channel=1, row=6, column=6, filter=2, up=4, across=4, height=3, width=3)
     x = g.variable("X", "channel row column", unn.SquaredNorm())

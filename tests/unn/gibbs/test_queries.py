@@ -12,7 +12,7 @@ from scipy.stats import chi2
 import unn
 from factors import Different, Equation, Implicit, Multilinear, TreeEntropy
 from unn.errors import ArgumentError, DeclarationError, DivergenceError, InferenceError, ObservationError
-from unn.gibbs import GibbsOptions, log_partition, marginals, sample
+from unn.gibbs import GibbsModel, GibbsOptions, log_partition, marginals, sample
 
 MANY = GibbsOptions(chains=500, burn_in=50, chain_draws=40)
 
@@ -157,6 +157,60 @@ def test_langevin_dynamics_have_the_mean_and_covariance_of_a_normal_distribution
     joint = torch.cat([draws["x"], draws["y"]], 3)[0].flatten(0, 1)
     torch.testing.assert_close(joint.mean(0), mean, atol=0.04, rtol=0)
     torch.testing.assert_close(joint.T.cov(), covariance, atol=0.06, rtol=0)
+
+
+def coupled(axes, kinds, index, **sizes):
+    g = unn.FactorGraph("pair", **sizes)
+    a, b = (g.variable(name, axes, kind()) for name, kind in zip("ab", kinds, strict=True))
+    g.factor(Multilinear(g.parameter("w", "", init=0.5)[""], a[index], b[index]))
+    with torch.no_grad():
+        g.w.fill_(0.6)
+    return g
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(unn.SignedEntropy, unn.BinaryEntropy), (unn.SquaredNorm, unn.SquaredNorm)],
+    ids=["discrete", "real"],
+)
+def test_variables_without_axes_are_those_with_one_entry(kinds):
+    scalar, vector = coupled("", kinds, ""), coupled("o", kinds, "i", o=1)
+    one = sample(scalar, options=MANY, generator=seeded())
+    other = sample(vector, options=MANY, generator=seeded())
+    for name in "ab":
+        torch.testing.assert_close(one.values[name], other.values[name][..., 0])
+    means, theirs = (marginals(g, options=MANY, generator=seeded()) for g in (scalar, vector))
+    assert all(torch.equal(means[name], theirs[name][..., 0]) for name in "ab")
+    totals = [log_partition(g, options=MANY, generator=seeded()).value for g in (scalar, vector)]
+    torch.testing.assert_close(*totals)
+    assert scalar.contraction().factor == vector.contraction().factor
+    values = {name: torch.randn(5, generator=seeded()) for name in "ab"}
+    if kinds[0] is unn.SquaredNorm:
+        learning = GibbsOptions(learning="score-matching")
+        losses = [
+            GibbsModel(g, learning).loss({name: x.view(5, *shape) for name, x in values.items()}, {})
+            for g, shape in ((scalar, ()), (vector, (1,)))
+        ]
+        torch.testing.assert_close(*losses)
+
+
+def test_the_force_of_a_scalar_in_a_general_factor_is_followed():
+    g = unn.FactorGraph("force")
+    x = g.variable("x", "", unn.SquaredNorm())
+    g.factor(Implicit(lambda values: (values - 1).square() / 2, x[""]))
+    answer = marginals(g, options=GibbsOptions(chains=200, burn_in=200, chain_draws=50), generator=seeded())
+    assert float(answer["x"]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_rows_of_a_constant_are_queries():
+    g = unn.FactorGraph("field", n=3)
+    s, h = g.variable("s", "n", unn.SignedEntropy()), g.constant("h", "n")
+    g.factor(Multilinear(h["i"], s["i"]))
+    fields = torch.randn(2, 3, generator=seeded())
+    answer = marginals(g, {"h": fields}, options=MANY, generator=seeded())
+    torch.testing.assert_close(answer["s"], fields.tanh(), atol=0.05, rtol=0)
+    exact = unn.exact.log_partition(g, {"h": fields})
+    torch.testing.assert_close(log_partition(g, {"h": fields}).value, exact, atol=0.02, rtol=0)
 
 
 def test_langevin_dynamics_leave_what_is_observed():
