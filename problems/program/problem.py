@@ -7,12 +7,13 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unn.errors import ArgumentError, DataError, suggest
+from unn.errors import ArgumentError, DataError, UnnError, suggest
 from unn.extending import Defaults, DenoiserOptions, Query, TrainingConfig, check_ranges
 
 from ..generated.observations import any_nodes
@@ -198,7 +199,7 @@ def _load(program: str) -> Callable[..., object]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{path}: the program cannot be loaded: {type(error).__name__}: {error}.") from error
     attribute: Any = getattr(module, name, None)
     if not callable(attribute):
@@ -221,10 +222,23 @@ def _bound(config: ProgramConfig, plates: Mapping[str, tuple[int, int]]) -> Call
         ) from None
 
     def bound(t: Any, **sizes: int) -> object:
-        return program(t, **options, **sizes)
+        try:
+            return program(t, **options, **sizes)
+        except UnnError:
+            raise
+        except (Exception, SystemExit) as error:
+            place = _place_of(error, config.program)
+            raise DataError(f"{place}: {type(error).__name__}: {error}.") from error
 
     bound.__name__ = program.__name__
     return bound
+
+
+def _place_of(error: BaseException, program: str) -> str:
+    """The program and the last of its lines that ran."""
+    own = Path(_split(program)[0]).resolve()
+    lines = [x.lineno for x in traceback.extract_tb(error.__traceback__) if Path(x.filename).resolve() == own]
+    return f"{program}, line {lines[-1]}" if lines else program
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"unn {__version__}")
         return 0
     try:
-        command, problem = parse(arguments)
+        command, problem = parse(_joined(arguments))
         answer: Answer = command() if problem is None else command(problem)
         # of several processes that train together, only rank 0 prints
         if os.environ.get("RANK", "0") == "0":
@@ -123,6 +123,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader closed the pipe, as in unn show digits | head
         sys.stderr.close()
         return 141
+
+
+_REPEATED = ("--given", "--options")
+"""Options of several values whose occurrences belong together."""
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the values of a repeated option after its first occurrence.
+
+    Otherwise the last occurrence would replace the others, and evidence would be lost.
+    """
+    groups: list[list[str]] = [[]]
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name in _REPEATED and value:
+            groups.append([name, value])
+        elif argument.startswith("--"):
+            groups.append([argument])
+        else:
+            groups[-1].append(argument)
+    first: dict[str, list[str]] = {}
+    joined = []
+    for group in groups:
+        if group and group[0] in first:
+            first[group[0]] += group[1:]
+            continue
+        joined.append(group)
+        if group and group[0] in _REPEATED:
+            first[group[0]] = group
+    return [argument for group in joined for argument in group]
 
 
 def _print(answer: Answer, as_json: bool) -> None:

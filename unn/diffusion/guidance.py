@@ -77,6 +77,13 @@ class Within(Guide):
     low: float | Tensor = -math.inf
     high: float | Tensor = math.inf
 
+    def __post_init__(self) -> None:
+        if not bool((torch.as_tensor(self.low) <= torch.as_tensor(self.high)).all()):
+            raise ArgumentError(
+                f"Within: the interval of {self.name!r} must not end below its low end, got {self.low} "
+                f"and {self.high}."
+            )
+
     def names(self) -> Sequence[str]:
         return (self.name,)
 
@@ -113,8 +120,13 @@ class Near(Guide):
     deviation: float | Tensor
 
     def __post_init__(self) -> None:
-        if not bool((torch.as_tensor(self.deviation) > 0).all()):
-            raise ArgumentError(f"Near: the deviation of {self.name!r} must be > 0, got {self.deviation}.")
+        deviation = torch.as_tensor(self.deviation)
+        if not bool(((deviation > 0) & deviation.isfinite()).all()):
+            raise ArgumentError(
+                f"Near: the deviation of {self.name!r} must be > 0 and finite, got {self.deviation}."
+            )
+        if not bool(torch.as_tensor(self.value).isfinite().all()):
+            raise ArgumentError(f"Near: the value of {self.name!r} must be finite, got {self.value}.")
 
     def names(self) -> Sequence[str]:
         return (self.name,)

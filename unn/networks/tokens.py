@@ -260,9 +260,12 @@ class Rows:
         if observed is not None:
             inside = inside | ~observed[..., None]
         if not bool(inside.all()):
+            wrong = f"{float(x[~inside.expand_as(x)][0]):g}"
+            if isinstance(regularizer, Proportions):
+                wrong = ", ".join(f"{entry:g}" for entry in x[~inside.all(-1)][0].tolist())
             raise ObservationError(
-                f"variable {slot.name!r}: values are {domain}, got {float(x[~inside][0]):g}; no evidence "
-                "outside the support has a posterior."
+                f"variable {slot.name!r}: values are {domain}, got {wrong}; no evidence outside the support "
+                "has a posterior."
             )
 
     def _check_shape(self, slot: Slot, value: object) -> None:

@@ -3,6 +3,7 @@ numbers."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Never
 
@@ -116,7 +117,15 @@ class Arraylike(NDArrayOperatorsMixin):
                 "operators, indexing, ufuncs such as np.exp, reductions such as np.sum, np.where, np.sort, "
                 "np.einsum, or functions that move entries such as np.stack."
             )
-        return RULES[function](self.tape, function, *args, **options)
+        rule = RULES[function]
+        try:
+            inspect.signature(rule).bind(self.tape, function, *args, **options)
+        except TypeError as error:
+            raise DeclarationError(
+                f"program: np.{function.__name__} of a value computed from {self.origin()} is not recorded "
+                f"with these arguments: {error}."
+            ) from None
+        return rule(self.tape, function, *args, **options)
 
     @classmethod
     def __torch_function__(

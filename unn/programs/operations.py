@@ -233,8 +233,26 @@ def _where(tape: Tape, function: Function, condition: Recordable, *cases: Record
 
 @_rule(np.clip)
 def _clip(
-    tape: Tape, function: Function, array: Recordable, low: Recordable = None, high: Recordable = None
+    tape: Tape,
+    function: Function,
+    array: Recordable,
+    low: Recordable = None,
+    high: Recordable = None,
+    /,
+    **named: Recordable,
 ) -> Value:
+    # numpy has two names for each of the bounds
+    bounds = {"a_min": low, "a_max": high}
+    for name, bound in named.items():
+        longer = {"min": "a_min", "max": "a_max"}.get(name, name)
+        if longer not in bounds or bounds[longer] is not None:
+            origin = as_value(tape, array).origin()
+            raise DeclarationError(
+                f"program: np.clip of a value computed from {origin} is not recorded with these arguments: "
+                f"unexpected argument {name!r}."
+            )
+        bounds[longer] = bound
+    low, high = bounds.values()
     value = as_value(tape, array)
     value = value if low is None else elementwise(tape, np.maximum, (value, low))
     return value if high is None else elementwise(tape, np.minimum, (value, high))

@@ -198,11 +198,17 @@ def select(source: Value, axis: int, index: Value) -> Value:
     Each result depends on all entries that can be selected.
 
     Raises:
-        DeclarationError: for an index that is not an integer; in a draw, for an index out of bounds.
+        DeclarationError: for an index that is not an integer, or is a mask of the entries; in a draw, for an
+            index out of bounds.
     """
     if index.dtype.kind == "f":
         raise DeclarationError(
             f"program: an index must be a whole number, but one computed from {index.origin()} is real."
+        )
+    if index.dtype == np.bool_ and index.ndim and source.shape[axis : axis + index.ndim] == index.shape:
+        raise DeclarationError(
+            f"program: truth values computed from {index.origin()} would select a random number of entries "
+            f"of {source!r}; write np.where(mask, x, 0), or 1 * mask to take entries 0 and 1."
         )
     size, name = source.shape[axis], index.origin()
     before, after = source.shape[:axis], source.shape[axis + 1 :]
@@ -241,6 +247,7 @@ def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
         raise DeclarationError(
             f"program: {source!r} is indexed by values and by a list or an array; apply one after the other."
         )
+    _check_order(source, index)
     used = sum(1 for k in plain if k is not None and k is not Ellipsis)
     result = source[plain]
     axis = 0
@@ -260,6 +267,21 @@ def _random_index(source: Value, index: tuple[Any, ...]) -> Value:
     for axis, value in reversed(values):
         result = select(result, axis, value)
     return result
+
+
+def _check_order(source: Value, index: tuple[Any, ...]) -> None:
+    """Check that numpy would not move axes of a selection to the front.
+
+    Raises:
+        DeclarationError: for an array of values and other numbers with a slice between them.
+    """
+    numbers = [place for place, k in enumerate(index) if isinstance(k, (int, np.integer, Arraylike))]
+    arrays = [k for k in index if isinstance(k, Arraylike) and as_value(source.tape, k).ndim]
+    if arrays and numbers[-1] - numbers[0] >= len(numbers):
+        raise DeclarationError(
+            f"program: {source!r} is indexed by an array of values and by other numbers with a slice between "
+            "them, whose axes numpy would move to the front; index one axis at a time."
+        )
 
 
 def as_counts(x: Array) -> Array:

@@ -139,6 +139,18 @@ def test_what_is_no_program_is_refused(program, tmp_path, capsys, words, message
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [("{}['k']", "KeyError: 'k'"), ("1 / 0", "ZeroDivisionError"), ("sys.exit(3)", "SystemExit: 3")],
+)
+def test_a_program_that_fails_says_so_with_its_line(tmp_path, capsys, statement, error):
+    file = tmp_path / "broken.py"
+    file.write_text(f"import sys\n\ndef f(t):\n    {statement}\n")
+    assert main(["train", "program", "--program", f"{file}:f"]) == 2
+    message = capsys.readouterr().err
+    assert f"broken.py:f, line 4: {error}" in message and len(message.splitlines()) == 1
+
+
 def test_a_program_that_fails_says_so_with_its_file(tmp_path, capsys):
     path = tmp_path / "broken.py"
     path.write_text("def model(t):\n    return 1 +\n")

@@ -139,6 +139,18 @@ def test_a_variable_is_given_once_on_the_command_line(capsys, pictures_run):
 
 
 @pytest.mark.usefixtures("pictures")
+def test_values_of_a_repeated_option_belong_together(capsys, pictures_run):
+    from unn.cli.main import _joined
+
+    typed = ["sample", "r", "--given", "a=1", "b=2", "--seed", "3", "--given=c=4", "--given", "d=5"]
+    assert _joined(typed) == ["sample", "r", "--given", "a=1", "b=2", "c=4", "d=5", "--seed", "3"]
+    typed = ["train", "p", "--steps", "1", "--steps", "2"]
+    assert _joined(typed) == typed
+    arguments = ["infer", pictures_run, "--given", "image=0", "--given", "image=1", "--want", "label"]
+    assert "image" in refused(capsys, *arguments)
+
+
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("rounds", ["-1", "0"])
 def test_iterations_on_the_command_line_are_at_least_one(capsys, pictures_run, rounds):
     assert "iterations" in refused(capsys, "evaluate", pictures_run, "--iterations", rounds)

@@ -118,7 +118,7 @@ def test_what_cannot_guide_is_refused_by_name():
     with pytest.raises(ArgumentError, match=says("steps")):
         guided_samples(model, [Within("x", 0.5)], steps=0)
     with pytest.raises(ObservationError, match=says("likelihood zero")):
-        guided_samples(model, [Within("x", 2.0, 1.0)], count=50, steps=10, seed=0)
+        guided_samples(model, [Within("x", 1e6, 2e6)], count=50, steps=10, seed=0)
 
 
 def test_evidence_of_several_conditions_and_settings_that_do_not_fit_are_refused():
@@ -130,6 +130,14 @@ def test_evidence_of_several_conditions_and_settings_that_do_not_fit_are_refused
             guided_samples(model, [guide])
     with pytest.raises(ArgumentError, match=says("'x'", "deviation")):
         Near("x", 0.0, -1.0)
+    for wrong in (
+        lambda: Near("x", 0.0, torch.inf),
+        lambda: Near("x", torch.nan, 1.0),
+        lambda: Within("x", torch.nan),
+        lambda: Within("x", 2.0, 1.0),
+    ):
+        with pytest.raises(ArgumentError, match="'x' must"):
+            wrong()
 
 
 def test_given_entries_are_compared_with_bounds_exactly():

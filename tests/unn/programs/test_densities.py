@@ -116,6 +116,29 @@ def test_densities_of_vectors_are_those_of_scipy():
     assert traced.graph.adjacency().shapes["w"] == ()
 
 
+def test_an_impossible_component_of_infinite_density_does_not_count():
+    def spike(t):
+        t.sample("x", Mixture([0.0, 1.0], Normal([0.0, 0.0], [0.0, 1.0])))
+
+    logs = unn.trace(spike).log_prob({"x": torch.tensor([0.0, 1.0])})
+    expected = torch.from_numpy(stats.norm.logpdf([0.0, 1.0]))
+    torch.testing.assert_close(logs, expected)
+
+
+@pytest.mark.parametrize("concentration", [[1e-3, 1e-3], [0.05, 0.2, 0.5], [0.05] * 4])
+def test_proportions_of_small_concentrations_are_drawn_as_they_should(concentration):
+    def corners(t):
+        t.sample("p", Dirichlet(concentration))
+
+    draws = unn.trace(corners).draw(20_000, seed=0)["p"].double()
+    a = np.array(concentration)
+    mean, total = a / a.sum(), a.sum()
+    deviation = np.sqrt(mean * (1 - mean) / (total + 1))
+    assert np.abs(draws.mean(0).numpy() - mean).max() < 4 * deviation.max() / np.sqrt(20_000)
+    assert np.abs(draws.std(0).numpy() / deviation - 1).max() < 0.03
+    assert float((draws == 1 / len(a)).double().mean()) < 1e-3
+
+
 def test_a_mixture_is_the_sum_over_its_components():
     def program(t):
         a = t.sample("a", Normal())

@@ -6,7 +6,8 @@ import torch
 from support.tracing import check_edges, seeded
 
 import unn
-from unn.programs import Normal
+from unn.errors import DeclarationError
+from unn.programs import Bernoulli, Categorical, Normal
 
 OPERATIONS = {
     "arithmetic": lambda x, y: 2 * x - x / (1 + abs(y[:3, None])) + x**2 % 3 - (-x) // 2,
@@ -132,3 +133,77 @@ class _Counting(np.ndarray):
 
     def __gt__(self, other):
         return np.asarray(self).__gt__(other).astype(int)
+
+
+def test_a_mask_of_the_entries_is_no_index():
+    def masked(t):
+        x = t.sample("x", Normal(), 4)
+        t.deterministic(x[x > 0].sum(), "s")
+
+    with pytest.raises(DeclarationError, match="truth values.*np.where"):
+        unn.trace(masked)
+
+    def constant(t):
+        x = t.sample("x", Normal(), 4)
+        t.sample("y", Normal(t.constant(np.arange(4.0))[x > 0].sum(), 1))
+
+    with pytest.raises(DeclarationError, match="truth values"):
+        unn.trace(constant)
+
+
+def test_truth_values_select_one_of_two_entries():
+    def assigned(t):
+        z, mu = t.sample("z", Bernoulli(0.5), 6), t.sample("mu", Normal(), 2)
+        t.deterministic(mu[z], "chosen")
+
+    draws = unn.trace(assigned).draw(50, seed=0)
+    assert torch.equal(draws["chosen"], draws["mu"].gather(1, draws["z"].long()))
+
+
+@pytest.mark.parametrize(
+    "index", [lambda w: (0, slice(None), w), lambda w: (w, slice(1, 3), 2), lambda w: (w, None, 0)]
+)
+def test_numbers_that_a_slice_separates_from_an_array_are_refused(index):
+    table = np.arange(60.0).reshape(3, 4, 5)
+
+    def separated(t):
+        w = t.sample("w", Categorical(probabilities=[1 / 3] * 3), 5)
+        t.sample("y", Normal(t.constant(table)[index(w)].sum(), 1))
+
+    with pytest.raises(DeclarationError, match="a slice between"):
+        unn.trace(separated)
+
+
+def test_numbers_beside_an_array_select_as_numpy_does():
+    table = np.arange(60.0).reshape(3, 4, 5)
+
+    def beside(t):
+        w = t.sample("w", Categorical(probabilities=[1 / 3] * 3), 7)
+        t.deterministic(t.constant(table)[w, 2], "chosen")
+
+    draws = unn.trace(beside).draw(20, seed=0)
+    expected = torch.from_numpy(table[draws["w"].argmax(-1).numpy(), 2]).float()
+    torch.testing.assert_close(draws["chosen"], expected)
+
+
+@pytest.mark.parametrize("bounds", [{"a_min": -1, "a_max": 1}, {"min": -1, "max": 1}, {"min": -1}])
+def test_clip_has_the_bounds_of_numpy_by_name(bounds):
+    def clipped(t):
+        t.deterministic(np.clip(t.sample("x", Normal(0, 3), 5), **bounds), "y")
+
+    draws = unn.trace(clipped).draw(20, seed=0)
+    torch.testing.assert_close(draws["y"], draws["x"].clamp(-1, bounds.get("a_max", bounds.get("max"))))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.diff(x, prepend=0),
+        lambda x: np.clip(x, low=0),
+        lambda x: np.zeros_like(x, dtype=float),
+        lambda x: np.take(x, 0, mode="clip"),
+    ],
+)
+def test_arguments_that_are_not_recorded_are_refused_by_name(call):
+    with pytest.raises(DeclarationError, match=r"program: np\.\w+ of a value computed from 'x.*argument"):
+        unn.trace(lambda t: call(t.sample("x", Normal(), 3)))

@@ -109,7 +109,7 @@ def test_random_indices_of_arrays_of_entries_select_along_any_axis():
         for k in range(3):
             C[k] = t.sample(Normal(10 * k, 1), shape=(2, 2))
         t.deterministic(C[..., z[0]], name="last")
-        t.deterministic(C[1:, z, None, 0], name="middle")
+        t.deterministic(C[1:, z, 0, None], name="middle")
         t.deterministic(C[2, z[1], z[0]], name="both")
 
     traced = unn.trace(program)
@@ -118,7 +118,7 @@ def test_random_indices_of_arrays_of_entries_select_along_any_axis():
     for b, C in enumerate(drawn["C"]):
         z = drawn["z"][b].argmax(-1)
         assert torch.equal(drawn["last"][b], C[..., z[0]]) and torch.equal(drawn["both"][b], C[2, z[1], z[0]])
-        assert torch.equal(drawn["middle"][b], C[1:, z, None, 0])
+        assert torch.equal(drawn["middle"][b], C[1:, z, 0, None])
     assert {f"C[2,{i},{j}]" for i in range(2) for j in range(2)} | {"z[0]", "z[1]"} == {
         a for a, b in traced.edges if b == "both"
     }

@@ -56,7 +56,11 @@ class Mixture(Distribution):
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         each = self.components.log_density(values[..., None], self._own(parameters))
-        return np.asarray(logsumexp(each + np.log(parameters["probabilities"]), axis=-1))
+        probabilities = parameters["probabilities"]
+        # a density may be infinite where its component is impossible
+        with np.errstate(invalid="ignore", divide="ignore"):
+            weighted = np.where(probabilities > 0, each + np.log(probabilities), -np.inf)
+        return np.asarray(logsumexp(weighted, axis=-1))
 
     def _own(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """The parameters of the components."""

@@ -77,6 +77,10 @@ class MultivariateNormal(Distribution):
         return np.where(sign > 0, inside, -np.inf)
 
 
+_SMALL = 0.1
+"""Concentrations below which proportions are drawn in logarithms."""
+
+
 class Dirichlet(Distribution):
     """A Dirichlet distribution: proportions, which are positive and sum to one along a last axis. They are
     one node.
@@ -100,9 +104,19 @@ class Dirichlet(Distribution):
 
     def draw(self, parameters: Mapping[str, Array], shape: Shape, drawing: Drawing) -> Array:
         concentration = parameters["concentration"]
-        draws = drawing.generator().standard_gamma(concentration, (*shape, concentration.shape[-1]))
-        draws = np.maximum(draws, np.finfo(np.float64).tiny)
-        return np.asarray(draws / draws.sum(-1, keepdims=True))
+        generator, size = drawing.generator(), (*shape, concentration.shape[-1])
+        least = np.finfo(np.float64).tiny
+        draws = np.maximum(generator.standard_gamma(concentration, size), least)
+        shares = draws / draws.sum(-1, keepdims=True)
+        small = np.broadcast_to((concentration < _SMALL).any(-1, keepdims=True), size)
+        if not small.any():
+            return np.asarray(shares)
+        # all draws of a row may underflow, but not their logarithms (Marsaglia and Tsang, 2000)
+        logs = np.log(generator.standard_gamma(concentration + 1, size))
+        logs += np.log1p(-generator.random(size)) / concentration
+        precise = np.exp(logs - logs.max(-1, keepdims=True))
+        precise = np.maximum(precise / precise.sum(-1, keepdims=True), least)
+        return np.asarray(np.where(small, precise, shares))
 
     def log_density(self, values: Array, parameters: Mapping[str, Array]) -> Array:
         a = parameters["concentration"]
