@@ -448,7 +448,7 @@ def test_entries_that_underflow_within_one_table_count_where_the_others_are_smal
     assert bool((inference.sample(model, 5) == 1).all())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
 def test_tables_over_hundreds_of_orders_of_magnitude_agree_with_sums_of_logarithms(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -490,7 +490,7 @@ def test_what_results_lose_before_they_are_scaled_is_seen():
     assert all(bool(x.isfinite().all()) for x in inference.table_marginals(model))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 100]))
 def test_overlapping_tables_of_nearly_disjoint_support_agree_with_enumeration(seed, batch):
     generator = torch.Generator().manual_seed(seed)
