@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,8 +44,10 @@ def flow_log_density(
     Raises:
         ArgumentError: for steps below 1 or probes below 0.
     """
-    if steps < 1 or probes < 0:
-        raise ArgumentError(f"log_prob: steps >= 1 and probes >= 0 are needed, got {steps} and {probes}.")
+    if not is_whole(steps, 1) or not is_whole(probes, 0):
+        raise ArgumentError(
+            f"log_prob: whole numbers of steps >= 1 and probes >= 0 are needed, got {steps} and {probes}."
+        )
     vectors = None
     if probes:
         signs = torch.randint(2, (probes, *x.shape), generator=generator).to(x)

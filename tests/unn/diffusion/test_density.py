@@ -138,6 +138,9 @@ def test_variables_without_a_density_are_refused_by_name():
         model.log_prob(values)
     with pytest.raises(ArgumentError, match=says("steps")):
         model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=0)
+    for wrong in ({"steps": 1.5}, {"steps": True}, {"probes": 0.5}, {"probes": -1}):
+        with pytest.raises(ArgumentError, match="whole numbers of steps"):
+            model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, **wrong)
     assert (
         model.log_prob(values, {"b": torch.ones(1, dtype=torch.bool)}, steps=2, probes=2, seed=0)
         .isfinite()
