@@ -194,16 +194,15 @@ class InstanceProblem(DeclaredProblem):
             return super().solve(run, request)
         lines: list[str] = []
         data: dict[str, Any] = {}
-        began = time.perf_counter()
+        solving, began = request.solving, time.perf_counter()
         for number, text in enumerate(request.instances, 1):
             if request.solving.seconds is not None:
-                rest = max(request.solving.seconds - (time.perf_counter() - began), _LEAST_SECONDS)
-                request = replace(request, solving=replace(request.solving, seconds=rest))
-                began = time.perf_counter()
+                rest = request.solving.seconds - (time.perf_counter() - began)
+                solving = replace(request.solving, seconds=max(rest, _LEAST_SECONDS))
             draw = request.draw
             if draw is not None:
                 draw = draw.with_stem(f"{draw.stem}-{number}")
-            answer = super().solve(run, replace(request, instances=(text,), draw=draw))
+            answer = super().solve(run, replace(request, instances=(text,), draw=draw, solving=solving))
             lines += [f"{text}:", *answer.lines]
             for name, value in answer.data.items():
                 data[name] = data[name] + value if name in data else value

@@ -25,7 +25,7 @@ _STACKED = 2**14
 Rows = slice | Tensor
 """Rows of a stack: their numbers, or a slice where they are equally spaced, which is read without a copy."""
 
-Order = tuple[int, ...]
+AxisOrder = tuple[int, ...]
 """An order of axes."""
 
 
@@ -46,7 +46,7 @@ class Source:
     blocks: tuple[int, ...]
     rows: tuple[Rows, ...]
     counts: tuple[int, ...]
-    orders: tuple[Order | None, ...]
+    orders: tuple[AxisOrder | None, ...]
     places: Tensor | None
     inverse: Tensor | None
     is_whole: bool
@@ -170,7 +170,7 @@ def compile_plan(tree: Tree, blocks: Sequence[Sequence[Scope]], states: Sequence
         for side, child in enumerate(children[node])
     }
 
-    def operands(nodes: Sequence[int], side: int) -> list[tuple[int, int, Order | None]]:
+    def operands(nodes: Sequence[int], side: int) -> list[tuple[int, int, AxisOrder | None]]:
         """Block, row and order of axes of an operand of some products."""
         result = []
         for node in nodes:
@@ -237,10 +237,10 @@ def _ordered_alike(scope: Scope, sibling: Scope, result_bits: int) -> Scope:
     return tuple(sorted(scope, key=key))
 
 
-def _source(operands: Sequence[tuple[int, int, Order | None]], counts: Sequence[int]) -> Source:
+def _source(operands: Sequence[tuple[int, int, AxisOrder | None]], counts: Sequence[int]) -> Source:
     """Where operands are, from the block, row and order of axes of each, and the number of rows of each
     block."""
-    parts: dict[tuple[int, Order | None], tuple[list[int], list[int]]] = {}
+    parts: dict[tuple[int, AxisOrder | None], tuple[list[int], list[int]]] = {}
     for position, (block, row, axes) in enumerate(operands):
         rows, positions = parts.setdefault((block, axes), ([], []))
         rows.append(row)

@@ -19,7 +19,7 @@ from itertools import accumulate, product
 import torch
 from torch import Tensor
 
-from .plan import Order, Plan, Products, Rows, Source
+from .plan import AxisOrder, Plan, Products, Rows, Source
 from .progress import is_watched, report
 
 _TRUSTED = 290 * math.log(10)
@@ -431,7 +431,7 @@ def _rows_of(x: Tensor, source: Source, start: int, count: int) -> Tensor:
     return x.index_select(0, source.places[start : start + count].to(x.device))
 
 
-def _in_own_order(cotangent: Tensor, order: Order | None) -> Tensor:
+def _in_own_order(cotangent: Tensor, order: AxisOrder | None) -> Tensor:
     """Cotangents of tables whose axes were taken in another order, shape ``(rows, *states, batch)``."""
     if order is None:
         return cotangent
