@@ -30,14 +30,16 @@ def read_bytes(path: str | Path, content: str) -> bytes:
 
 
 def read_text(path: str | Path, content: str) -> str:
-    """Text of a file in UTF-8, decompressed if its name ends in .gz; arguments as of ``read_bytes``.
+    """Text of a file in UTF-8 without a byte order mark, decompressed if its name ends in .gz.
+
+    Arguments as of ``read_bytes``.
 
     Raises:
         DataError: for a file that is missing, damaged or no text.
     """
     data = read_bytes(path, content)
     try:
-        return (gzip.decompress(data) if Path(path).suffix == ".gz" else data).decode("utf-8")
+        return (gzip.decompress(data) if Path(path).suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: no {content} can be read: {error}.") from None
 

@@ -91,7 +91,7 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
     nodes: int | None = None
     edges: dict[Edge, None] = {}
     highest, highest_line = -1, 0
-    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         where = f"{source}, line {number}"
         words = line.split()
         if not words or words[0] in ("c", "#"):

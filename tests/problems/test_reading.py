@@ -72,3 +72,11 @@ def test_missing_files_and_folders_are_named(read, tmp_path):
     for path in (tmp_path / "nothing.txt", tmp_path):
         with pytest.raises(DataError, match=path.name):
             read(path, "puzzle")
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_text(suffix, tmp_path):
+    path = tmp_path / f"graph{suffix}"
+    content = "0 1\r\n1 2\n".encode("utf-8-sig")
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    assert read_text(path, "graph") == "0 1\r\n1 2\n"

@@ -18,7 +18,7 @@ TRIANGLE = (3, [(0, 1), (0, 2), (1, 2)])
         "# a triangle\n\n1 0\n2 0\n2 1\n0 1\n",
         "c a triangle\np edge 3 3\ne 1 2\ne 1 3\ne 2 3\n",
         "p col 3 3\r\ne 2 1\r\ne 3 1\r\ne 3 2",
-        "\ufeffe 2 1\ne 3 1\ne 3 2\np edge 3 3\n",
+        "e 2 1\ne 3 1\ne 3 2\np edge 3 3\n",
     ],
 )
 def test_graphs_are_read_from_both_formats(text):
