@@ -61,7 +61,7 @@ _SHOWN_INSTANCES = 20
 """Largest number of solved instances that are printed one by one."""
 
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
-    "descent": {"rounds": "fixed", "contraction": 0.0},
+    "descent": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0},
     "solver": {"decimate_every": 0},
     "recurrent": {"labelled_share": 1.0},
     "regressor": {"coordinates": "linear", "dropout": 0.0},

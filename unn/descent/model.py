@@ -19,6 +19,7 @@ from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
 from .contraction import spectral_normalise
 from .entries import entries_of
 from .evidence import Given
+from .gradients import UNROLL, Gradient, Truncate
 from .infer import infer
 from .options import DescentOptions
 from .orders import ForwardBackward, Order, RandomOrder
@@ -31,8 +32,8 @@ from .unrolled import Unrolled
 Pattern = dict[str, int]
 """Whether a variable is observed, by name: not at all, in part, or completely."""
 
-Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], int | range]
-"""What is given, given in part, wanted and known, and the numbers of rounds of a network."""
+Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], bool]
+"""What is given, given in part, wanted and known by a network, and whether it is one for training."""
 
 _NONE, _SOME, _ALL = range(3)
 
@@ -196,8 +197,9 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         inputs += [Partial(values[name], masks[name]) for name in partial]
         network = self.unrolled(tuple(fixed), tuple(partial), tuple(want), known)
         wanted = network.want
+        rounds = self._training_rounds() if self.training else self.options.iterations
         if self._closed_form(fixed, wanted):
-            scores = network.preactivations(*inputs)
+            scores = network.preactivations(*inputs, iterations=rounds)
             assert isinstance(scores, tuple)
             losses = [
                 self.graph.variables[name].regularizer.loss(
@@ -206,7 +208,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 for name, t in zip(wanted, scores, strict=True)
             ]
         else:
-            results = network(*inputs)
+            results = network(*inputs, iterations=rounds)
             losses = [
                 _loss_of_value(self._divergence(name, fixed), x, values[name].to(x), masks.get(name))
                 for name, x in zip(wanted, results, strict=True)
@@ -232,8 +234,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             known: names of the variables by whose distance the others are updated; by default all that are
                 given. Evidence without an observed entry, which gives sizes alone, is left out.
         """
-        rounds = self._training_rounds() if self.training else self.options.iterations
-        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)), rounds)
+        key = (tuple(fixed), tuple(partial), tuple(want), tuple(known or (*fixed, *partial)), self.training)
         if key not in self._networks:
             given = [*fixed, *partial]
             latent = [name for name in self.graph.variables if name not in (*given, *want)]
@@ -242,19 +243,28 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 given,
                 [*partial, *want],
                 order=self.order(key[3], fixed),
-                iterations=rounds,
+                iterations=self.options.iterations,
                 initial=self._initial(fixed),
                 dropout=dict.fromkeys(latent, self.options.dropout) if self.options.dropout else None,
                 check_values=False,
+                gradient=self._gradient(),
             )
             self._networks[key] = network
         return self._networks[key].train(self.training)
 
-    def _training_rounds(self) -> int | range:
-        """Number of rounds of a training step, or the numbers from which it is drawn."""
+    def _training_rounds(self) -> int:
+        """Number of rounds of a training step, drawn where the options say so."""
+        if self.options.rounds == "fixed":
+            return self.options.iterations
         if self.options.rounds == "random":
-            return range(1, self.options.iterations + 1)
-        return self.options.iterations
+            return int(torch.randint(self.options.iterations, ())) + 1
+        return int(torch.multinomial(1 / torch.arange(1.0, self.options.iterations + 1), 1)) + 1
+
+    def _gradient(self) -> Gradient:
+        """How gradients come back: in training through as many rounds as the options say."""
+        if self.training and self.options.gradient_rounds:
+            return Truncate(self.options.gradient_rounds)
+        return UNROLL
 
     def _initial(self, fixed: Sequence[str]) -> dict[str, str] | None:
         """Initial values of all variables that are not given completely."""

@@ -14,8 +14,13 @@ class DescentOptions:
 
     Attributes:
         iterations: Number of rounds of coordinate descent in training and evaluation (k).
-        rounds: Rounds of a training step: "fixed", all of them; or "random", a number drawn anew from 1 to
-            ``iterations``, for networks that are accurate with any number.
+        rounds: Rounds of a training step: "fixed", all of them; or a number drawn anew from 1 to
+            ``iterations``, for networks that are accurate with any number: "random", all equally likely; or
+            "log-random", with probability in proportion to its inverse, so that few rounds come as often as
+            many and a step costs less.
+        gradient_rounds: Number of last rounds of a training step that are differentiated (``unn.Truncate``);
+            0 for all. What earlier rounds compute then counts as constant, which saves time and memory where
+            rounds are many.
         sweep: Order of updates: "forward-backward" (away from the evidence and back, as H1, H2, Y, H2),
             "forward" (H1, H2, Y), or "random", a new permutation in each round with what is wanted last.
         initial: Initial value of all variables that are not given: "zero", "random" or "uniform".
@@ -28,7 +33,8 @@ class DescentOptions:
     """
 
     iterations: int = 3
-    rounds: Literal["fixed", "random"] = "fixed"
+    rounds: Literal["fixed", "random", "log-random"] = "fixed"
+    gradient_rounds: int = 0
     sweep: Literal["forward-backward", "forward", "random"] = "forward-backward"
     initial: Literal["zero", "random", "uniform"] = "zero"
     dropout: float = 0.0
@@ -43,6 +49,7 @@ class DescentOptions:
         """
         ranges: dict[str, tuple[float, float, float]] = {
             "iterations": (self.iterations, 1, 10_000),
+            "gradient_rounds": (self.gradient_rounds, 0, 10_000),
             "dropout": (self.dropout, 0, 0.999),
             "penalty": (self.penalty, 1e-6, 1e6),
             "contraction": (self.contraction, 0, 1 - 1e-6),

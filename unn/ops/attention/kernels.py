@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ...errors import ObservationError, suggest
 from ..reproducible import reproducibility_is_required
@@ -101,7 +101,12 @@ def _measure_kernel(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMa
         def measure() -> str:
             return fastest_kernel(runs, size, query, key, value)
 
-        problem = {"mask": mask.digest, "candidates": names, **size.description()}
+        problem = {
+            "mask": mask.digest,
+            "candidates": names,
+            "revision": _REVISION,
+            **size.description(),
+        }
         kernel = remember(problem, names, measure)
         # without a remembered choice, one that depends on measured times would not be reproducible
         return kernel or (names[0] if required else measure())
@@ -159,10 +164,17 @@ def _check(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> No
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
     allowed = mask.dense(query.device)
-    if not mask.has_empty_rows:
-        return scaled_dot_product_attention(query, key, value, allowed)
-    empty = ~allowed.any(1, keepdim=True)
-    return scaled_dot_product_attention(query, key, value, allowed | empty).masked_fill(empty, 0)
+    empty = ~allowed.any(1, keepdim=True) if mask.has_empty_rows else None
+    if empty is not None:
+        allowed = allowed | empty
+    rest = mask.count % _VECTOR
+    if query.device.type == "cpu" and mask.count <= _MOST_PADDED and rest >= _FEWEST_LEFT:
+        # pad with excluded keys, because scores that do not fill a vector are exponentiated one by one
+        added = _VECTOR - rest
+        key, value = (pad(x, (0, 0, 0, added)) for x in (key, value))
+        allowed = pad(allowed, (0, added))
+    result = scaled_dot_product_attention(query, key, value, allowed)
+    return result if empty is None else result.masked_fill(empty, 0)
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
@@ -218,6 +230,18 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> T
     out: Tensor = run(q, k, v, block_mask=blocks)
     return out.index_select(2, inverse)
 
+
+_REVISION = 2
+"""Raised where a kernel becomes faster, so that choices of earlier versions are measured again."""
+
+_VECTOR = 16
+"""Numbers of single precision in a vector of the widest processors."""
+
+_FEWEST_LEFT = 5
+"""Scores left over by full vectors from which padding them to a vector pays."""
+
+_MOST_PADDED = 64
+"""Largest number of nodes whose keys are padded; beyond, the rest of a row is a small part of it."""
 
 _CHOICES = ("auto", "estimated")
 _KERNELS: dict[str, Kernel] = {
