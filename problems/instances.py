@@ -284,14 +284,21 @@ def sections(text: str, source: str) -> list[list[Line]]:
     return result
 
 
-def cells_named(reason: str) -> str:
-    """Why an instance has no answer, with cells and numbers of a square from 1, such as ``r1c3=5``."""
+def cells_named(reason: str, columns: int | None = None) -> str:
+    """Why an instance has no answer, with cells and numbers of a square from 1, such as ``r1c3=5``.
+
+    Args:
+        reason: groups of nodes, as propagation names them.
+        columns: number of columns, where the cells have one index; None where they have two.
+    """
 
     def named(match: re.Match[str]) -> str:
-        row, column, number = (int(group) + 1 for group in match.groups())
-        return f"r{row}c{column}={number}"
+        *cell, number = (int(group) for group in match.groups())
+        row, column = cell if columns is None else divmod(cell[0], columns)
+        return f"r{row + 1}c{column + 1}={number + 1}"
 
-    return re.sub(r"X\[(\d+), (\d+)\] = (\d+)", named, reason)
+    place = r"(\d+), (\d+)" if columns is None else r"(\d+)"
+    return re.sub(rf"X\[{place}\] = (\d+)", named, reason)
 
 
 def only_section(text: str, source: str) -> list[Line]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, sections
+from ..instances import InstanceConfig, InstanceProblem, cells_given, cells_named, sections
 
 if TYPE_CHECKING:
     import torch
@@ -143,6 +143,10 @@ class FutoshikiProblem(InstanceProblem):
                 signs = [_sign(instance, k, k + n, "^", "v").rjust(wide) for k in row]
                 lines.append("   ".join(signs).rstrip())
         return lines
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Cells and numbers from 1, such as ``r1c3=5``."""
+        return cells_named(reason, self.instance(run.config).size)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of numbers from 1."""

@@ -13,6 +13,7 @@ from ..instances import (
     InstanceConfig,
     InstanceProblem,
     cells_given,
+    cells_named,
     grid_text,
     numbers,
     sections,
@@ -127,6 +128,10 @@ class JigsawProblem(InstanceProblem):
     def show(self, instance: Jigsaw, values: Mapping[str, Tensor]) -> list[str]:
         """The rows."""
         return grid_text((values["X"].argmax(-1) + 1).tolist(), instance.size)
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Cells and digits from 1, such as ``r1c3=5``."""
+        return cells_named(reason, self.instance(run.config).size)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of digits from 1."""

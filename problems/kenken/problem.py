@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unn.errors import DataError
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, grid_text
+from ..instances import InstanceConfig, InstanceProblem, cells_given, cells_named, grid_text
 from ..regions import Cage, draw_cages, read_cages
 
 if TYPE_CHECKING:
@@ -119,6 +119,10 @@ class KenKenProblem(InstanceProblem):
     def show(self, instance: KenKen, values: Mapping[str, Tensor]) -> list[str]:
         """The rows."""
         return grid_text((values["X"].argmax(-1) + 1).tolist(), instance.size)
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Cells and numbers from 1, such as ``r1c3=5``."""
+        return cells_named(reason, self.instance(run.config).size)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of numbers from 1."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unn.extending import Defaults, DenoiserOptions, DescentOptions, RegressorOptions, SolverOptions
 
-from ..instances import InstanceConfig, InstanceProblem, cells_given, few_steps
+from ..instances import InstanceConfig, InstanceProblem, cells_given, cells_named, few_steps
 from ..regions import Cage, draw_cages, read_cages
 
 if TYPE_CHECKING:
@@ -117,6 +118,23 @@ class KillerProblem(InstanceProblem):
 
         rows = instance.block_rows
         return grid_lines((values["X"].argmax(-1) + 1).tolist(), rows, instance.size // rows)
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Cells and digits from 1, such as ``r1c3=5``, and sets of digits of cages, such as ``r1c1 + r1c2 of
+        2 and 7``."""
+        from .graph import sets_of
+
+        instance = self.instance(run.config)
+
+        def named(match: re.Match[str]) -> str:
+            cage, choice = (int(group) for group in match.groups())
+            cells = [divmod(k, instance.size) for k in instance.cages[cage].cells]
+            sets = sets_of(instance.cages[cage], instance.size)
+            # cages with fewer sets than others have choices that are excluded
+            digits = " and ".join(str(digit + 1) for digit in sets[choice]) if choice < len(sets) else "nothing"
+            return f"{' + '.join(f'r{r + 1}c{c + 1}' for r, c in cells)} of {digits}"
+
+        return cells_named(re.sub(r"S\[(\d+)\] = (\d+)", named, reason), instance.size)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """Rows of digits from 1."""

@@ -94,7 +94,7 @@ class LatinProblem(InstanceProblem):
         """The rows."""
         return grid_text((values["X"].argmax(-1) + 1).flatten().tolist(), instance.size)
 
-    def explain(self, reason: str) -> str:
+    def explain(self, run: Any, reason: str) -> str:
         """Cells and numbers from 1, such as ``r1c3=5``."""
         return cells_named(reason)
 

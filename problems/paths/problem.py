@@ -222,7 +222,7 @@ class PathsProblem(DeclaredProblem, TakesData):
         used: Any = used_edges(grid, one)[0].tolist()
         return grid_text(grid, instances_of(one)[0], used)
 
-    def explain(self, reason: str) -> str:
+    def explain(self, run: Trained, reason: str) -> str:
         """No path joins the two nodes, since nothing else is given."""
         return "that a path of open edges joins the start and the end"
 

@@ -299,7 +299,7 @@ class SudokuProblem(DeclaredProblem, TakesData):
         cells = grids.view(-1, n, n)
         return {"X": Partial(one_hot((cells - 1).clamp(min=0), n), cells > 0)}, {}, len(cells)
 
-    def explain(self, reason: str) -> str:
+    def explain(self, run: Trained, reason: str) -> str:
         """Cells and digits from 1, such as ``r1c3=5``."""
         return cells_named(reason)
 

@@ -246,6 +246,22 @@ def test_contradictory_cells_are_impossible_with_the_group(tmp_path, capsys):
     assert data["impossible"] == 1 and "rows" in data["instances"][0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("latin", "1 1 .\n. . .\n. . .\n", "r1c1=1, r1c2=1, r1c3=1"),
+        ("jigsaw", "abb\naab\nccc\n\n...\n1.1\n...\n", "r2c1=1, r2c2=1, r2c3=1"),
+        ("futoshiki", "1 1 .\n\n. . .\n\n. . .\n", "r1c1=1, r1c2=1, r1c3=1"),
+        ("kenken", "aab\nccb\ndde\n\na 3+\nb 4+\nc 4+\nd 5+\ne 1\n", "r2c1=2, r2c2=2, r2c3=2"),
+        ("killer", KILLER.replace("a 3", "a 8"), "r1c1 + r1c2 of nothing"),
+    ],
+)
+def test_reasons_name_cells_by_rows_and_columns(name, text, reason, tmp_path, capsys):
+    path = tmp_path / "puzzle.txt"
+    path.write_text(text)
+    assert reason in answered(capsys, "solve", name, path)["instances"][0]["reason"]
+
+
 def test_a_killer_sum_that_no_digits_have_is_impossible(tmp_path, capsys):
     path = tmp_path / "puzzle.txt"
     path.write_text(KILLER.replace("a 3", "a 8"))

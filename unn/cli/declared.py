@@ -355,7 +355,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             name: (x.argmax(-1) if kind[name] == "category" else x).tolist() for name, x in values.items()
         }
 
-    def explain(self, reason: str) -> str:
+    def explain(self, run: Trained, reason: str) -> str:
         """Why an instance is impossible, in the words of the problem; by default with indices from 0."""
         return reason
 
@@ -787,7 +787,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             result["best"] = self.encode(run, {name: x[k] for name, x in solutions.values.items()})
             result["violations"] = self._violations(run, solutions, k)
         if solutions.reasons[k]:
-            result["reason"] = self.explain(solutions.reasons[k])
+            result["reason"] = self.explain(run, solutions.reasons[k])
         return result
 
     def _instance_lines(self, run: Trained, solutions: Solutions, k: int, count: int) -> list[str]:
@@ -795,7 +795,7 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
         title = [f"instance {k + 1}: {solutions.outcomes[k]}"] if count > 1 else []
         if solutions.outcomes[k] == "impossible":
             reason = solutions.reasons[k]
-            why = f"{self.explain(reason)} cannot hold" if reason else "the search visited every case"
+            why = f"{self.explain(run, reason)} cannot hold" if reason else "the search visited every case"
             return [*title, f"impossible: {why}", ""]
         if solutions.outcomes[k] == "unsolved":
             violated = self._violations(run, solutions, k)
