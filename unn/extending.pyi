@@ -64,6 +64,7 @@ from .graph.factor import Values as Values
 from .graph.fusion import FusedMessages as FusedMessages
 from .graph.fusion import Fusion as Fusion
 from .graph.fusion import InferredRows as InferredRows
+from .graph.groups import AllowedCombinations as AllowedCombinations
 from .graph.groups import CountGroups as CountGroups
 from .graph.interactions import Nodes as Nodes
 from .graph.interactions import Relation as Relation

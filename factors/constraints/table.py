@@ -14,7 +14,7 @@ from unn import Constraint, EnergyFactor
 from unn.errors import DeclarationError
 from unn.graph.arrays import Reference, Variable
 from unn.graph.factor import Values
-from unn.graph.groups import CountGroups
+from unn.graph.groups import AllowedCombinations, CountGroups
 from unn.graph.interactions import Relation, Shapes, node_dimensions, ordered_letters_of, product_relations
 from unn.graph.structure import variables_only
 from unn.graph.views import checked_views
@@ -106,8 +106,7 @@ class Table(Constraint):
         names = [reference.array.name for reference in self.references]
         sizes = [shapes[name][-1] for name in names]
         entries = self._entries(shapes)
-        nodes = torch.stack([x[:, 0] for x in entries], 1).tolist()
-        if any(len(set(zip(names, row, strict=True))) < len(names) for row in nodes):
+        if _nodes_repeat(names, entries):
             return []
         numbers_of_columns = range(len(names))
         # pairs in both orders, so that each of the two excludes what the other one leaves no support
@@ -129,6 +128,18 @@ class Table(Constraint):
                 numbers = {name: torch.cat(x, 1).numpy() for name, x in members.items()}
                 groups.append(CountGroups(numbers, 0, len(columns) - 1))
         return _merged(groups)
+
+    def combinations(self, shapes: Shapes) -> AllowedCombinations | None:
+        """The table; None where a node occurs twice in an assignment of letters.
+
+        Raises:
+            DeclarationError: for a table with categories that the variables do not have.
+        """
+        names = [reference.array.name for reference in self.references]
+        entries = self._entries(shapes)
+        if _nodes_repeat(names, entries):
+            return None
+        return AllowedCombinations(tuple(names), tuple(x.numpy() for x in entries), self.allowed.numpy())
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)
@@ -180,6 +191,12 @@ class Table(Constraint):
         views = self._views(numbers)
         letters = torch.broadcast_shapes(*(x.shape[1:-1] for x in views))
         return [x[0].expand(*letters, x.shape[-1]).reshape(-1, x.shape[-1]) for x in views]
+
+
+def _nodes_repeat(names: Sequence[str], entries: Sequence[Tensor]) -> bool:
+    """Whether a node occurs twice in an assignment of letters; arguments as in ``AllowedCombinations``."""
+    nodes = torch.stack([x[:, 0] for x in entries], 1).tolist()
+    return any(len(set(zip(names, row, strict=True))) < len(names) for row in nodes)
 
 
 def _letter_of_values(factor: Table, reference: Reference) -> str:

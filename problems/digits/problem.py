@@ -102,7 +102,7 @@ class DigitsProblem(DeclaredProblem, HasDemo):
             DataError: for a run in which the label alone began at another value than zero.
         """
         if "engine" in content or "iterations" not in content:
-            return content
+            return super().earlier_config(content)
         initial = content.get("initial", "zero")
         if initial != "zero" and not content.get("untied"):
             raise DataError(
@@ -114,7 +114,8 @@ class DigitsProblem(DeclaredProblem, HasDemo):
         model = {name: content[name] for name in ("iterations", "initial", "dropout") if name in content}
         model |= {"sweep": content.get("order", "forward-backward"), "penalty": 1.0}
         engine = "untied" if content.get("untied") else "descent"
-        return {**own, "engine": engine, "model": model, "training": content.get("training", {})}
+        training = content.get("training", {})
+        return super().earlier_config({**own, "engine": engine, "model": model, "training": training})
 
     def declare(self, config: DigitsConfig) -> unn.FactorGraph:
         """The graph for images of 8x8 (embedded) or 28x28 pixels (MNIST)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import unn
 from factors import Among, Table
@@ -37,17 +36,28 @@ def declare(size: int, cages: Sequence[Cage]) -> unn.FactorGraph:
 def combinations_of(cage: Cage, size: int) -> list[tuple[int, ...]]:
     """Numbers of the cells of a cage, from 0, that have its result and differ in rows and columns."""
     places = [divmod(cell, size) for cell in cage.cells]
-    alike = [
-        (i, j)
-        for i in range(len(places))
-        for j in range(i)
-        if places[i][0] == places[j][0] or places[i][1] == places[j][1]
-    ]
-    return [
-        tuple(x - 1 for x in numbers)
-        for numbers in product(range(1, size + 1), repeat=len(places))
-        if has_result(numbers, cage) and all(numbers[i] != numbers[j] for i, j in alike)
-    ]
+    # the sum or the product of the numbers so far bounds the next one
+    begun: list[tuple[int, ...]] = [()]
+    for k, (row, column) in enumerate(places):
+        others = [j for j in range(k) if places[j][0] == row or places[j][1] == column]
+        rest = len(places) - k - 1
+        begun = [
+            (*numbers, x)
+            for numbers in begun
+            for x in range(1, size + 1)
+            if all(numbers[j] != x for j in others) and _can_end((*numbers, x), cage, rest, size)
+        ]
+    return [tuple(x - 1 for x in numbers) for numbers in begun if has_result(numbers, cage)]
+
+
+def _can_end(numbers: Sequence[int], cage: Cage, rest: int, size: int) -> bool:
+    """Whether as many further numbers can give the result of a cage, by its sum or product so far."""
+    if cage.operation == "+":
+        return rest <= cage.result - sum(numbers) <= rest * size
+    if cage.operation == "x":
+        product = math.prod(numbers)
+        return cage.result % product == 0 and cage.result // product <= size**rest
+    return True
 
 
 def has_result(numbers: Sequence[int], cage: Cage) -> bool:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     import unn
     from unn.networks.tokens import Given
 
-_LARGEST = 5
-"""Largest number of cells of a cage; tables of more combinations of numbers are slow."""
+_LARGEST = 6
+"""Largest number of cells of a cage."""
+
+_MOST_COMBINATIONS = 100_000
+"""Largest number of combinations of a cage; larger tables take seconds to list."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,13 @@ class KenKenProblem(InstanceProblem):
                     f"{source}: the cage with the result {cage.result} has {len(cage.cells)} cells; at most "
                     f"{_LARGEST} are possible."
                 )
-            if not combinations_of(cages[n], size):
+            combinations = combinations_of(cages[n], size)
+            if len(combinations) > _MOST_COMBINATIONS:
+                raise DataError(
+                    f"{source}: the cage with the result {cage.result} has {len(combinations):,} "
+                    f"combinations of numbers; at most {_MOST_COMBINATIONS:,} are possible."
+                )
+            if not combinations:
                 raise DataError(
                     f"{source}: no numbers from 1 to {size} have the result {cage.result}{cage.operation} in "
                     f"a cage of {len(cage.cells)} cells."

@@ -131,7 +131,9 @@ class KillerProblem(InstanceProblem):
             cells = [divmod(k, instance.size) for k in instance.cages[cage].cells]
             sets = sets_of(instance.cages[cage], instance.size)
             # cages with fewer sets than others have choices that are excluded
-            digits = " and ".join(str(digit + 1) for digit in sets[choice]) if choice < len(sets) else "nothing"
+            digits = (
+                " and ".join(str(digit + 1) for digit in sets[choice]) if choice < len(sets) else "nothing"
+            )
             return f"{' + '.join(f'r{r + 1}c{c + 1}' for r, c in cells)} of {digits}"
 
         return cells_named(re.sub(r"S\[(\d+)\] = (\d+)", named, reason), instance.size)

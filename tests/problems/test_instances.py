@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import answered, printed, refused
 
+import unn
 from problems.futoshiki.problem import FutoshikiProblem
 from problems.instances import solved
 from problems.jigsaw.problem import JigsawProblem
-from problems.kenken.graph import has_result
-from problems.kenken.problem import KenKenProblem
+from problems.kenken.graph import combinations_of, has_result
+from problems.kenken.problem import KenKenConfig, KenKenProblem
 from problems.killer.problem import KillerProblem
 from problems.latin.problem import LatinProblem
 from problems.nonogram.problem import NonogramProblem
 from problems.queens.problem import QueensProblem
-from problems.regions import connected, draw_regions
+from problems.regions import Cage, connected, draw_regions
 from unn.errors import DataError
-from unn.extending import Answer, DeclaredProblem
+from unn.extending import Answer, DeclaredProblem, SearchOptions
 
 SMALL = {
     LatinProblem: {"size": 5},
@@ -244,6 +245,37 @@ def test_contradictory_cells_are_impossible_with_the_group(tmp_path, capsys):
     path.write_text("1 1 .\n. . .\n. . .\n")
     data = answered(capsys, "solve", "latin", path)
     assert data["impossible"] == 1 and "rows" in data["instances"][0]["reason"]
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(0, 30), st.sampled_from("+x-/="), st.data())
+@settings(max_examples=40)
+def test_combinations_of_a_cage_are_those_with_its_result_and_no_number_twice_in_a_line(
+    size, count, result, operation, data
+):
+    everything = [divmod(cell, size) for cell in range(size * size)]
+    places = data.draw(st.permutations(everything))[:count]
+    cage = Cage(tuple(r * size + c for r, c in places), result, operation)
+    expected = [
+        tuple(x - 1 for x in numbers)
+        for numbers in itertools.product(range(1, size + 1), repeat=len(places))
+        if has_result(numbers, cage)
+        and all(
+            a != b
+            for (p, a), (q, b) in itertools.combinations(zip(places, numbers, strict=True), 2)
+            if p[0] == q[0] or p[1] == q[1]
+        )
+    ]
+    assert combinations_of(cage, size) == expected
+
+
+def test_cages_of_five_cells_on_nine_rows_are_searched_in_few_nodes():
+    problem = KenKenProblem()
+    config = KenKenConfig(size=9, largest_cage=5)
+    square = problem.draw(config, torch.Generator().manual_seed(0))
+    assert max(len(cage.cells) for cage in square.cages) == 5
+    search = unn.Search(problem.declare_instance(square), SearchOptions(mode="depth-first"))
+    options = unn.SolvingOptions(steps=100, tries=1)
+    assert unn.solve(search, dict(problem.given(square)), options=options).outcomes == ("solved",)
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,12 @@ _SHOWN_INSTANCES = 20
 """Largest number of solved instances that are printed one by one."""
 
 _LATER_OPTIONS: dict[str, dict[str, Any]] = {
-    "descent": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0},
-    "solver": {"decimate_every": 0},
-    "recurrent": {"labelled_share": 1.0},
-    "regressor": {"coordinates": "linear", "dropout": 0.0},
-    "vaeac": {"coordinates": "linear"},
-    "denoiser": {
+    "DescentOptions": {"rounds": "fixed", "gradient_rounds": 0, "contraction": 0.0},
+    "SolverOptions": {"decimate_every": 0},
+    "RecurrentOptions": {"labelled_share": 1.0},
+    "RegressorOptions": {"coordinates": "linear", "dropout": 0.0},
+    "VAEACOptions": {"coordinates": "linear"},
+    "DenoiserOptions": {
         "preconditioning": "scalar",
         "coordinates": "linear",
         "dropout": 0.0,
@@ -76,7 +76,8 @@ _LATER_OPTIONS: dict[str, dict[str, Any]] = {
         "highest_noise": 80.0,
     },
 }
-"""Options of engines that runs of earlier versions do not have, with values that change nothing."""
+"""Options of engines, by their class, that runs of earlier versions do not have, with values that change
+nothing."""
 
 _COMPARED = 20
 """Default number of queries that are compared with reference samples."""
@@ -407,12 +408,12 @@ class DeclaredProblem(Problem, Sampleable, Solvable, HasBaselines):
             return content
         if "engine" in content:
             engine = str(content["engine"])
-            return {**content, "model": {**_LATER_OPTIONS.get(engine, {}), **model}}
+            return {**content, "model": {**_later_options(engine), **model}}
         process = model.get("process")
         engine = process if process in ("regressor", "vaeac") else "denoiser"
         names = {option.name for option in fields(load_engine(engine).options)}
         options = {name: value for name, value in model.items() if name in names or engine == "denoiser"}
-        return {**content, "engine": engine, "model": {**_LATER_OPTIONS.get(engine, {}), **options}}
+        return {**content, "engine": engine, "model": {**_later_options(engine), **options}}
 
     def engine_of(self, config: Any) -> Engine:
         """The engine of a configuration."""
@@ -912,6 +913,14 @@ def run_config(problem: type[DeclaredProblem], engine: str) -> type:
         f"        training: Options of training.\n"
     )
     return made
+
+
+def _later_options(engine: str) -> dict[str, Any]:
+    """Options of an engine that runs of earlier versions do not have; none if it is not installed."""
+    try:
+        return _LATER_OPTIONS.get(load_engine(engine).options.__name__, {})
+    except UnnError:
+        return {}
 
 
 def _borrowed_defaults(problem: type[DeclaredProblem], options: type) -> Defaults:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..errors import DeclarationError
 from ..regularizers.base import batch_sum
 from .arrays import Indices, Reference, Variable
-from .groups import CountGroups
+from .groups import AllowedCombinations, CountGroups
 from .interactions import Relation, Shapes, complete_relations
 from .sizes import LetterSizes, SizeRule, letter_sizes
 
@@ -329,6 +329,16 @@ class Constraint(Factor):
             shapes: shapes of all arrays without batch axes, by name.
         """
         return []
+
+    def combinations(self, shapes: Shapes) -> AllowedCombinations | None:
+        """Allowed combinations of categories, where they define the constraint; None by default.
+
+        Search propagates them in place of ``groups``: a category without an allowed combination is excluded.
+
+        Args:
+            shapes: shapes of all arrays without batch axes, by name.
+        """
+        return None
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """Energy factors whose sum is smallest where the values satisfy the condition; none by default.

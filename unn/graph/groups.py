@@ -1,4 +1,4 @@
-"""Groups of entries whose number of ones is bounded."""
+"""Groups of entries whose number of ones is bounded, and tables of entries that are one together."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ class CountGroups:
     entries: Mapping[str, NDArray[np.int64]]
     lower: int
     upper: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class AllowedCombinations:
+    """Combinations of categories of several nodes; in each assignment of letters the nodes have one of them.
+
+    Attributes:
+        names: variable of each node of an assignment, one for every column.
+        entries: for each column, flat indices of the entries of its node among those of one batch element,
+            shape ``(assignments, categories)``. The nodes of an assignment differ.
+        allowed: category of every column, shape ``(combinations, columns)``.
+    """
+
+    names: tuple[str, ...]
+    entries: tuple[NDArray[np.int64], ...]
+    allowed: NDArray[np.int64]

@@ -46,8 +46,8 @@ class Search(nn.Module, CanLearn, CanSolve):
         super().__init__()
         check_model("Search", options, SearchOptions, refusal(graph))
         self.graph, self.options = graph, options
-        self._parts: BoundedCache[tuple[tuple[str, int], ...], tuple[Layout, Counts, list[NodeBlock]]]
-        self._parts = BoundedCache(_LAYOUTS)
+        self._layouts: BoundedCache[tuple[tuple[str, int], ...], Layout] = BoundedCache(_LAYOUTS)
+        self._blocks: BoundedCache[Layout, tuple[Counts, list[NodeBlock]]] = BoundedCache(_LAYOUTS)
 
     @property
     def enumerates(self) -> bool:
@@ -56,7 +56,7 @@ class Search(nn.Module, CanLearn, CanSolve):
 
     def __getstate__(self) -> dict[str, object]:
         # sparse matrices cannot be copied
-        return {**self.__dict__, "_parts": BoundedCache(_LAYOUTS)}
+        return {**self.__dict__, "_layouts": BoundedCache(_LAYOUTS), "_blocks": BoundedCache(_LAYOUTS)}
 
     def attempt(
         self,
@@ -72,21 +72,21 @@ class Search(nn.Module, CanLearn, CanSolve):
         Raises:
             ObservationError: for evidence that does not fit the graph.
         """
-        layout, counts, blocks = self._parts.get_or_make(
-            tuple(sorted(sizes.items())), lambda: _parts(self.graph, sizes)
+        layout = self._layouts.get_or_make(
+            tuple(sorted(sizes.items())), lambda: Layout(self.graph, sizes, with_tables=self.enumerates)
         )
         rows, nodes = layout.frame.observation(given, count)
         known, _ = propagate(layout, evidence(layout, rows, nodes))
-        if self.options.mode == "depth-first":
+        if self.enumerates:
             trees = math.ceil(self.options.chains / count)
             return DepthFirst(layout, known, steps or self.options.solving_steps, trees, generator)
+        counts, blocks = self._blocks.get_or_make(layout, lambda: _blocks(layout))
         return _Attempt(layout, counts, blocks, known, self.options, steps, generator)
 
 
-def _parts(graph: Declaration, sizes: Mapping[str, int]) -> tuple[Layout, Counts, list[NodeBlock]]:
-    layout = Layout(graph, sizes)
+def _blocks(layout: Layout) -> tuple[Counts, list[NodeBlock]]:
     counts = counts_of(layout)
-    return layout, counts, blocks_of(layout, counts)
+    return counts, blocks_of(layout, counts)
 
 
 class _Attempt(Attempt):

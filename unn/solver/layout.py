@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint
+from ..graph.groups import AllowedCombinations
 from ..graph.partial import Partial
 from ..networks.tokens import Frames, Rows, Slot
 from ..networks.tokens import kinds as kinds_of_values
@@ -67,6 +68,27 @@ class NodeParts:
     to_nodes: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Allowed combinations of candidates: of each table one combination is true.
+
+    Attributes:
+        names: name of the constraint of each table.
+        to_combinations: sums over the candidates of each combination, sparse, shape ``(combinations,
+            candidates)``.
+        to_pairs: sums over the combinations of each pair of a table and a candidate of its nodes, sparse,
+            shape ``(pairs, combinations)``.
+        to_candidates: sums over the pairs of each candidate, sparse, shape ``(candidates, pairs)``.
+        to_tables: sums over the combinations of each table, sparse, shape ``(tables, combinations)``.
+    """
+
+    names: tuple[str, ...]
+    to_combinations: Tensor
+    to_pairs: Tensor
+    to_candidates: Tensor
+    to_tables: Tensor
+
+
 class Layout:
     """Candidates (node, value) of a graph at given sizes, and groups of them.
 
@@ -77,6 +99,8 @@ class Layout:
     Args:
         graph: declaration with categorical or binary variables.
         sizes: sizes of the axes without a static size.
+        with_tables: take constraints that are defined by allowed combinations as tables, which propagation
+            reads, and not as groups, of which they may need very many.
 
     Attributes:
         frame: layout of the discrete values; the numbers of its rows are the candidates.
@@ -91,18 +115,29 @@ class Layout:
         families_of: family of each group, shape ``(groups,)``.
         never: mask of the candidates that a constraint excludes whatever the others are, shape
             ``(candidates,)``; they are in no group of that constraint.
+        tables: the allowed combinations that are no groups; None if there are none.
 
     Raises:
         DeclarationError: for sizes that are missing or contradict the declaration.
     """
 
-    def __init__(self, graph: Declaration, sizes: Mapping[str, int]) -> None:
+    def __init__(self, graph: Declaration, sizes: Mapping[str, int], *, with_tables: bool = False) -> None:
         self.graph = graph
         self.frame = Rows(graph, sizes, discrete(graph))
         names = continuous(graph)
         self.continuous = Rows(graph, sizes, names) if names else None
         self.never = torch.zeros(self.frame.numbers, dtype=torch.bool)
-        self.families = [*(_node_family(slot) for slot in self.frame.slots.values()), *self._constraints()]
+        shapes = {name: slot.shape for name, slot in self.frame.slots.items()}
+        combinations = {
+            constraint.name: own
+            for constraint in (graph.constraints if with_tables else ())
+            if (own := constraint.combinations(shapes)) is not None
+        }
+        self.tables = self._tables(combinations) if combinations else None
+        self.families = [
+            *(_node_family(slot) for slot in self.frame.slots.values()),
+            *self._constraints(shapes, combinations),
+        ]
         self.kinds = kinds_of(self.families)
         order = sorted(range(len(self.families)), key=lambda k: self.kinds.index(self.families[k].bounds))
         groups, pairs, first = [], [], 0
@@ -221,8 +256,11 @@ class Layout:
         """A group as text: the constraint or variable, and the values of its members.
 
         Args:
-            group: number of the group.
+            group: number of the group; from ``groups`` on, of the table.
         """
+        if group >= self.groups:
+            assert self.tables is not None
+            return f"one of the combinations of {self.tables.names[group - self.groups]!r}"
         family = self.families[int(self.families_of[group])]
         members = self.candidate[self.group == group]
         shown = ", ".join(self._candidate(int(k)) for k in members[:_SHOWN])
@@ -239,10 +277,12 @@ class Layout:
                 return f"{slot.name}{place} = {value}"
         raise IndexError(number)
 
-    def _constraints(self) -> list[Family]:
-        shapes = {name: slot.shape for name, slot in self.frame.slots.items()}
+    def _constraints(self, shapes: Mapping[str, tuple[int, ...]], without: Collection[str]) -> list[Family]:
+        """Groups of the constraints, apart from those with some names."""
         families = []
         for constraint in self.graph.constraints:
+            if constraint.name in without:
+                continue
             for groups in constraint.groups(shapes):
                 members = [_candidates_of(self.frame.slots[name], x) for name, x in groups.entries.items()]
                 entries = torch.cat(members, 1)
@@ -251,6 +291,39 @@ class Layout:
                 elif entries.numel():
                     families.append(Family(constraint.name, entries, (groups.lower, groups.upper)))
         return families
+
+    def _tables(self, combinations: Mapping[str, AllowedCombinations]) -> Tables:
+        names: list[str] = []
+        # pairs (row, column) of each sparse matrix
+        members, pairs, candidates, tables = ([] for _ in range(4))
+        count = pair_count = 0
+        for name, own in combinations.items():
+            rows, assignments = len(own.allowed), len(own.entries[0])
+            numbers = count + torch.arange(assignments * rows).view(assignments, rows)
+            table_numbers = len(names) + torch.arange(assignments)[:, None].expand(assignments, rows)
+            tables.append(torch.stack([table_numbers.flatten(), numbers.flatten()]))
+            for k, (variable, entries) in enumerate(zip(own.names, own.entries, strict=True)):
+                own_candidates = _candidates_of(self.frame.slots[variable], entries)
+                own_pairs = pair_count + torch.arange(own_candidates.numel()).view_as(own_candidates)
+                chosen = torch.from_numpy(own.allowed[:, k])
+                members.append(torch.stack([numbers.flatten(), own_candidates[:, chosen].flatten()]))
+                pairs.append(torch.stack([own_pairs[:, chosen].flatten(), numbers.flatten()]))
+                candidates.append(torch.stack([own_candidates.flatten(), own_pairs.flatten()]))
+                pair_count += own_candidates.numel()
+            names += [name] * assignments
+            count += assignments * rows
+
+        def matrix(parts: list[Tensor], rows: int, columns: int) -> Tensor:
+            row, column = torch.cat(parts, 1)
+            return sums(row, column, (rows, columns))
+
+        return Tables(
+            tuple(names),
+            matrix(members, count, self.candidates),
+            matrix(pairs, pair_count, count),
+            matrix(candidates, self.candidates, pair_count),
+            matrix(tables, len(names), count),
+        )
 
 
 def _count(bounds: Bounds) -> str:

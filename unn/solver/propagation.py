@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .layout import Layout, NodeParts
+from .layout import Layout, NodeParts, Tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +57,13 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
 
     A group with its greatest number of true candidates excludes the others; one with as few possible
     candidates as it needs has them all. Where a group has several candidates of one node, these count at most
-    one, and they count one if all other values of the node are excluded.
+    one, and they count one if all other values of the node are excluded. A candidate that no possible
+    combination of a table has is excluded.
 
     Returns:
-        What is then known, and the number of a group that cannot meet its bounds, -1 for none, shape
-        ``(batch,)``. Rows with such a group have no solution.
+        What is then known, and the number of a group that cannot meet its bounds, or ``layout.groups`` plus
+        that of a table without a possible combination; -1 for none, shape ``(batch,)``. Rows with one have no
+        solution.
     """
     true, false = known.true.clone(), known.false.clone()
     impossible = torch.full((len(true),), -1)
@@ -75,12 +77,18 @@ def propagate(layout: Layout, known: Known) -> tuple[Known, Tensor]:
         excluded_parts = None
         if layout.parts is not None:
             excluded_parts = _count_parts(layout, layout.parts, here_false, possible, wrong)
+        excluded_rows = None
+        if layout.tables is not None:
+            excluded_rows, empty = _count_combinations(layout.tables, here_false)
+            wrong = torch.cat([wrong, empty])
         fails = wrong.any(0)
         impossible[active[fails]] = wrong[:, fails].to(torch.uint8).argmax(0)
         marks = torch.cat([ones >= upper, possible <= lower], 1).float()
         excluded, required = (layout.to_candidates @ marks > 0).T.chunk(2)
         if excluded_parts is not None:
             excluded = excluded | excluded_parts
+        if excluded_rows is not None:
+            excluded = excluded | excluded_rows
         new_false = here_false | (excluded & ~here_true)
         new_true = here_true | (required & ~here_false)
         changed = (new_true != here_true).any(1) | (new_false != here_false).any(1)
@@ -114,6 +122,21 @@ def _count_parts(layout: Layout, parts: NodeParts, false: Tensor, possible: Tens
     outside = parts.to_nodes @ needed - parts.to_candidates @ needed
     excluded: Tensor = (parts.to_candidates @ full.float() > 0) | (outside > 0)
     return excluded.T
+
+
+def _count_combinations(tables: Tables, false: Tensor) -> tuple[Tensor, Tensor]:
+    """Candidates that no possible combination of a table has, and tables without a possible combination.
+
+    Args:
+        tables: allowed combinations.
+        false: what is false, shape ``(batch, candidates)``.
+
+    Returns:
+        Masks, shapes ``(batch, candidates)`` and ``(tables, batch)``.
+    """
+    possible = (tables.to_combinations @ false.T.float() == 0).float()
+    unsupported = (tables.to_pairs @ possible == 0).float()
+    return (tables.to_candidates @ unsupported > 0).T, tables.to_tables @ possible == 0
 
 
 def branch(layout: Layout, known: Known, generator: torch.Generator) -> Tensor:

@@ -175,7 +175,7 @@ def solve(
         )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
-    layout = Layout(graph, sizes or {})
+    layout = Layout(graph, sizes or {}, with_tables=True)
     rows, nodes = layout.frame.observation(layout.discrete_part(given), instances)
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)

@@ -12,6 +12,7 @@ import unn
 from factors import Table
 from unn.descent.plan import Plan
 from unn.solver.layout import Layout
+from unn.solver.propagation import Known, propagate
 
 CYCLE = [(0, 1), (1, 2), (2, 0), (0, 0)]
 
@@ -142,3 +143,53 @@ def test_a_node_that_occurs_twice_in_a_term_has_no_groups():
     X = g.variable("X", "node | value", unn.Entropy())
     g.factor(Table(X["n v"], X["n w"], allowed=[(0, 0)]))
     assert g.constraints[0].groups({"X": (2, 2)}) == []
+
+
+@given(st.integers(1, 3), st.integers(2, 3), st.data())
+@settings(max_examples=60)
+def test_propagation_keeps_the_categories_that_a_possible_combination_has(columns, size, data):
+    everything = list(itertools.product(range(size), repeat=columns))
+    allowed = data.draw(st.lists(st.sampled_from(everything), min_size=1, unique=True))
+    open_ = data.draw(
+        st.lists(st.sets(st.integers(0, size - 1), min_size=1), min_size=columns, max_size=columns)
+    )
+    g = unn.FactorGraph("g", node=3, value=size)
+    X = g.variable("X", "node | value", unn.Entropy())
+    for k in range(columns):
+        g.index(f"i{k}", "term", [k], into="node")
+    g.factor(Table(*(X[f"i{k}[t] v{k}"] for k in range(columns)), allowed=allowed, name="t"))
+    layout = Layout(g, {}, with_tables=True)
+    false = torch.zeros(1, 3, size, dtype=torch.bool)
+    for node, values in enumerate(open_):
+        false[0, node, sorted(set(range(size)) - values)] = True
+    known, impossible = propagate(layout, Known(torch.zeros(1, 3 * size, dtype=torch.bool), false.flatten(1)))
+    rows = [row for row in allowed if all(x in values for x, values in zip(row, open_, strict=True))]
+    if not rows:
+        assert int(impossible) == layout.groups
+        assert layout.describe(int(impossible)) == "one of the combinations of 't'"
+        return
+    assert int(impossible) == -1
+    left = [{x for x in range(size) if not known.false[0, node * size + x]} for node in range(columns)]
+    assert left == [{row[k] for row in rows} for k in range(columns)]
+
+
+def test_propagation_runs_along_the_assignments_of_a_chain():
+    g = unn.FactorGraph("chain", n=5, v=3)
+    X = g.variable("X", "n | v", unn.Entropy())
+    g.factor(Table(X["n v"], X["n+1 w"], allowed=[(0, 1), (1, 2), (2, 0)]))
+    layout = Layout(g, {}, with_tables=True)
+    true = torch.zeros(1, 15, dtype=torch.bool)
+    true[0, 2 * 3 + 1] = True
+    known, impossible = propagate(layout, Known(true, torch.zeros_like(true)))
+    assert int(impossible) == -1
+    assert known.true.view(5, 3).int().argmax(1).tolist() == [2, 0, 1, 2, 0]
+    true[0, 4 * 3 + 1] = True
+    assert int(propagate(layout, Known(true, torch.zeros_like(true)))[1]) >= 0
+    assert len(layout.families) == 1
+
+
+def test_a_node_that_occurs_twice_in_a_term_is_no_table():
+    g = unn.FactorGraph("g", node=2, value=2)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(Table(X["n v"], X["n w"], allowed=[(0, 0)]))
+    assert Layout(g, {}, with_tables=True).tables is None

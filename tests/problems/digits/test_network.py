@@ -208,6 +208,8 @@ def test_runs_made_before_engines_open(tmp_path):
         iterations=3, sweep="forward", initial="random", dropout=0.3
     )
     assert problem.earlier_config(now) == now
+    fewer = {name: value for name, value in now["model"].items() if name not in ("rounds", "contraction")}
+    assert problem.earlier_config({**now, "model": fewer}) == now
     with pytest.raises(DataError, match="initial='random'.*--initial random"):
         problem.earlier_config({**earlier, "untied": False})
 
