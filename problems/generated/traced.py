@@ -106,6 +106,7 @@ class TracedProblem(DeclaredProblem):
 
         Raises:
             ArgumentError: names the plate with more or fewer entries than in training.
+            ObservationError: for evidence of density zero, as far as given values decide it.
         """
         given, sizes = super().read_given(run, texts)
         for name, (least, most) in self.source(run.config).plates.items():
@@ -114,6 +115,7 @@ class TracedProblem(DeclaredProblem):
                     f"{self.name}: the evidence has {sizes[name]} {name}, and the run was trained on {least} "
                     f"to {most}."
                 )
+        self.traced(run.config, sizes).require_possible(given)
         return given, sizes
 
     def picture(self, run: Trained, values: Mapping[str, Tensor], given: Given) -> Figure:

@@ -51,14 +51,14 @@ def log_densities(
         )
         for recorded in tape.variables.values()
     }
-    drawing = Drawing(count, _refused, _refused, lambda x: x, computed)
+    drawing = Drawing(count, refused, refused, lambda x: x, computed)
     densities: list[tuple[Statement, Array]] = []
 
     def run(step: Step, inputs: Sequence[Array]) -> Array:
         if isinstance(step, RecordedDraw):
             given = _values_at(tape, values, step.statement)
             assert given is not None
-            density = step.distribution.log_density(_wide(given), step.parameters(inputs))
+            density = step.distribution.log_density(wide(given), step.parameters(inputs))
             density = np.broadcast_to(density, (count, *step.batch))
             # parameters are out of range at parents outside their support, which have -inf already
             densities.append((step.statement, np.where(np.isnan(density), -np.inf, density)))
@@ -67,7 +67,7 @@ def log_densities(
             result = inputs[0].astype(step.statement.kind.dtype)
             given = _values_at(tape, values, step.statement)
             if step.statement.role != "sample" and given is not None:
-                densities.append((step.statement, _agreement(_wide(given), _wide(result))))
+                densities.append((step.statement, np.where(agrees(wide(given), wide(result)), 0.0, -np.inf)))
             return result
         return step.run(inputs, drawing)
 
@@ -184,14 +184,16 @@ def places_of(tape: Tape, statement: Statement) -> tuple[str, Array]:
     return name, np.array(flat, dtype=np.int64).reshape(statement.nodes.shape)
 
 
-def _agreement(given: Array, computed: Array) -> Array:
-    differs = np.abs(given - computed) > _AGREEMENT * np.maximum(1, np.abs(computed))
-    return np.where(differs, -np.inf, 0.0)
+def agrees(given: Array, computed: Array) -> Array:
+    """Whether given values equal computed ones up to rounding."""
+    return np.asarray(np.abs(given - computed) <= _AGREEMENT * np.maximum(1, np.abs(computed)))
 
 
-def _wide(x: Array) -> Array:
+def wide(x: Array) -> Array:
+    """Values in double precision."""
     return x.astype(np.float64)
 
 
-def _refused(shape: Shape) -> Array:
+def refused(shape: Shape) -> Array:
+    """In place of random numbers, which a density does not draw."""
     raise AssertionError("a density draws no random numbers")

@@ -19,6 +19,7 @@ from ..ops.seeds import generator_for
 from .build import build
 from .density import log_prob, stored_evidence, stored_values
 from .kinds import Array
+from .possible import require_possible
 from .posterior import sample_posterior
 from .repeated import global_randomness, other_randomness, refuse_difference
 from .tape import Drawing, Recorded, Shape, Tape
@@ -174,6 +175,22 @@ class Traced:
             DeclarationError: for a distribution of one's own without a density.
         """
         return torch.from_numpy(log_prob(self.tape, stored_values(self.tape, values), self._plan))
+
+    def require_possible(self, given: Mapping[str, Tensor | Partial]) -> None:
+        """Check that evidence does not have density zero, as far as given values decide it.
+
+        Every given value whose parents are all given must have a density above zero, and given computed
+        values must agree with what they are computed from. Whether a value is possible given parents that
+        are not given is not decided.
+
+        Args:
+            given: evidence by variable, as for ``posterior``.
+
+        Raises:
+            ObservationError: for evidence that does not fit the program, or names the entry that is
+                impossible.
+        """
+        require_possible(self.tape, stored_evidence(self.tape, Rows(self.graph, {}), given), self._plan)
 
     def posterior(
         self, given: Mapping[str, Tensor | Partial], count: int = 10_000, *, seed: int | None = None

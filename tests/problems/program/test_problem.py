@@ -56,6 +56,10 @@ def test_a_program_is_shown_trained_measured_and_sampled(program, tmp_path, caps
     assert main(["sample", str(run), "--count", "2", "--seed", "1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)["values"]
     assert torch.tensor(values["E"]).shape == (2, 2, 2) and set(values) == {"A", "R", "C", "E"}
+    given = ["--given", "A=0.5,0.5,0.5,0.5", "R=1,1,1,1", "C=0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5"]
+    assert main(["sample", str(run), *given, "E=1,1,?,1"]) == 0
+    assert main(["sample", str(run), *given, "E=1,1,?,2"]) == 2
+    assert "'E[1,1]' is computed from values that are given" in capsys.readouterr().err
 
 
 def test_its_samples_are_draws_from_the_program_of_the_sizes_that_are_asked_for(program):
