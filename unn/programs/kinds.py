@@ -87,3 +87,15 @@ class Kind:
 
 REAL = Kind("real")
 BINARY = Kind("binary")
+
+
+def count_of_draws(bad: Array, draws: int) -> str:
+    """The number of draws with a fault, and the first, as text.
+
+    Args:
+        bad: mask of the faults, shape ``(draws, ...)``, or ``(1, ...)`` where all draws are alike.
+        draws: number of draws.
+    """
+    wrong = bad.reshape(len(bad), -1).any(1)
+    count = int(wrong.sum()) if len(bad) == draws else draws
+    return f"{count} of {draws} draws, first in draw {int(wrong.argmax())}"

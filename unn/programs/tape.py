@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DeclarationError
 from ..graph.interactions import Nodes as Nodes
-from .kinds import Array, Kind
+from .kinds import Array, Kind, count_of_draws
 from .kinds import Shape as Shape
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class RecordedDraw(Step):
 
     def run(self, inputs: Sequence[Array], drawing: Drawing) -> Array:
         parameters = self.parameters(inputs)
-        self.distribution.check(parameters, f"program: {self.statement.name!r}")
+        self.distribution.check(parameters, f"program: {self.statement.name!r}", drawing.count)
         return self.distribution.draw(parameters, (drawing.count, *self.batch), drawing)
 
 
@@ -317,12 +317,8 @@ def _refuse_any(bad: Array, fact: str, count: int) -> None:
     Raises:
         DeclarationError: with the number of draws in which it holds.
     """
-    wrong = int(bad.reshape(len(bad), -1).any(1).sum())
-    if wrong:
-        # a batch of one represents all draws
-        draws = wrong if len(bad) == count else count
-        first = int(bad.reshape(len(bad), -1).any(1).argmax())
+    if bad.any():
         raise DeclarationError(
-            f"program: {fact} in {draws} of {count} draws, first in draw {first}; change the statement, or "
-            "what it is computed from."
+            f"program: {fact} in {count_of_draws(bad, count)}; change the statement, or what it is computed "
+            "from."
         )

@@ -242,6 +242,16 @@ def test_parameters_out_of_range_are_refused_by_name(make, names):
         make()
 
 
+def test_draws_with_parameters_out_of_range_are_counted_with_the_first():
+    traced = unn.trace(lambda t: t.sample("y", Normal(0.0, t.sample("s", Normal(1.0, 1.0)))))
+    draws = unn.trace(lambda t: t.sample("s", Normal(1.0, 1.0))).draw(100, seed=0)["s"]
+    wrong = (draws < 0).nonzero()
+    with pytest.raises(
+        DeclarationError, match=says("'y'", f"{len(wrong)} of 100 draws, first in draw {int(wrong[0])}")
+    ):
+        traced.draw(100, seed=0)
+
+
 def test_draws_that_are_not_finite_are_counted_with_the_first():
     def program(t):
         x = t.sample("x", Normal())

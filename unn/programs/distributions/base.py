@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import DeclarationError
-from ..kinds import REAL, Array, Kind
+from ..kinds import REAL, Array, Kind, count_of_draws
 from ..recording import Recordable, holds_values, plain_array
 
 if TYPE_CHECKING:
@@ -100,15 +100,17 @@ class Distribution(ABC):
         """Number of trailing axes of a parameter that belong to one draw."""
         return len(self.parameter_shapes.get(name, ()))
 
-    def check(self, parameters: Mapping[str, Array], where: str) -> None:
+    def check(self, parameters: Mapping[str, Array], where: str, draws: int = 0) -> None:
         """Check the given parameters, which may be a subset.
 
         Args:
             parameters: values by name; may have a batch axis.
             where: context for the message.
+            draws: number of draws along the batch axis, which may be of size 1 for draws with equal
+                parameters; 0 without a batch axis.
 
         Raises:
-            DeclarationError: names the parameter and an invalid value.
+            DeclarationError: names the parameter and an invalid value, and the number of draws that have one.
         """
         title = type(self).__name__
         for name, x in parameters.items():
@@ -132,9 +134,10 @@ class Distribution(ABC):
                 values = rule.measure(*(parameters[name] for name in rule.names))
                 holds = rule.holds(values)
                 if not holds.all():
+                    some = f" in {count_of_draws(~holds, draws)}" if draws else ""
                     raise DeclarationError(
                         f"{where}: {rule.subject} of {title} must be {rule.bounds}, got "
-                        f"{values[~holds].ravel()[0]}."
+                        f"{values[~holds].ravel()[0]}{some}."
                     )
 
     @abstractmethod
