@@ -70,38 +70,49 @@ def conditional(
     Returns:
         Samples, and probabilities of 1; shape ``(batch, rows, columns)`` each.
     """
-    _, rows, columns = values.shape
+    count, rows, columns = values.shape
+    if not bool(observed.any()):
+        # the weights of all batch elements are those of one
+        values, observed = values[:1], observed[:1]
     states = row_states(columns)
     spins = 2 * states - 1
     inside = coupling * (spins[:, 1:] * spins[:, :-1]).sum(1)
-    between = coupling * spins @ spins.T
-    differs = (states[None, None] != values[:, :, None].double()) & observed[:, :, None]
-    allowed = torch.where(differs.any(3), -torch.inf, inside)
+    given = observed.double()
+    given_ones = given * values.double()
+    # the number of given spins from which each state of a row differs
+    differing = (given - 2 * given_ones) @ states.T + given_ones.sum(2, keepdim=True)
+    allowed = torch.where(differing > 0.5, -torch.inf, inside)
     forward = [allowed[:, 0]]
     for row in range(1, rows):
-        forward.append(allowed[:, row] + _transferred(forward[-1], between))
+        forward.append(allowed[:, row] + _transferred(forward[-1], coupling))
     backward = [torch.zeros_like(forward[0])]
     for row in range(rows - 1, 0, -1):
-        backward.append(_transferred(allowed[:, row] + backward[-1], between))
+        backward.append(_transferred(allowed[:, row] + backward[-1], coupling))
     backward.reverse()
     marginals = torch.stack([(f + b).softmax(1) @ states for f, b in zip(forward, backward, strict=True)], 1)
-    scores = forward[-1]
+    scores = forward[-1].expand(count, -1)
     chosen: list[Tensor] = []
     for row in range(rows - 1, -1, -1):
         if chosen:
-            scores = forward[row] + between[:, chosen[-1]].T
+            scores = forward[row] + coupling * spins[chosen[-1]] @ spins.T
         chosen.append(torch.multinomial(scores.softmax(1), 1, generator=generator).squeeze(1))
     samples = torch.stack([states[k] for k in reversed(chosen)], 1)
-    return samples.float(), marginals.float()
+    return samples.float(), marginals.float().expand(count, -1, -1)
 
 
-def _transferred(logs: Tensor, between: Tensor) -> Tensor:
+def _transferred(logs: Tensor, coupling: float) -> Tensor:
     """Logarithms of the sums over the states of a row, for each state of its neighbour, ``(batch, states)``.
 
     Args:
         logs: logarithms of the weights of the states of a row, shape ``(batch, states)``.
-        between: symmetric logarithms of the weights of two rows, shape ``(states, states)``.
+        coupling: J.
     """
-    # a product of matrices instead of all pairs of states for each batch element
-    top, high = logs.amax(1, keepdim=True), between.max()
-    return ((logs - top).exp() @ (between - high).exp()).log() + top + high
+    columns = logs.shape[1].bit_length() - 1
+    top, high = logs.amax(1, keepdim=True), abs(coupling)
+    pair = (coupling * torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=logs.dtype) - high).exp()
+    # the weight of two rows is a product over columns, so that columns are summed one after another
+    weights = (logs - top).exp().unflatten(1, (2,) * columns)
+    for _ in range(columns):
+        weights = torch.tensordot(weights, pair, dims=([1], [0]))
+    # each sum has moved its column to the end, so that the order is the first one again
+    return weights.flatten(1).log() + top + columns * high

@@ -1,5 +1,7 @@
 """Exact samples and marginals of Ising grids by transfer over rows."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -24,3 +26,14 @@ def test_the_widest_grids_fit_into_memory():
     samples, marginals = conditional(0.4, nothing, nothing.bool(), torch.Generator().manual_seed(0))
     assert samples.shape == (16, 2, 12)
     assert torch.allclose(marginals, torch.full_like(marginals, 0.5))
+
+
+def test_samples_without_evidence_have_the_probabilities_of_all_grids():
+    nothing = torch.zeros(4000, 2, 2)
+    samples, _ = conditional(0.6, nothing, nothing.bool(), torch.Generator().manual_seed(0))
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4))).view(-1, 2, 2)
+    spins = 2 * states - 1
+    aligned = (spins[:, 1:] * spins[:, :-1]).sum((1, 2)) + (spins[:, :, 1:] * spins[:, :, :-1]).sum((1, 2))
+    expected = 4000 * (0.6 * aligned).softmax(0)
+    counts = torch.stack([(samples == state).all((1, 2)).sum() for state in states])
+    assert ((counts - expected) ** 2 / expected).sum() < 37.7  # quantile 0.999 of fifteen degrees of freedom
