@@ -97,49 +97,40 @@ class Table(Constraint):
         """Combinations that are not allowed, as counts of at most all but one of their categories.
 
         Categories, and pairs of them, that no allowed combination has, come first, so that counting alone
-        excludes categories that another one leaves no support. None where a node occurs twice in an
-        assignment of letters.
+        excludes categories that another one leaves no support.
 
         Raises:
             DeclarationError: for a table with categories that the variables do not have.
         """
-        names = [reference.array.name for reference in self.references]
-        sizes = [shapes[name][-1] for name in names]
-        entries = self._entries(shapes)
-        if _nodes_repeat(names, entries):
-            return []
-        numbers_of_columns = range(len(names))
-        # pairs in both orders, so that each of the two excludes what the other one leaves no support
-        parts: list[tuple[int, ...]] = [(k,) for k in numbers_of_columns]
-        parts += list(permutations(numbers_of_columns, 2))
-        groups = []
-        counted = set()
-        for part in dict.fromkeys([*parts, tuple(numbers_of_columns)]):
-            for first, last in _excluded(self.allowed[:, list(part)], [sizes[k] for k in part]):
-                key = frozenset([*zip(part, first, strict=False), *((part[-1], v) for v in last)])
-                if key in counted:
-                    continue
-                counted.add(key)
-                columns = [(k, [v]) for k, v in zip(part, first, strict=False)]
-                columns += [(part[-1], last)] if last else []
-                members: dict[str, list[Tensor]] = {}
-                for k, categories in columns:
-                    members.setdefault(names[k], []).append(entries[k][:, categories])
-                numbers = {name: torch.cat(x, 1).numpy() for name, x in members.items()}
-                groups.append(CountGroups(numbers, 0, len(columns) - 1))
-        return _merged(groups)
+        return _merged([group for own in self.combinations(shapes) for group in _groups(own)])
 
-    def combinations(self, shapes: Shapes) -> AllowedCombinations | None:
-        """The table; None where a node occurs twice in an assignment of letters.
+    def combinations(self, shapes: Shapes) -> list[AllowedCombinations]:
+        """The table, for assignments of letters with different nodes; where a node occurs several times, the
+        combinations in which it has one category, with one column for it.
 
         Raises:
             DeclarationError: for a table with categories that the variables do not have.
         """
         names = [reference.array.name for reference in self.references]
         entries = self._entries(shapes)
-        if _nodes_repeat(names, entries):
-            return None
-        return AllowedCombinations(tuple(names), tuple(x.numpy() for x in entries), self.allowed.numpy())
+        # the first column of the node of each column, by assignment
+        first = [
+            tuple(list(zip(names, row, strict=True)).index(node) for node in zip(names, row, strict=True))
+            for row in torch.stack([x[:, 0] for x in entries], 1).tolist()
+        ]
+        tables = []
+        for pattern in sorted(set(first)):
+            rows = [k for k, own in enumerate(first) if own == pattern]
+            columns = sorted(set(pattern))
+            agree = (self.allowed == self.allowed[:, list(pattern)]).all(1)
+            tables.append(
+                AllowedCombinations(
+                    tuple(names[k] for k in columns),
+                    tuple(entries[k][rows].numpy() for k in columns),
+                    self.allowed[agree][:, columns].numpy(),
+                )
+            )
+        return tables
 
     def interactions(self, shapes: Shapes) -> list[Relation]:
         return product_relations(self, shapes)
@@ -193,10 +184,34 @@ class Table(Constraint):
         return [x[0].expand(*letters, x.shape[-1]).reshape(-1, x.shape[-1]) for x in views]
 
 
-def _nodes_repeat(names: Sequence[str], entries: Sequence[Tensor]) -> bool:
-    """Whether a node occurs twice in an assignment of letters; arguments as in ``AllowedCombinations``."""
-    nodes = torch.stack([x[:, 0] for x in entries], 1).tolist()
-    return any(len(set(zip(names, row, strict=True))) < len(names) for row in nodes)
+def _groups(table: AllowedCombinations) -> list[CountGroups]:
+    """Combinations that a table does not have, as counts of at most all but one of their categories."""
+    allowed = torch.from_numpy(table.allowed)
+    entries = [torch.from_numpy(x) for x in table.entries]
+    sizes = [x.shape[1] for x in entries]
+    if not len(allowed):
+        # no category of the first node is possible
+        return [CountGroups({table.names[0]: table.entries[0]}, 0, 0)]
+    columns_of_table = range(len(sizes))
+    # pairs in both orders, so that each of the two excludes what the other one leaves no support
+    parts: list[tuple[int, ...]] = [(k,) for k in columns_of_table]
+    parts += list(permutations(columns_of_table, 2))
+    groups = []
+    counted = set()
+    for part in dict.fromkeys([*parts, tuple(columns_of_table)]):
+        for first, last in _excluded(allowed[:, list(part)], [sizes[k] for k in part]):
+            key = frozenset([*zip(part, first, strict=False), *((part[-1], v) for v in last)])
+            if key in counted:
+                continue
+            counted.add(key)
+            columns = [(k, [v]) for k, v in zip(part, first, strict=False)]
+            columns += [(part[-1], last)] if last else []
+            members: dict[str, list[Tensor]] = {}
+            for k, categories in columns:
+                members.setdefault(table.names[k], []).append(entries[k][:, categories])
+            numbers = {name: torch.cat(x, 1).numpy() for name, x in members.items()}
+            groups.append(CountGroups(numbers, 0, len(columns) - 1))
+    return groups
 
 
 def _letter_of_values(factor: Table, reference: Reference) -> str:
@@ -223,17 +238,30 @@ def _combinations(factor: Table, allowed: Sequence[Sequence[int]], count: int) -
     Raises:
         DeclarationError: for an empty table, or one that is not of whole numbers >= 0 for every reference.
     """
-    rows = [tuple(row) for row in allowed]
+    try:
+        rows = [tuple(row) for row in allowed]
+    except TypeError:
+        raise DeclarationError(
+            f"factor {factor.name!r}: the table must list combinations such as (0, 1), got {allowed!r:.200}."
+        ) from None
     if not rows:
         raise DeclarationError(f"factor {factor.name!r}: the table is empty, so no values satisfy it.")
     for number, row in enumerate(rows):
-        if len(row) != count or any(isinstance(x, bool) or int(x) != x or x < 0 for x in row):
+        if len(row) != count or not all(map(_is_category, row)):
             raise DeclarationError(
                 f"factor {factor.name!r}: row {number} of the table must be {count} numbers of "
                 f"categories >= 0, "
                 f"one for each reference, got {row!r}."
             )
     return torch.tensor(sorted({tuple(map(int, row)) for row in rows}), dtype=torch.int64)
+
+
+def _is_category(x: object) -> bool:
+    """Whether an entry of a table is a whole number >= 0."""
+    try:
+        return not isinstance(x, bool) and int(x) == x and int(x) >= 0  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _excluded(allowed: Tensor, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:

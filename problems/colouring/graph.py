@@ -116,7 +116,10 @@ def read_graph(text: str, source: str) -> tuple[int, list[Edge]]:
             highest, highest_line = max(a, b), number
         edges[min(a, b), max(a, b)] = None
     if not edges:
-        raise DataError(f"{source}: it contains no edge; write two nodes per line, or the DIMACS format.")
+        raise DataError(
+            f"{source}: it contains no edge, and a colouring needs one; write two nodes per line, or the "
+            "DIMACS format."
+        )
     if nodes is not None and highest >= nodes:
         raise DataError(f"{source}, line {highest_line}: a node is out of range, since there are {nodes}.")
     if highest >= _MOST_NODES:

@@ -115,4 +115,5 @@ def _transferred(logs: Tensor, coupling: float) -> Tensor:
     for _ in range(columns):
         weights = torch.tensordot(weights, pair, dims=([1], [0]))
     # each sum has moved its column to the end, so that the order is the first one again
-    return weights.flatten(1).log() + top + columns * high
+    sums: Tensor = weights.flatten(1).log() + top + columns * high
+    return sums

@@ -67,7 +67,7 @@ def has_result(numbers: Sequence[int], cage: Cage) -> bool:
         "+": sum(numbers),
         "x": math.prod(numbers),
         "-": large - small,
-        "/": large // small if large % small == 0 else 0,
+        "/": large // small if large % small == 0 else -1,
         "=": sum(numbers),
     }
     return results[cage.operation] == cage.result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,16 @@ class QueensProblem(InstanceProblem):
         """The rows."""
         signs = ["Q" if x else "." for x in values["X"].tolist()]
         return [" ".join(signs[k : k + instance.size]) for k in range(0, len(signs), instance.size)]
+
+    def explain(self, run: Any, reason: str) -> str:
+        """Squares by row and column from 1, and whether they have a queen."""
+        size = self.instance(run.config).size
+
+        def named(match: re.Match[str]) -> str:
+            row, column = divmod(int(match.group(1)), size)
+            return f"{'a queen' if match.group(2) == '1' else 'no queen'} at r{row + 1}c{column + 1}"
+
+        return re.sub(r"X\[(\d+)\] = ([01])", named, reason)
 
     def encode(self, run: Any, values: Mapping[str, Tensor]) -> Any:
         """The column of the queen of each row, from 1."""

@@ -286,6 +286,7 @@ def test_cages_of_five_cells_on_nine_rows_are_searched_in_few_nodes():
         ("futoshiki", "1 1 .\n\n. . .\n\n. . .\n", "r1c1=1, r1c2=1, r1c3=1"),
         ("kenken", "aab\nccb\ndde\n\na 3+\nb 4+\nc 4+\nd 5+\ne 1\n", "r2c1=2, r2c2=2, r2c3=2"),
         ("killer", KILLER.replace("a 3", "a 8"), "r1c1 + r1c2 of nothing"),
+        ("queens", "Q..\n...\n...\n", "a queen at r2c3, a queen at r3c2"),
     ],
 )
 def test_reasons_name_cells_by_rows_and_columns(name, text, reason, tmp_path, capsys):
@@ -317,6 +318,7 @@ def test_a_killer_sum_that_no_digits_have_is_impossible(tmp_path, capsys):
         ("futoshiki", ". . .\n\n. .\n", "line 1: 5 columns, expected 3"),
         ("kenken", "aa\nbb\n", "1 parts, expected two or three"),
         ("kenken", "aa\nbb\n\na 3+\n", "cage 'b' has no result"),
+        ("kenken", "aab\nccb\ndde\n\na 0/\nb 3+\nc 3+\nd 5+\ne 1\n", "have the result 0/"),
         ("kenken", "aa\nbb\n\na 3+\nb ?\n", "line 5: 'b \\?' is not the letter"),
         ("kenken", "aa\nbb\n\na 3+\na 3+\n", "line 5: cage 'a' has a result already"),
         ("kenken", "aa\nbb\n\na 3+\nc 3+\n", "line 5: no cell belongs to cage 'c'"),

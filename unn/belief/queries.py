@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import DeclarationError
+from ..errors import ArgumentError, DeclarationError
 from ..exact.conditioning import prepare_query
 from ..exact.files import ModelFile
 from ..exact.nodes import Given, Nodes
@@ -71,13 +71,15 @@ def marginals(
         ObservationError: for evidence that does not fit the graph.
     """
     nodes, model, evidence = tables_of(graph, given, sizes, scores)
-    return marginals_of_tables(nodes, model, evidence, options or BeliefOptions())
+    return marginals_of_tables(nodes, model, evidence, BeliefOptions() if options is None else options)
 
 
 def marginals_of_tables(
     nodes: Nodes, model: TableModel, evidence: TableEvidence, options: BeliefOptions
 ) -> BeliefMarginals:
     """Means of the nodes of a graph from its tables; arguments and errors as for ``marginals``."""
+    if not isinstance(options, BeliefOptions):
+        raise ArgumentError(f"belief: options must be BeliefOptions, got {type(options).__name__}.")
     options.check("belief")
     evidence, _, batch = prepare_query(model, evidence, None)
     remaining, states = remaining_tables(model, evidence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -57,6 +58,20 @@ def unconstrained_terms(graph: Declaration, values: Mapping[str, Tensor]) -> dic
     """``energy_terms`` without constraints and other factors that have no energy."""
     graph.require_parameters()
     return _shares(graph, collect_evidence(graph, values, check_values=False))
+
+
+def double_precision_terms(graph: Declaration, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``unconstrained_terms``, with parameters and constants in double precision.
+
+    Args:
+        graph: the declaration, of factors that are products.
+        values: of all variables, in double precision.
+    """
+    graph.require_parameters()
+    dtype = next((x.dtype for x in graph.fixed_values().values()), torch.float64)
+    evidence = collect_evidence(graph, {name: x.to(dtype) for name, x in values.items()}, check_values=False)
+    wider = {name: x.double() for name, x in evidence.values.items()}
+    return _shares(graph, replace(evidence, values=wider | dict(values)))
 
 
 def _shares(graph: Declaration, evidence: Evidence) -> dict[str, Tensor]:

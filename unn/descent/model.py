@@ -13,6 +13,7 @@ from ..engine import CanInfer, CanLearn
 from ..errors import ArgumentError, DeclarationError, ObservationError, UnnError, suggest, whole_number
 from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
+from ..graph.dynamic import dynamic_sizes
 from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
 from ..regularizers.elementwise import BinaryEntropy, SignedEntropy
@@ -313,7 +314,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                 if pattern[name] != _NONE
             }
             # a partial observation without an observed entry still gives sizes
-            known = {**sizes, **self._sizes_of(evidence)}
+            known = {**sizes, **dynamic_sizes(self.graph, evidence)}
             number = count if rows is None else len(rows)
             if all(pattern.get(name) == _ALL for name in self.graph.variables):
                 # nothing is left to infer
@@ -333,19 +334,6 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
                     values[name] = x.new_zeros(count, *x.shape[1:])
                 values[name][rows] = x
         return values
-
-    def _sizes_of(self, evidence: Mapping[str, Tensor | Partial]) -> dict[str, int]:
-        """Sizes of the axes without a static size, from evidence."""
-        static = self.graph.size_table.static
-        sizes: dict[str, int] = {}
-        for name, x in evidence.items():
-            shape = (x.value if isinstance(x, Partial) else x).shape[1:]
-            sizes |= {
-                axis: size
-                for axis, size in zip(self.graph.variables[name].axes, shape, strict=False)
-                if axis not in static
-            }
-        return sizes
 
     @torch.no_grad()
     def minimise(

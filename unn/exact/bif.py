@@ -15,15 +15,24 @@ from numpy.typing import NDArray
 from ..errors import DataError, suggest
 from .files import ModelFile, read_text
 
-_TOKEN = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|"[^"\n]*"|[^\s{}()\[\],;|"]+|[{}()\[\],;|]', re.DOTALL)
+_TOKEN = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|"[^"\n]*"|(?!/\*)[^\s{}()\[\],;|"]+|[{}()\[\],;|]', re.DOTALL)
 _SUM = 1e-3
 """Largest deviation from one of the sum of a distribution; files round their probabilities."""
 
 
 @dataclass(frozen=True)
 class _Token:
+    """A word, sign or quotation.
+
+    Attributes:
+        text: without quotation marks.
+        line: line of the file.
+        is_quoted: whether it is a quotation, which is no sign and no keyword.
+    """
+
     text: str
     line: int
+    is_quoted: bool = False
 
 
 class _Reader:
@@ -42,7 +51,7 @@ class _Reader:
                 raise DataError(f"{self.path}, line {line}: a quotation or comment is not closed.")
             word = match.group(0)
             if not word.isspace() and not word.startswith(("//", "/*")):
-                yield _Token(word.strip('"'), line)
+                yield _Token(word.strip('"'), line, word.startswith('"'))
             line += word.count("\n")
             position = match.end()
 
@@ -53,16 +62,23 @@ class _Reader:
             raise DataError(f"{self.path}: the file ends where {expected} is expected.")
         raise DataError(f"{self.path}, line {token.line}: expected {expected}, got {token.text!r}.")
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all tokens are read."""
+        return self.position >= len(self.tokens)
+
     def peek(self) -> str:
-        """The next token; empty at the end."""
-        return self.tokens[self.position].text if self.position < len(self.tokens) else ""
+        """The next sign or word; empty at the end, and for a quotation."""
+        token = None if self.is_at_end else self.tokens[self.position]
+        return "" if token is None or token.is_quoted else token.text
 
     def take(self, expected: str, *allowed: str) -> _Token:
         """The next token, one of those allowed, if any are listed, or a word."""
-        if self.position >= len(self.tokens):
+        if self.is_at_end:
             self.fail(expected)
         token = self.tokens[self.position]
-        if (allowed and token.text not in allowed) or (not allowed and token.text in "{}()[],;|"):
+        is_sign = not token.is_quoted and token.text in _SIGNS
+        if (allowed and (token.is_quoted or token.text not in allowed)) or (not allowed and is_sign):
             self.fail(expected)
         self.position += 1
         return token
@@ -80,8 +96,11 @@ class _Reader:
 
     def skip_property(self) -> None:
         """Skip a property, up to its semicolon."""
-        while self.take("';' after a property", *([self.peek()] if self.peek() else [])).text != ";":
-            pass
+        while self.peek() != ";":
+            if self.is_at_end:
+                self.fail("';' after a property")
+            self.position += 1
+        self.position += 1
 
 
 def read_bif(path: Path | str) -> ModelFile:
@@ -99,7 +118,7 @@ def read_bif(path: Path | str) -> ModelFile:
     states: dict[str, tuple[str, ...]] = {}
     tables: dict[str, tuple[list[str], NDArray[np.float64]]] = {}
     title = "unknown"
-    while reader.peek():
+    while not reader.is_at_end:
         kind = reader.take("network, variable or probability", "network", "variable", "probability")
         if kind.text == "network":
             title = reader.take("the name of the network").text if reader.peek() != "{" else title
@@ -272,7 +291,7 @@ def _row(reader: _Reader, size: int, child: str, word: _Token) -> NDArray[np.flo
 
 
 _SIGNS = "{}()[],;|"
-"""What is part of the format by itself, also in quotes."""
+"""Signs of the format; some readers take them as such in quotes, too."""
 
 
 def write_bif(model: ModelFile) -> str:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from .rounds import Elimination, Round
 
+_SMALLEST = 64 * torch.finfo(torch.float64).eps
+"""Largest pivot that counts as zero, relative to the entry of the matrix: what rounding leaves of one."""
+
 
 class NotPositiveError(ArithmeticError):
     """A matrix that is not positive definite.
@@ -118,7 +121,7 @@ def factorise(plan: Elimination, values: Tensor) -> Factorisation:
     log_determinant = values.new_zeros(len(values))
     for step in plan.rounds:
         pivots, column = work[:, step.pivots], work[:, step.column]
-        wrong = ~(pivots.detach() > 0)
+        wrong = ~(pivots.detach() > _SMALLEST * values[:, step.pivots].detach().abs())
         if bool(wrong.any()):
             raise NotPositiveError(int(step.pivots[wrong.any(0)][0]))
         couplings = column / pivots[..., None]
@@ -130,6 +133,10 @@ def factorise(plan: Elimination, values: Tensor) -> Factorisation:
     factor, failed = torch.linalg.cholesky_ex(work[:, plan.rest_positions])
     if bool(failed.any()):
         raise NotPositiveError(int(plan.rest[int(failed[failed > 0][0]) - 1]))
+    squares = factor.detach().diagonal(dim1=1, dim2=2).square()
+    wrong = ~(squares > _SMALLEST * values[:, plan.rest].detach().abs())
+    if bool(wrong.any()):
+        raise NotPositiveError(int(plan.rest[wrong.any(0)][0]))
     log_determinant = log_determinant + 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
     return Factorisation(plan, tuple(rounds), factor, log_determinant)
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from ..cache import BoundedCache
 from ..descent.checks import check_generator
 from ..errors import DeclarationError, InferenceError, ObservationError, suggest
+from ..graph.arrays import Constant
 from ..graph.declaration import Declaration
 from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
-from .nodes import Given
+from .nodes import Given, check_given, check_shape
 from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination
@@ -198,7 +199,7 @@ def gaussian_marginals(
     options = ExactOptions() if options is None else options
     options.check("gaussian_marginals")
     pattern = pattern_of(graph, sizes or {}, graph.variables)
-    values, known = entries_given(graph, given or {}, pattern.shapes)
+    values, known = entries_given(graph, {} if given is None else given, pattern.shapes)
     normal = normal_given(graph, pattern, quadratic_form(graph, pattern), values, known, options)
     return GaussianMarginals(
         split(normal.means[0], pattern.shapes),
@@ -265,6 +266,20 @@ def normal_given(
     return Normals(means.mT, spread, log_partition, factor, free)
 
 
+def refuse_open_constants(graph: Declaration, given: Given) -> None:
+    """Refuse constants that are given in a call, and those without a declared value.
+
+    Raises:
+        ObservationError: names the constant.
+    """
+    for name, array in graph.arrays.items():
+        if isinstance(array, Constant) and (name in given or name not in graph.fixed_values()):
+            raise ObservationError(
+                f"graph {graph.name!r}: exact inference of continuous variables takes constants with "
+                f"declared values alone; give {name!r} its value where it is declared."
+            )
+
+
 def entries_given(
     graph: Declaration, given: Given, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Tensor, Tensor]:
@@ -274,9 +289,12 @@ def entries_given(
     Raises:
         ObservationError: for evidence that does not fit, or masks that differ between rows.
     """
-    for name in given:
+    check_given(given)
+    refuse_open_constants(graph, given)
+    for name, own in given.items():
         if name not in shapes:
             raise ObservationError(f"graph {graph.name!r} has no variable {name!r}.{suggest(name, shapes)}")
+        check_shape(name, own.value if isinstance(own, Partial) else own, shapes[name])
     values, masks = [], []
     batch = max((len(x.value if isinstance(x, Partial) else x) for x in given.values()), default=1)
     for name, shape in shapes.items():
@@ -286,10 +304,9 @@ def entries_given(
             values.append(torch.zeros(batch, math.prod(shape), dtype=torch.float64))
             masks.append(torch.zeros(math.prod(shape), dtype=torch.bool))
             continue
-        if tuple(value.shape[1:]) != shape or len(value) not in (1, batch):
+        if len(value) not in (1, batch):
             raise ObservationError(
-                f"variable {name!r} needs a tensor of shape ({', '.join(map(str, (batch, *shape)))}), got "
-                f"{tuple(value.shape)}."
+                f"variable {name!r}: {len(value)} batch elements are given, but {batch} by other variables."
             )
         mask = x.mask if isinstance(x, Partial) else torch.ones(1, dtype=torch.bool)
         mask = (

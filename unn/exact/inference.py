@@ -438,7 +438,8 @@ def _relative(logs: Tensor) -> Tensor:
 def _best(model: TableModel, part: Condition, batch: int) -> tuple[Tensor, Tensor]:
     reduced = part.reduced
     if reduced.plan is None:
-        return place_states(part.evidence, reduced, None, batch, 1)[:, 0], reduced.constant.expand(batch)
+        constant = reduced.constant.detach().expand(batch)
+        return place_states(part.evidence, reduced, None, batch, 1)[:, 0], constant
     with torch.no_grad():
         up = contract_logs(reduced, maximum)
         states = assign(reduced.plan, up, most_probable, batch, 1, are_logs=True)

@@ -18,10 +18,11 @@ from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
-from .gaussian import Normals, entries_given, normal_given, refusal_of_factors
-from .nodes import Given, Nodes, has_states
+from .gaussian import Normals, entries_given, normal_given, refusal_of_factors, refuse_open_constants
+from .ground import NEVER
+from .nodes import Given, Nodes, check_given, check_shape, has_states, shapes_of
 from .options import ExactOptions, check_count
-from .quadratic import Shapes, pattern_of, quadratic_form, split
+from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 
 _MOST = 2**14
 """Largest number of joint states of the discrete nodes."""
@@ -143,12 +144,16 @@ def mixed_marginals(
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
-    given = given or {}
-    for name in given:
+    given = {} if given is None else given
+    check_given(given)
+    refuse_open_constants(graph, given)
+    shapes = shapes_of(graph, sizes or {}, graph.variables)
+    for name, x in given.items():
         if name not in graph.variables:
             raise ObservationError(
                 f"graph {graph.name!r} has no variable {name!r}.{suggest(name, graph.variables)}"
             )
+        check_shape(name, x.value if isinstance(x, Partial) else x, shapes[name])
     continuous = continuous_variables(graph)
     discrete = [name for name in graph.variables if name not in continuous]
     batch = max((_rows(x) for x in given.values()), default=1)
@@ -167,6 +172,8 @@ def mixed_marginals(
     values, known = entries_given(graph, rows, pattern.shapes)
     _check_memory(graph, len(states) * batch * pattern.entries, options)
     form = quadratic_form(graph, pattern, values_of_states)
+    never = form.constant >= -NEVER
+    form, agrees = _without(form, never, pattern.entries), agrees & ~never
     normals = normal_given(graph, pattern, form, values.expand(batch, -1), known, options)
     logs = torch.where(agrees, normals.log_partition.T, -math.inf)
     total = logs.logsumexp(1)
@@ -191,6 +198,16 @@ def mixed_marginals(
         shares,
         normals,
         pattern.shapes,
+    )
+
+
+def _without(form: Quadratic, never: Tensor, entries: int) -> Quadratic:
+    """The energies, with standard normal distributions in place of those of weight zero."""
+    identity = (torch.arange(form.precision.shape[1]) < entries).to(form.precision)
+    return Quadratic(
+        torch.where(never[:, None], identity, form.precision),
+        torch.where(never[:, None], 0, form.linear),
+        torch.where(never, 0, form.constant),
     )
 
 

@@ -173,10 +173,7 @@ class Nodes:
         """States of the nodes of a variable, -1 where unobserved, shape ``(batch, nodes)``."""
         value, mask = (given.value, given.mask) if isinstance(given, Partial) else (given, None)
         shape = (*own.node_shape, *own.feature_shape)
-        if not isinstance(value, Tensor) or tuple(value.shape[1:]) != shape or not len(value):
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            expected = ", ".join(map(str, ("batch", *shape)))
-            raise ObservationError(f"variable {own.name!r} needs a tensor of shape ({expected}), got {got}.")
+        check_shape(own.name, value, shape)
         flat = value.reshape(len(value), own.nodes, *([own.states] if own.feature_shape else []))
         if mask is None:
             observed = torch.ones(len(value), own.nodes, dtype=torch.bool)
@@ -215,7 +212,9 @@ class Nodes:
         result = {}
         for name, own in self.ranges.items():
             p = probabilities[:, own.first : own.first + own.nodes, : own.states]
-            mean = p if own.feature_shape else own.low * p[..., 0] + own.high * p[..., 1]
+            # without nodes there may be no second state
+            two_valued = own.low * p[..., :1].sum(2) + own.high * p[..., 1:].sum(2)
+            mean = p if own.feature_shape else two_valued
             result[name] = mean.reshape(len(p), *own.node_shape, *own.feature_shape).contiguous()
         return result
 
@@ -230,6 +229,31 @@ class Nodes:
             x = own.values_of_states()[states[..., own.first : own.first + own.nodes]]
             result[name] = x.reshape(*states.shape[:-1], *own.node_shape, *own.feature_shape)
         return result
+
+
+def check_given(given: object) -> None:
+    """Check that evidence is a mapping.
+
+    Raises:
+        ObservationError: for anything else.
+    """
+    if not isinstance(given, Mapping):
+        raise ObservationError(
+            f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."
+        )
+
+
+def check_shape(name: str, value: object, shape: tuple[int, ...]) -> None:
+    """Check that a given value is a tensor of at least one row of a shape.
+
+    Raises:
+        ObservationError: names the variable.
+    """
+    fits = isinstance(value, Tensor) and value.ndim == 1 + len(shape) and tuple(value.shape[1:]) == shape
+    if not fits or not len(value):  # type: ignore[arg-type]
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        expected = ", ".join(map(str, ("batch", *shape)))
+        raise ObservationError(f"variable {name!r} needs a tensor of shape ({expected}), got {got}.")
 
 
 def check_rows(given: Given, count: int) -> None:

@@ -17,7 +17,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 
 from ..cache import BoundedCache
-from ..descent.energy import unconstrained_terms
+from ..descent.energy import double_precision_terms
 from ..graph.adjacency import Adjacency, adjacency
 from ..graph.colouring import greedy_colours
 from ..graph.declaration import Declaration
@@ -63,7 +63,7 @@ class Pattern:
             size = math.prod(shape)
             if entry < size:
                 index = ", ".join(str(int(k)) for k in np.unravel_index(entry, shape)) if shape else ""
-                return f"{name}[{index}]"
+                return f"{name}[{index}]" if shape else name
             entry -= size
         raise IndexError(entry)
 
@@ -136,21 +136,20 @@ def _quadratic_forms(
     graph: Declaration, pattern: Pattern, fixed: Mapping[str, Tensor], energies: int
 ) -> Quadratic:
     size, count = pattern.entries, 1 + pattern.probes
-    points = torch.zeros(count, size)
+    points = torch.zeros(count, size, dtype=torch.float64)
     points[1 + pattern.probe, torch.arange(size)] = 1
     points = points.repeat(energies, 1)
-    like = next((p for p in graph.parameters()), next((b for b in graph.buffers()), points))
     differentiable = torch.is_grad_enabled() and any(p.requires_grad for p in graph.parameters())
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = {n: x.to(like.dtype).requires_grad_() for n, x in split(points, pattern.shapes).items()}
-        others = {name: x.to(like.dtype).repeat_interleave(count, 0) for name, x in fixed.items()}
-        terms = unconstrained_terms(graph, {**leaves, **others})
-        shares = [term.double().expand(len(points)) for term in terms.values()]
+        leaves = {name: x.requires_grad_() for name, x in split(points, pattern.shapes).items()}
+        others = {name: x.double().repeat_interleave(count, 0) for name, x in fixed.items()}
+        terms = double_precision_terms(graph, {**leaves, **others})
+        shares = [term.expand(len(points)) for term in terms.values()]
         energy = torch.stack(shares).sum(0)
         gradients = torch.autograd.grad(
             energy.sum(), list(leaves.values()), create_graph=differentiable, materialize_grads=True
         )
-    flat = torch.cat([x.double().reshape(len(x), -1) for x in gradients], 1).unflatten(0, (energies, count))
+    flat = torch.cat([x.reshape(len(x), -1) for x in gradients], 1).unflatten(0, (energies, count))
     constant = energy[::count]
     if not differentiable:
         flat, constant = flat.detach(), constant.detach()
@@ -219,7 +218,7 @@ def _entries(
     rows: NDArray[np.int64], columns: NDArray[np.int64], first: NDArray[np.int64], channels: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All pairs of entries of pairs of nodes."""
-    left, right = [], []
+    left, right = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for a in np.unique(channels):
         for b in np.unique(channels):
             chosen = (channels[rows] == a) & (channels[columns] == b)

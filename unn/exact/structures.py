@@ -324,6 +324,8 @@ def _structure(
         there = logs > -torch.inf
         if bool(there.all()):
             possible_groups.append((rows, own))
+        elif not bool(there.any()):
+            continue
         elif own is regularizer:
             possible_groups.append((rows[there], own))
         else:

@@ -165,19 +165,18 @@ def read_uai_evidence(path: Path | str, model: TableModel) -> TableEvidence:
     path = Path(path)
     tokens = _Tokens(read_text(path), path)
     first = tokens.integer(0, _MOST, "the number of observed variables")
-    if len(tokens.words) != 1 + 2 * first:
+    if len(tokens.words) != 1 + 2 * first or _has_line_per_sample(tokens):
         return _samples(tokens, first, model)
-    try:
-        tokens.position = 0
-        return _samples(tokens, 1, model)
-    except DataError:
-        # the numbers may also be those of several samples
-        tokens.position = 1
-        try:
-            return _samples(tokens, first, model)
-        except DataError:
-            pass
-        raise
+    tokens.position = 0
+    return _samples(tokens, 1, model)
+
+
+def _has_line_per_sample(tokens: _Tokens) -> bool:
+    """Whether the first line is a number of samples alone, and each sample has a line of its own."""
+    first, *others = filter(None, map(str.split, tokens.text.splitlines()))
+    return first == [str(len(others))] and all(
+        line[0].isdecimal() and len(line) == 1 + 2 * int(line[0]) for line in others
+    )
 
 
 def _samples(tokens: _Tokens, samples: int, model: TableModel) -> TableEvidence:

@@ -330,15 +330,15 @@ class Constraint(Factor):
         """
         return []
 
-    def combinations(self, shapes: Shapes) -> AllowedCombinations | None:
-        """Allowed combinations of categories, where they define the constraint; None by default.
+    def combinations(self, shapes: Shapes) -> list[AllowedCombinations]:
+        """Allowed combinations of categories, where they define the constraint; none by default.
 
         Search propagates them in place of ``groups``: a category without an allowed combination is excluded.
 
         Args:
             shapes: shapes of all arrays without batch axes, by name.
         """
-        return None
+        return []
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """Energy factors whose sum is smallest where the values satisfy the condition; none by default.

@@ -79,6 +79,14 @@ class Rows:
         self.sizes = dict(sizes)
         self.slots = _slots(graph, self.sizes, graph.variables if variables is None else variables)
         if not self.nodes:
+            table = graph.size_table
+            unknown = [axis for name in self.slots for axis in graph.variables[name].axes]
+            unknown = [axis for axis in unknown if axis not in table.static and axis not in self.sizes]
+            if unknown:
+                raise DeclarationError(
+                    f"graph {graph.name!r}: the size of axis {unknown[0]!r} is unknown; give it as "
+                    f"sizes={{{unknown[0]!r}: ...}}."
+                )
             raise DeclarationError(
                 f"graph {graph.name!r} has no nodes at sizes {self.sizes or '(static)'}, so there is nothing "
                 "to sample."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -131,7 +131,7 @@ class Layout:
         combinations = {
             constraint.name: own
             for constraint in (graph.constraints if with_tables else ())
-            if (own := constraint.combinations(shapes)) is not None
+            if (own := constraint.combinations(shapes))
         }
         self.tables = self._tables(combinations) if combinations else None
         self.families = [
@@ -174,8 +174,14 @@ class Layout:
 
     @cached_property
     def parts(self) -> NodeParts | None:
-        """The groups with several candidates of one node, by node; None if there are none."""
-        of_constraint = self.families_of[self.group] >= len(self.frame.slots)
+        """The groups with several candidates of one node, by node; None if there are none.
+
+        Groups in which a candidate occurs several times are left out: their parts count more than one.
+        """
+        pairs, repeats = (self.group * self.candidates + self.candidate).unique(return_counts=True)
+        repeated = torch.zeros(self.groups, dtype=torch.bool)
+        repeated[pairs[repeats > 1] // self.candidates] = True
+        of_constraint = (self.families_of[self.group] >= len(self.frame.slots)) & ~repeated[self.group]
         candidate, group = self.candidate[of_constraint], self.group[of_constraint]
         keys, part = (group * self.groups + self.node[candidate]).unique(return_inverse=True)
         members = torch.bincount(part, minlength=len(keys))
@@ -292,12 +298,12 @@ class Layout:
                     families.append(Family(constraint.name, entries, (groups.lower, groups.upper)))
         return families
 
-    def _tables(self, combinations: Mapping[str, AllowedCombinations]) -> Tables:
+    def _tables(self, combinations: Mapping[str, Sequence[AllowedCombinations]]) -> Tables:
         names: list[str] = []
         # pairs (row, column) of each sparse matrix
         members, pairs, candidates, tables = ([] for _ in range(4))
         count = pair_count = 0
-        for name, own in combinations.items():
+        for name, own in ((name, own) for name, each in combinations.items() for own in each):
             rows, assignments = len(own.allowed), len(own.entries[0])
             numbers = count + torch.arange(assignments * rows).view(assignments, rows)
             table_numbers = len(names) + torch.arange(assignments)[:, None].expand(assignments, rows)

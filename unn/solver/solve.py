@@ -13,6 +13,7 @@ from torch import Tensor
 from ..engine import CanSolve, SolvingOptions
 from ..errors import DeclarationError, ObservationError, UnnError, is_whole
 from ..graph.declaration import Declaration
+from ..graph.dynamic import dynamic_sizes
 from ..graph.partial import Partial
 from ..networks.tokens import Given, kinds
 from ..ops.seeds import seed_of
@@ -67,7 +68,8 @@ class _Progress:
         wanted: number of different answers to each instance.
         best: answer with the fewest violations, by variable, shape ``(instances, *axes)``.
         violations: number of its violations, shape ``(instances,)``.
-        answers: verified answers to each instance.
+        answers: verified answers to each instance, all different.
+        seen: their values as bytes.
     """
 
     graph: Declaration
@@ -75,7 +77,8 @@ class _Progress:
     wanted: int
     best: dict[str, Tensor]
     violations: Tensor
-    answers: list[dict[str, Tensor]]
+    answers: list[list[dict[str, Tensor]]]
+    seen: list[set[bytes]]
 
     @classmethod
     def of(
@@ -88,12 +91,13 @@ class _Progress:
     ) -> _Progress:
         """Begin with one answer to each instance, which for a model that ranks answers is none of its own."""
         count = len(next(iter(first.values())))
-        none: list[dict[str, Tensor]] = [{} for _ in range(count)]
         most = torch.full((count,), torch.iinfo(torch.long).max)
-        progress = cls(graph, given, wanted, dict(first), most, none)
+        none: list[list[dict[str, Tensor]]] = [[] for _ in range(count)]
+        progress = cls(graph, given, wanted, dict(first), most, none, [set() for _ in range(count)])
         progress.add(torch.arange(count), first)
         if is_ranked:
-            progress.answers = [{} for _ in range(count)]
+            progress.answers = [[] for _ in range(count)]
+            progress.seen = [set() for _ in range(count)]
             # any answer of the model is better
             progress.violations = progress.violations.clamp(min=1)
         return progress
@@ -113,22 +117,21 @@ class _Progress:
 
     def _keep(self, instance: int, values: dict[str, Tensor]) -> None:
         """Add a verified answer, if it differs from the others."""
-        answers = self.answers[instance]
-        count = _number(answers)
-        if count >= self.wanted:
-            return
-        if any(all(torch.equal(answers[n][k], values[n]) for n in values) for k in range(count)):
-            return
-        for name, x in values.items():
-            answers[name] = torch.cat([answers[name], x[None]]) if count else x[None]
+        key = b"".join(x.contiguous().numpy().tobytes() for x in values.values())
+        if len(self.answers[instance]) < self.wanted and key not in self.seen[instance]:
+            self.answers[instance].append(values)
+            self.seen[instance].add(key)
 
     def incomplete(self) -> Tensor:
         """Mask of the instances that need more answers, shape ``(instances,)``."""
-        return torch.tensor([_number(answers) for answers in self.answers]) < self.wanted
+        return torch.tensor([len(answers) for answers in self.answers]) < self.wanted
 
-
-def _number(answers: Mapping[str, Tensor]) -> int:
-    return len(next(iter(answers.values()))) if answers else 0
+    def stacked(self) -> tuple[dict[str, Tensor], ...]:
+        """All verified answers to each instance by variable, shape ``(answers, *axes)``; empty without."""
+        return tuple(
+            {name: torch.stack([x[name] for x in answers]) for name in self.best} if answers else {}
+            for answers in self.answers
+        )
 
 
 def _rows(given: Mapping[str, Partial], rows: Tensor) -> dict[str, Partial]:
@@ -154,10 +157,10 @@ def solve(
         given: evidence by variable, complete or partial, shape ``(instances, *axes)``.
         count: number of instances; that of the evidence by default.
         options: limits and seed.
-        sizes: sizes of the axes without a static size.
+        sizes: sizes of the axes without a static size; those of the evidence by default.
 
     Raises:
-        DeclarationError: for a graph without constraints.
+        DeclarationError: for a graph without constraints, or an axis of unknown size.
         ObservationError: for evidence that does not fit the graph.
         UnnError: for an option that is out of range.
 
@@ -175,7 +178,8 @@ def solve(
         )
     lengths = [len(x.value if isinstance(x, Partial) else x) for x in given.values()]
     instances = count or max(lengths, default=1)
-    layout = Layout(graph, sizes or {}, with_tables=True)
+    sizes = {**dynamic_sizes(graph, given), **(sizes or {})}
+    layout = Layout(graph, sizes, with_tables=True)
     rows, nodes = layout.frame.observation(layout.discrete_part(given), instances)
     _, impossible = propagate(layout, evidence(layout, rows, nodes))
     reasons = tuple(layout.describe(int(g)) if g >= 0 else "" for g in impossible)
@@ -194,9 +198,7 @@ def solve(
             chunk = waiting[first : first + options.at_once]
             generator = torch.Generator().manual_seed(seed_of(options.seed, number, first))
             evidence_of_chunk = _rows(expanded, chunk)
-            attempt = model.attempt(
-                evidence_of_chunk, len(chunk), sizes or {}, options.steps, generator, number
-            )
+            attempt = model.attempt(evidence_of_chunk, len(chunk), sizes, options.steps, generator, number)
             tries[chunk] += 1
             while len(chunk) and not _over(began, options):
                 values = attempt.advance()
@@ -226,7 +228,7 @@ def solve(
         outcomes,
         progress.best,
         progress.violations,
-        tuple(progress.answers),
+        progress.stacked(),
         tries,
         reasons,
         exhausted | (impossible >= 0),

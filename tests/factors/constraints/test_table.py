@@ -11,6 +11,7 @@ from support.constraints import constraint_contract, one_hot_values, penalty_con
 import unn
 from factors import Table
 from unn.descent.plan import Plan
+from unn.extending import SearchOptions
 from unn.solver.layout import Layout
 from unn.solver.propagation import Known, propagate
 
@@ -138,13 +139,6 @@ def test_its_groups_hold_exactly_where_all_combinations_are_allowed(columns, siz
     assert torch.equal(holds, g.constraints[0].violations_of({"X": x}) == 0)
 
 
-def test_a_node_that_occurs_twice_in_a_term_has_no_groups():
-    g = unn.FactorGraph("g", node=2, value=2)
-    X = g.variable("X", "node | value", unn.Entropy())
-    g.factor(Table(X["n v"], X["n w"], allowed=[(0, 0)]))
-    assert g.constraints[0].groups({"X": (2, 2)}) == []
-
-
 @given(st.integers(1, 3), st.integers(2, 3), st.data())
 @settings(max_examples=60)
 def test_propagation_keeps_the_categories_that_a_possible_combination_has(columns, size, data):
@@ -188,8 +182,37 @@ def test_propagation_runs_along_the_assignments_of_a_chain():
     assert len(layout.families) == 1
 
 
-def test_a_node_that_occurs_twice_in_a_term_is_no_table():
+@given(st.integers(2, 3), st.integers(2, 3), st.data())
+@settings(max_examples=40)
+def test_terms_in_which_nodes_occur_twice_keep_the_combinations_that_agree(columns, size, data):
+    everything = list(itertools.product(range(size), repeat=columns))
+    allowed = data.draw(st.lists(st.sampled_from(everything), min_size=1, unique=True))
+    nodes = [data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=2)) for _ in range(columns)]
+    g = unn.FactorGraph("g", node=3, value=size)
+    X = g.variable("X", "node | value", unn.Entropy())
+    for k, own in enumerate(nodes):
+        g.index(f"i{k}", "term", own, into="node")
+    g.factor(Table(*(X[f"i{k}[t] v{k}"] for k in range(columns)), allowed=allowed))
+    values = torch.tensor(everything if columns == 3 else list(itertools.product(range(size), repeat=3)))
+    x = torch.nn.functional.one_hot(values, size).float()
+    right = {tuple(row) for row in values[g.constraints[0].violations_of({"X": x}) == 0].tolist()}
+    layout = Layout(g, {})
+    rows = layout.frame.flatten({"X": x})
+    counts = (layout.to_groups @ rows.T).T
+    holds = ((counts >= layout.lower) & (counts <= layout.upper)).all(1)
+    holds &= ~(rows.bool() & layout.never).any(1)
+    assert {tuple(row) for row in values[holds].tolist()} == right
+    search = unn.Search(g, SearchOptions(mode="depth-first", chains=1, solving_steps=1000))
+    solutions = unn.solve(search, {}, options=unn.SolvingOptions(count=len(everything) + 28, tries=1))
+    answers = solutions.answers[0]
+    reached = {tuple(row) for row in answers["X"].argmax(-1).tolist()} if answers else set()
+    assert reached == right and bool(solutions.is_complete[0])
+    assert solutions.outcomes == ("solved" if right else "impossible",)
+
+
+@pytest.mark.parametrize("allowed", [5, [3], [(0, "a")], [(0, None)], ["ab"], [(0, 1.5)]])
+def test_what_is_no_list_of_combinations_is_refused(allowed):
     g = unn.FactorGraph("g", node=2, value=2)
     X = g.variable("X", "node | value", unn.Entropy())
-    g.factor(Table(X["n v"], X["n w"], allowed=[(0, 0)]))
-    assert Layout(g, {}, with_tables=True).tables is None
+    with pytest.raises(unn.DeclarationError, match="table"):
+        Table(X["n v"], X["n+1 w"], allowed=allowed)

@@ -253,3 +253,20 @@ def test_zeros_without_damping_give_no_nan():
 def test_an_unknown_schedule_is_refused_with_those_that_exist():
     with pytest.raises(ArgumentError, match="message_schedule must be one of all, residual"):
         BeliefOptions(message_schedule="random").check("belief")
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "sum-product"}, 3])
+def test_options_of_another_type_are_refused(options):
+    g = unn.FactorGraph("g", n=2)
+    g.variable("X", "n", unn.BinaryEntropy())
+    with pytest.raises(ArgumentError, match="options must be BeliefOptions"):
+        unn.belief.marginals(g, options=options)
+
+
+@pytest.mark.parametrize("answer", [unn.belief.marginals, unn.exact.marginals])
+def test_variables_without_nodes_have_no_means(answer):
+    g = unn.FactorGraph("g", n=0, k=1)
+    g.variable("X", "n", unn.BinaryEntropy())
+    g.variable("Z", "| k", unn.Entropy())
+    means = answer(g).means
+    assert means["X"].shape == (1, 0) and means["Z"].tolist() == [[1.0]]

@@ -184,6 +184,15 @@ def test_several_samples_of_evidence_are_rows(tmp_path):
     assert read_uai_evidence(write(tmp_path, "0\n", "none"), model).values.tolist() == [[-1, -1, -1]]
 
 
+@given(st.lists(st.lists(st.integers(-1, 1), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_written_evidence_is_read_again(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("evidence")
+    model = read_uai(write(folder, GRID)).model
+    evidence = TableEvidence(torch.tensor(rows))
+    again = read_uai_evidence(write(folder, write_uai_evidence(evidence), "e"), model)
+    assert again.values.tolist() == rows
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -191,6 +200,7 @@ def test_several_samples_of_evidence_are_rows(tmp_path):
         ("1 5 0", "expected a variable from 0 to 2, got '5'"),
         ("2 0 1", "the file ends where"),
         ("2 1 1 1 1", "expected each variable once, got '1'"),
+        ("2 0 1 0 1", "expected each variable once, got '0'"),
         ("x", "expected the number of observed variables, got 'x'"),
         ("999999999", "the file ends where one of 999,999,999 samples"),
     ],
@@ -304,3 +314,34 @@ def test_unknown_variables_and_states_are_refused_with_the_closest_name(tmp_path
         network.evidence({"Sprinkler": "1"}).values.tolist()
         == TableEvidence.of(network.model, {1: 1}).values.tolist()
     )
+
+
+LIGHT = """network light {
+%s
+}
+variable x {
+  type discrete [ 2 ] { on, off };
+}
+probability ( x ) {
+  table 0.2, 0.8;
+}
+"""
+
+
+def test_a_quotation_may_be_empty_or_hold_signs(tmp_path):
+    network = read_bif(write(tmp_path, LIGHT % 'property comment "";\nproperty note ";";', "light.bif"))
+    assert network.names == ("x",) and network.weights[0].tolist() == [0.2, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LIGHT % "/* the prior, of old", "line 2: a quotation or comment is not closed"),
+        (LIGHT % "" + "/* end", "a quotation or comment is not closed"),
+        (LIGHT % "" + '"" variable y { type discrete [ 1 ] { a }; }', "expected network, variable or prob"),
+        (LIGHT % "property comment", "the file ends where ';' after a property"),
+    ],
+)
+def test_what_is_left_open_in_a_network_is_refused(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        read_bif(write(tmp_path, text.replace(";", "") if "property" in text else text, "light.bif"))

@@ -398,3 +398,13 @@ def test_the_entropy_does_not_depend_on_the_size_of_the_energies(size):
     k = g.constant("k", "node", torch.full((2,), size, dtype=torch.float64))
     g.factor(Multilinear(k["i"], x["i"], x["i"]))
     assert float(unn.exact.entropy(g)) == pytest.approx(2 * math.log(2), abs=1e-9)
+
+
+def test_the_energy_of_best_values_has_no_derivative_whatever_is_given():
+    g = unn.FactorGraph("g", n=2)
+    x = g.variable("X", "n", unn.BinaryEntropy())
+    g.factor(Multilinear(g.parameter("w", "n", init="ones")["i"], x["i"]))
+    for observed in (False, True):
+        seen = unn.Partial(torch.ones(1, 2), torch.full((1, 2), observed))
+        best = unn.exact.best_values(g, {"X": seen})
+        assert best.energy.tolist() == [-2.0] and not best.energy.requires_grad

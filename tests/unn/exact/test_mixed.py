@@ -274,3 +274,20 @@ def test_a_point_that_is_not_on_a_simplex_is_no_category(regularizer):
     g.variable("y", "n | d", regularizer)
     with pytest.raises(DeclarationError, match="variable 'y' is neither categorical, binary nor a spin"):
         unn.exact.log_partition(g)
+
+
+def test_states_of_weight_zero_are_impossible():
+    g = unn.FactorGraph("m", k=2)
+    z = g.variable("z", "| k", unn.Entropy())
+    x = g.variable("x", "", unn.SquaredNorm())
+    g.factor(Multilinear(g.constant("w", "k", torch.tensor([0.0, -1e30]))["k"], z["k"]))
+    # in the impossible state the energy of x is not bounded
+    g.factor(Multilinear(g.constant("s", "k", torch.tensor([0.0, 2.0]))["k"], z["k"], x[""], x[""]))
+    marginals = unn.exact.mixed_marginals(g)
+    assert marginals["z"][0].tolist() == [1.0, 0.0]
+    assert float(marginals.log_partition) == pytest.approx(math.log(2 * math.pi) / 2)
+    given = {"z": torch.tensor([[0.0, 1.0]])}
+    impossible = unn.exact.mixed_marginals(g, given)
+    assert float(impossible.log_partition) == -math.inf and not impossible["z"].any()
+    with pytest.raises(InferenceError, match="probability zero"):
+        impossible.sample(2)

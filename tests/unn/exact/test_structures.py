@@ -346,3 +346,16 @@ def test_belief_propagation_and_the_k_best_refuse_structures_by_name():
         unn.belief.marginals(g)
     with pytest.raises(DeclarationError, match="variable 'Y' is structured"):
         unn.exact.k_best_values(g, 2)
+
+
+@pytest.mark.parametrize("by_evidence", [False, True])
+def test_subsets_of_which_none_is_possible_have_probability_zero(by_evidence):
+    g = unn.FactorGraph("m", n=3)
+    Y = g.variable("Y", "n", Budget(2))
+    scores = torch.zeros(3) if by_evidence else torch.tensor([0.0, -1e30, -1e30])
+    g.factor(Multilinear(g.constant("w", "n", scores)["i"], Y["i"]))
+    seen = unn.Partial(torch.zeros(1, 3), torch.tensor([[True, True, False]]))
+    given = {"Y": seen} if by_evidence else {}
+    assert unn.exact.log_partition(g, given).tolist() == [-torch.inf]
+    assert not unn.exact.marginals(g, given)["Y"].any()
+    assert unn.exact.entropy(g, given).tolist() == [0]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -196,3 +197,46 @@ def test_answers_that_break_a_constraint_without_groups_do_not_end_the_list():
         solutions = unn.solve(search, {}, options=unn.SolvingOptions(count=9, tries=1))
         answers = sorted(solutions.answers[0]["X"].argmax(-1).tolist())
         assert answers == [[1, 2], [2, 1]] and bool(solutions.is_complete)
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=4),
+    st.lists(st.integers(0, 1), max_size=2),
+    st.integers(0, 5),
+    st.sampled_from(["equals", "at_least", "at_most"]),
+)
+@settings(max_examples=60)
+def test_entries_that_occur_several_times_count_as_often(nodes, bits, bound, kind):
+    g = unn.FactorGraph("g", node=3, value=2, bit=2)
+    X, B = g.variable("X", "node | value", unn.Entropy()), g.variable("B", "bit", unn.BinaryEntropy())
+    g.index("place", "entry", nodes, into="node")
+    references = [X["place[e] v"]]
+    groups = [g.index("of", "entry", [0] * len(nodes), into="group")]
+    if bits:
+        g.index("bit_at", "flag", bits, into="bit")
+        references.append(B["bit_at[f]"])
+        groups.append(g.index("of_flag", "flag", [0] * len(bits), into="group"))
+    g.factor(Among(*references, group=groups, **{kind: bound}))
+    states = [
+        {"X": torch.nn.functional.one_hot(torch.tensor([x]), 2).float(), "B": torch.tensor([b]).float()}
+        for x in itertools.product(range(2), repeat=3)
+        for b in itertools.product(range(2), repeat=2)
+    ]
+    right = sum(int(g.constraints[0].violations_of(state)) == 0 for state in states)
+    options = SearchOptions(mode="depth-first", chains=1, solving_steps=1000)
+    solutions = unn.solve(unn.Search(g, options), {}, options=unn.SolvingOptions(count=40, tries=1))
+    assert len(solutions.answers[0].get("X", ())) == right and bool(solutions.is_complete[0])
+    assert solutions.outcomes == ("solved" if right else "impossible",)
+
+
+def test_sizes_follow_from_the_evidence_or_the_axis_is_named():
+    g = unn.FactorGraph("chain", value=3)
+    X = g.variable("X", "n | value", unn.Entropy())
+    g.factor(Table(X["i v"], X["i+1 w"], allowed=[(0, 1), (1, 2), (2, 0)]))
+    search = unn.Search(g, DEPTH_FIRST)
+    first = torch.zeros(1, 5, 3)
+    first[0, 0, 0] = 1
+    solutions = unn.solve(search, {"X": unn.Partial(first, first.any(2))})
+    assert solutions["X"][0].argmax(-1).tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(unn.DeclarationError, match=r"axis 'n' is unknown; give it as sizes=\{'n'"):
+        unn.solve(search, {})
