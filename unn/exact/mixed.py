@@ -20,7 +20,7 @@ from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .gaussian import Normals, entries_given, normal_given, refusal_of_factors, refuse_open_constants
 from .ground import NEVER
-from .nodes import Given, Nodes, check_given, check_shape, has_states, shapes_of
+from .nodes import Given, Nodes, check_mapping, check_shape, has_states, shapes_of
 from .options import ExactOptions, check_count
 from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 
@@ -144,8 +144,8 @@ def mixed_marginals(
         raise DeclarationError(f"graph {graph.name!r}: {reason}.")
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
+    check_mapping("evidence", given)
     given = {} if given is None else given
-    check_given(given)
     refuse_open_constants(graph, given)
     shapes = shapes_of(graph, sizes or {}, graph.variables)
     for name, x in given.items():

@@ -231,15 +231,15 @@ class Nodes:
         return result
 
 
-def check_given(given: object) -> None:
-    """Check that evidence is a mapping.
+def check_mapping(what: str, mapping: object) -> None:
+    """Check that evidence, or another part of a query, is a mapping or None.
 
     Raises:
         ObservationError: for anything else.
     """
-    if not isinstance(given, Mapping):
+    if mapping is not None and not isinstance(mapping, Mapping):
         raise ObservationError(
-            f"given: a mapping from names to tensors such as {{'X': x}}, got {type(given).__name__}."
+            f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
         )
 
 
@@ -249,9 +249,8 @@ def check_shape(name: str, value: object, shape: tuple[int, ...]) -> None:
     Raises:
         ObservationError: names the variable.
     """
-    fits = isinstance(value, Tensor) and value.ndim == 1 + len(shape) and tuple(value.shape[1:]) == shape
-    if not fits or not len(value):  # type: ignore[arg-type]
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or not value.ndim or got[1:] != shape or not len(value):
         expected = ", ".join(map(str, ("batch", *shape)))
         raise ObservationError(f"variable {name!r} needs a tensor of shape ({expected}), got {got}.")
 

@@ -17,7 +17,7 @@ from . import inference, structures
 from .conditioning import Cost
 from .ground import ground
 from .inference import Semiring
-from .nodes import Given, Nodes, refusal_of_variables
+from .nodes import Given, Nodes, check_mapping, refusal_of_variables
 from .options import ExactOptions, check_count
 from .plan import Plan
 from .structures import Query
@@ -278,10 +278,7 @@ def query_of(
 ) -> Query:
     """Nodes, tables and evidence of a query, for ``structures``; errors as for ``tables_of``."""
     for what, mapping in (("evidence", given), ("scores", scores), ("sizes", sizes)):
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise ObservationError(
-                f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
-            )
+        check_mapping(what, mapping)
     given = given or {}
     constants: dict[str, Tensor] = {}
     observed: dict[str, Tensor | Partial] = {}

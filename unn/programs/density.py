@@ -135,6 +135,19 @@ def stored_evidence(
     return evidence
 
 
+def observed_nodes(tape: Tape, given: Mapping[str, tuple[Array, Array]]) -> Array:
+    """Mask of the nodes with evidence, shape ``(nodes,)``.
+
+    Args:
+        tape: tape of a complete run.
+        given: result of ``stored_evidence``.
+    """
+    observed = np.zeros(len(tape.parents), dtype=bool)
+    for name, (_, mask) in given.items():
+        observed[tape.variables[name].nodes.ravel()[mask]] = True
+    return observed
+
+
 def _with_batch(rows: Rows, name: str, x: Tensor | Partial) -> Tensor | Partial:
     """Evidence with a batch axis, which single values may leave out."""
     value = x.value if isinstance(x, Partial) else x

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import DeclarationError, ObservationError
-from .density import agrees, places_of, refused, wide
+from .density import agrees, observed_nodes, places_of, refused, wide
 from .kinds import Array
 from .tape import Drawing, RecordedDraw, Settle, Statement, Step, Tape
 
@@ -25,9 +25,7 @@ def require_possible(
     Raises:
         ObservationError: names the entry whose density is zero, or that contradicts what it is computed from.
     """
-    observed = np.zeros(len(tape.parents), dtype=bool)
-    for name, (_, mask) in given.items():
-        observed[tape.variables[name].nodes.ravel()[mask]] = True
+    observed = observed_nodes(tape, given)
     known = _known(tape, observed)
     has_known_parents = np.array([bool(known[sorted(parents)].all()) for parents in tape.parents], dtype=bool)
     stored = {
@@ -52,9 +50,9 @@ def require_possible(
             return values
         if not isinstance(step, Settle):
             return step.run(inputs, drawing)
-        computed = np.nan_to_num(inputs[0]).astype(step.statement.kind.dtype)
-        if step.statement.kind.dtype == np.float64:
-            computed = wide(inputs[0])
+        dtype = step.statement.kind.dtype
+        # what is not given is NaN, which whole numbers do not have
+        computed = wide(inputs[0]) if dtype == np.float64 else np.nan_to_num(inputs[0]).astype(dtype)
         nodes = step.statement.nodes
         if step.statement.role == "sample" or not observed[nodes].any():
             return computed

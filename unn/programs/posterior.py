@@ -20,7 +20,7 @@ from scipy.special import logsumexp, softmax
 
 from ..errors import ArgumentError, ObservationError
 from ..ops.resampling import effective_number, systematic_resampling
-from .density import log_densities, places_of
+from .density import log_densities, observed_nodes, places_of
 from .kinds import Array
 from .tape import Drawing, RecordedDraw, Settle, Statement, Step, Tape
 
@@ -97,9 +97,7 @@ class _Sampler:
     ) -> None:
         self.tape, self.count, self.generator, self.given = tape, count, generator, given
         self.plan = tape.plan()
-        observed = np.zeros(len(tape.parents), dtype=bool)
-        for name, (_, mask) in given.items():
-            observed[tape.variables[name].nodes.ravel()[mask]] = True
+        observed = observed_nodes(tape, given)
         relevant = _relevant(tape, observed)
         self.evidence = self._masks(observed)
         self.fixed_at_last = self._masks(observed | relevant)

@@ -134,10 +134,10 @@ class Distribution(ABC):
                 values = rule.measure(*(parameters[name] for name in rule.names))
                 holds = rule.holds(values)
                 if not holds.all():
-                    some = f" in {count_of_draws(~holds, draws)}" if draws else ""
+                    number = f" in {count_of_draws(~holds, draws)}" if draws else ""
                     raise DeclarationError(
                         f"{where}: {rule.subject} of {title} must be {rule.bounds}, got "
-                        f"{values[~holds].ravel()[0]}{some}."
+                        f"{values[~holds].ravel()[0]}{number}."
                     )
 
     @abstractmethod
