@@ -267,7 +267,8 @@ class CanInfer(ABC):
         """Infer all variables.
 
         Args:
-            given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
+            given: evidence by variable, complete or partial, on the CPU whatever the device of the model;
+                a batch axis of 1 is repeated.
             count: batch size.
             sizes: sizes of the axes without a static size.
             iterations: number of rounds, where the model has rounds; None for its own.

@@ -181,6 +181,7 @@ class BoltzmannProblem(DeclaredProblem):
         digits = self._digits(config)
         rows = torch.randperm(len(digits.test_images), generator=generator)[:count]
         x = _examples(digits.test_images[rows], digits.test_labels[rows], generator)["x"]
+        x = x.to(next(network.parameters()).device)
         steps = config.annealing_steps
         whole = log_partition(network.graph, steps=steps, options=network.options, generator=generator)
         clamped = log_partition(

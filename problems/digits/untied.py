@@ -128,6 +128,7 @@ class UntiedDigits(nn.Module, CanLearn, CanInfer):
         images = given.get("image")
         if not isinstance(images, Tensor):
             raise ArgumentError("digits: the untied baseline infers labels from whole images only.")
+        images = images.to(next(self.parameters()).device)
         return {"image": images, "label": self.logits(images, iterations).softmax(1)}
 
     def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -156,8 +156,10 @@ def test_training_compiled_gives_the_losses_of_training_eager(cuda, config):
 
 
 def test_auto_takes_the_gpu_and_leaves_its_generator_as_it_was(cuda, config):
+    # drawing its weights seeds the GPU's generator as well
+    network = toy_network()
     torch.manual_seed(5)
     before = torch.cuda.get_rng_state(cuda)
-    result = fit(toy_network(), DeviceTask(), replace(config, epochs=1, device="auto"))
+    result = fit(network, DeviceTask(), replace(config, epochs=1, device="auto"))
     assert next(result.network.parameters()).device.type == "cuda"
     assert torch.equal(torch.cuda.get_rng_state(cuda), before)

@@ -35,7 +35,7 @@ def test_regularizers_give_the_values_of_the_cpu(name, masked, dtype, device):
         values = {
             "mirror": x,
             "conjugate": r.conjugate(t, mask),
-            "value": r.value(x, mask),
+            "value at the mirror": r.value_at_mirror(x, t, mask),
             "loss": r.loss(t, x.detach().roll(1, 0), mask),
         }
         values["gradient"] = torch.autograd.grad(

@@ -52,6 +52,9 @@ class There(Tensor):
     def __repr__(self, *, tensor_contents=None):
         return f"There({self.inner!r})"
 
+    def tolist(self):
+        return self.inner.tolist()
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise MixedDevicesError(f"{func} outside of Elsewhere()")

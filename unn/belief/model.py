@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ..engine import CanInfer, CanLearn, check_model
 from ..errors import ArgumentError
 from ..exact.ground import refusal_of_tables
-from ..exact.model import conditional_evidence
-from ..exact.nodes import Given
+from ..exact.model import conditional_evidence, like_parameters
+from ..exact.nodes import Given, on_cpu
 from ..exact.queries import tables_of
 from ..graph.declaration import Declaration
 from .options import BeliefOptions
@@ -54,12 +54,13 @@ class BeliefModel(nn.Module, CanLearn, CanInfer):
                 "belief propagation with method='max-product' has no log-partition to learn from; use "
                 "another method."
             )
+        values, observed = on_cpu(values), on_cpu(observed)
         nodes, model, everything = tables_of(self.graph, values, sizes, None)
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = marginals_of_tables(nodes, model, everything, self.options).log_partition
         total = marginals_of_tables(nodes, model, evidence, self.options).log_partition
         loss: Tensor = (total - joint).mean()
-        return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
+        return like_parameters(loss, self)
 
     @torch.no_grad()
     def infer_values(

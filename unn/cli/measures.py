@@ -123,7 +123,7 @@ def answer(
     """
     if isinstance(network, CanSample):
         samples = network.sample_with(given, count, options, sizes, verify=verify)
-        return samples.values, float(samples.tries.float().mean())
+        return _on_cpu(samples.values), float(samples.tries.float().mean())
     if isinstance(network, CanSolve):
         limits = SolvingOptions(options.steps, options.tries, seed=options.seed or 0, at_once=options.at_once)
         solutions = solve(network, given, count=count, options=limits, sizes=sizes)
@@ -135,7 +135,7 @@ def answer(
     with torch.random.fork_rng(devices=[]):
         # initial values may be random
         torch.manual_seed(options.seed or 0)
-        values = network.infer_values(given, count, sizes, options.steps)
+        values = _on_cpu(network.infer_values(given, count, sizes, options.steps))
     graph: Declaration = network.graph  # type: ignore[assignment]
     check_answers(type(network).__name__, given, count, values)
     kind = kinds(graph)
@@ -165,6 +165,11 @@ def check_answers(model: str, given: Given, count: int, values: Mapping[str, Ten
             off = torch.where(mask, off, 0)
         if bool((off > 1e-4 * (1 + known.abs().max())).any()):
             raise UnnError(f"{model}: the answer changes the given values of {name!r}.")
+
+
+def _on_cpu(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Answers where metrics are computed, whatever the device of the model."""
+    return {name: x.cpu() for name, x in values.items()}
 
 
 def _rounded(value: Tensor, kind: str) -> Tensor:

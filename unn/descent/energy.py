@@ -65,13 +65,16 @@ def double_precision_terms(graph: Declaration, values: Mapping[str, Tensor]) -> 
 
     Args:
         graph: the declaration, of factors that are products.
-        values: of all variables, in double precision.
+        values: of all variables, in double precision, all on one device, on which the terms are then.
     """
     graph.require_parameters()
-    dtype = next((x.dtype for x in graph.fixed_values().values()), torch.float64)
-    evidence = collect_evidence(graph, {name: x.to(dtype) for name, x in values.items()}, check_values=False)
-    wider = {name: x.double() for name, x in evidence.values.items()}
-    return _shares(graph, replace(evidence, values=wider | dict(values)))
+    like = next(iter(graph.fixed_values().values()), None)
+    own = {name: x if like is None else x.to(like) for name, x in values.items()}
+    evidence = collect_evidence(graph, own, check_values=False)
+    device = next((x.device for x in values.values()), None)
+    wider = {name: x.to(device, torch.float64) for name, x in evidence.values.items()}
+    masks = {name: x.to(device) for name, x in evidence.masks.items()}
+    return _shares(graph, replace(evidence, values=wider | dict(values), masks=masks))
 
 
 def _shares(graph: Declaration, evidence: Evidence) -> dict[str, Tensor]:

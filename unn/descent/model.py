@@ -13,6 +13,7 @@ from ..engine import CanInfer, CanLearn
 from ..errors import ArgumentError, DeclarationError, ObservationError, UnnError, suggest, whole_number
 from ..graph.arrays import check_batch
 from ..graph.declaration import Declaration
+from ..graph.devices import device_of, moved
 from ..graph.dynamic import dynamic_sizes
 from ..graph.partial import Partial
 from ..regularizers import Regularizer, Simplex
@@ -297,11 +298,10 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         all, so that the answer to a query does not depend on the others.
         """
         whole_number("inference: count", count, 1, ArgumentError)
-        evidence = {name: expanded(name, x, count) for name, x in given.items()}
-        masks = {
-            name: x.mask if isinstance(x, Partial) else torch.ones(count, 1, dtype=torch.bool)
-            for name, x in evidence.items()
-        }
+        device = device_of(self.graph)
+        evidence = moved({name: expanded(name, x, count) for name, x in given.items()}, device)
+        everything = torch.ones(count, 1, dtype=torch.bool, device=device)
+        masks = {name: x.mask if isinstance(x, Partial) else everything for name, x in evidence.items()}
         values: dict[str, Tensor] = {}
         for rows, pattern in _patterns(masks):
             selected = {
@@ -364,7 +364,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
         """
         self._limit_couplings()
         evidence = {name: expanded(name, x, count) for name, x in given.items()}
-        evidence = {name: _completed(x) for name, x in evidence.items()}
+        evidence = {name: _completed(x) for name, x in moved(evidence, device_of(self.graph)).items()}
         static = self.graph.size_table.static
         for axis, size in sizes.items():
             if static.get(axis, size) != size:
@@ -380,7 +380,7 @@ class DescentModel(nn.Module, CanLearn, CanInfer):
             table = self.graph.size_table
             solved = table.solve({table.root(axis): size for axis, size in sizes.items()})
             shape = [int(size or 0) for size in table.shape(self.graph.variables[free[0]], solved)]
-            nothing = torch.zeros(count, *shape)
+            nothing = torch.zeros(count, *shape, device=device_of(self.graph))
             evidence[free[0]] = Partial(nothing, torch.zeros_like(nothing, dtype=torch.bool))
         training = self.training
         self.eval()

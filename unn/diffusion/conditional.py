@@ -271,9 +271,10 @@ class ConditionalModel(nn.Module, CanLearn, CanSample):
         frame = self.frames.at(**sizes)
         rows, nodes = frame.observation(given, count)
         like = self.offsets
-        numbers = nodes[:, frame.node_of_number]
+        rows, nodes = rows.to(like.device), nodes.to(like.device)
+        numbers = nodes[:, frame.node_of_number.to(like.device)]
         rows = torch.where(numbers, self._standard(rows, frame), 0).to(like)
-        return Condition(frame, rows, nodes.to(like.device), numbers.to(like.device))
+        return Condition(frame, rows, nodes, numbers)
 
     def example(
         self, values: Mapping[str, Tensor], observed: Tensor | Mapping[str, Tensor], **sizes: int

@@ -24,7 +24,7 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
-from .nodes import Given, check_mapping, check_shape
+from .nodes import Given, check_mapping, check_shape, on_cpu
 from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination
@@ -291,6 +291,7 @@ def entries_given(
     """
     check_mapping("evidence", given)
     refuse_open_constants(graph, given)
+    given = on_cpu(given)
     for name, own in given.items():
         if name not in shapes:
             raise ObservationError(f"graph {graph.name!r} has no variable {name!r}.{suggest(name, shapes)}")

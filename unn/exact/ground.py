@@ -137,7 +137,7 @@ def _product_tables(nodes: Nodes, factor: EnergyFactor, constants: Mapping[str, 
                     "or infinite entries; -1e30 stands for the logarithm of 0."
                 )
             lead = [batch] if x.ndim > len(reference.array.axes) else []
-            x = view(x.double(), reference.pattern, sizes, starts, factor.indices)
+            x = view(x.to("cpu", torch.float64), reference.pattern, sizes, starts, factor.indices)
             operands += [x, [*lead, *(symbols[x] for x in reference.letters)]]
     keep = _kept_terms(factor, node_letters, sizes)
     if keep is None:

@@ -20,7 +20,7 @@ from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .gaussian import Normals, entries_given, normal_given, refusal_of_factors, refuse_open_constants
 from .ground import NEVER
-from .nodes import Given, Nodes, check_mapping, check_shape, has_states, shapes_of
+from .nodes import Given, Nodes, check_mapping, check_shape, has_states, on_cpu, shapes_of
 from .options import ExactOptions, check_count
 from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 
@@ -145,7 +145,7 @@ def mixed_marginals(
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
     check_mapping("evidence", given)
-    given = {} if given is None else given
+    given = {} if given is None else on_cpu(given)
     refuse_open_constants(graph, given)
     shapes = shapes_of(graph, sizes or {}, graph.variables)
     for name, x in given.items():

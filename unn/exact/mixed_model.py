@@ -13,8 +13,8 @@ from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
-from .model import generator_of, verified
-from .nodes import Given, check_rows
+from .model import generator_of, like_parameters, verified
+from .nodes import Given, check_rows, on_cpu
 from .options import ExactOptions
 
 
@@ -68,6 +68,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         """
         if not values:
             raise ObservationError(f"graph {self.graph.name!r}: examples have no values.")
+        values, observed = on_cpu(values), on_cpu(observed)
         count = max(len(x) for x in values.values())
         given = {
             name: Partial(values[name], mask.expand(count, *mask.shape[1:]))
@@ -76,7 +77,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         }
         joint = self._log_partition(dict(values), count, sizes)
         loss: Tensor = (self._log_partition(given, count, sizes) - joint).mean()
-        return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
+        return like_parameters(loss, self)
 
     @torch.no_grad()
     def infer_values(
@@ -100,7 +101,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         Returns:
             By variable, float64, shape ``(count, *axes)``; variances of given entries are 0.
         """
-        groups = self._rows(given, count)
+        groups = self._rows(on_cpu(given), count)
         answers = [self._answer(rows, sizes) for rows in groups]
         means = {
             name: _in_order([answer.means[name] for answer in answers], groups)
@@ -125,7 +126,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
     ) -> Samples:
         """Independent exact samples, one for each row of evidence; errors as those of ``ExactModel``."""
         generator = generator_of(options, trace)
-        groups = self._rows(given, count)
+        groups = self._rows(on_cpu(given), count)
         parts = []
         for rows in groups:
             answer = self._answer(rows, sizes)

@@ -15,7 +15,7 @@ from ..graph.partial import Partial
 from . import structures
 from .ground import refusal_of_structures
 from .inference import impossible_row
-from .nodes import Given, Nodes, check_rows
+from .nodes import Given, Nodes, check_rows, on_cpu
 from .options import ExactOptions
 from .queries import query_of, with_counters
 from .reduction import width
@@ -58,11 +58,12 @@ class ExactModel(nn.Module, CanLearn, CanInfer, CanSample):
             ObservationError: for values or masks that do not fit the graph.
             InferenceError: for a graph beyond the limits.
         """
+        values, observed = on_cpu(values), on_cpu(observed)
         nodes, model, everything = query_of(self.graph, values, sizes, None)
         evidence = conditional_evidence(nodes, model, values, observed, len(everything.values))
         joint = structures.log_partition((nodes, model, everything), self.options)
         loss: Tensor = (structures.log_partition((nodes, model, evidence), self.options) - joint).mean()
-        return loss.to(next((p.dtype for p in self.parameters()), loss.dtype))
+        return like_parameters(loss, self)
 
     @torch.no_grad()
     def infer_values(
@@ -152,6 +153,12 @@ def verified(graph: Declaration, values: dict[str, Tensor], count: int, verify: 
     if verify and graph.constraints:
         valid = torch.stack([c.violations_of(values) for c in graph.constraints]).sum(0) == 0
     return Samples(values, valid, torch.ones(count, dtype=torch.long))
+
+
+def like_parameters(loss: Tensor, model: nn.Module) -> Tensor:
+    """A loss in the type and on the device of the parameters of a model; itself where there are none."""
+    parameter = next(model.parameters(), None)
+    return loss if parameter is None else loss.to(parameter)
 
 
 def conditional_evidence(

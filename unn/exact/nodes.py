@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor
 from ..errors import DeclarationError, ObservationError, suggest
 from ..graph.arrays import Variable
 from ..graph.declaration import Declaration
+from ..graph.devices import moved
 from ..graph.partial import Partial
 from ..regularizers import BinaryEntropy, LogPartition, SignedEntropy
 from ..regularizers.simplex import is_categorical
 from .tables import TableEvidence
 
 Given = Mapping[str, Tensor | Partial]
+_Evidence = TypeVar("_Evidence", bound=Tensor | Partial)
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,11 @@ def check_mapping(what: str, mapping: object) -> None:
         raise ObservationError(
             f"{what}: expected a mapping from names such as {{'x': ...}}, got {type(mapping).__name__}."
         )
+
+
+def on_cpu(values: Mapping[str, _Evidence]) -> dict[str, _Evidence]:
+    """Values by name on the CPU, where exact inference computes whatever the device of the graph is."""
+    return moved(values, torch.device("cpu"))
 
 
 def check_shape(name: str, value: object, shape: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from . import inference, structures
 from .conditioning import Cost
 from .ground import ground
 from .inference import Semiring
-from .nodes import Given, Nodes, check_mapping, refusal_of_variables
+from .nodes import Given, Nodes, check_mapping, on_cpu, refusal_of_variables
 from .options import ExactOptions, check_count
 from .plan import Plan
 from .structures import Query
@@ -279,7 +279,7 @@ def query_of(
     """Nodes, tables and evidence of a query, for ``structures``; errors as for ``tables_of``."""
     for what, mapping in (("evidence", given), ("scores", scores), ("sizes", sizes)):
         check_mapping(what, mapping)
-    given = given or {}
+    given, scores = on_cpu(given or {}), on_cpu(scores or {})
     constants: dict[str, Tensor] = {}
     observed: dict[str, Tensor | Partial] = {}
     for name, x in given.items():

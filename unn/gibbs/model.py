@@ -15,6 +15,7 @@ from ..exact.mixed_model import MixedModel
 from ..exact.model import ExactModel
 from ..exact.options import ExactOptions
 from ..graph.declaration import Declaration
+from ..graph.devices import device_of, moved
 from ..graph.partial import Partial
 from .chains import Chains, refusal
 from .learning import (
@@ -137,7 +138,9 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
         options = self.options
         if iterations is not None:
             options = replace(options, chain_draws=max(4, iterations))
-        answer = marginals(self.graph, given, queries=count, sizes=sizes, options=options)
+        answer = marginals(
+            self.graph, moved(given, device_of(self.graph)), queries=count, sizes=sizes, options=options
+        )
         return {name: x.float() for name, x in answer.means.items()}
 
     @torch.no_grad()
@@ -160,6 +163,7 @@ class GibbsModel(nn.Module, CanLearn, CanInfer, CanSample):
             InferenceError: for an energy without a lower bound.
         """
         options.check()
+        given = moved(given, device_of(self.graph))
         require_bounded(self.graph, given)
         for name in ("sampler", "spacing"):
             if getattr(options, name) is not None:

@@ -46,6 +46,22 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
+class Members:
+    """The members of all groups and the bounds of these, on one device; shapes as in ``Layout``."""
+
+    candidate: Tensor
+    group: Tensor
+    lower: Tensor
+    upper: Tensor
+    kind: Tensor
+    node: Tensor
+
+    def to(self, device: torch.device) -> Members:
+        """The same on another device."""
+        return Members(*(x.to(device) for x in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
 class NodeParts:
     """Groups with several candidates of one node, by node: the part of a group in a node counts at most one.
 
@@ -152,6 +168,7 @@ class Layout:
             first += count
         self.lower, self.upper, self.kind, self.families_of = torch.cat(groups).T.contiguous()
         candidate, group = torch.cat(pairs, 1)
+        self._members: dict[torch.device, Members] = {}
         by_candidate = (candidate * first + group).argsort()
         self.candidate, self.group = candidate[by_candidate], group[by_candidate]
 
@@ -164,6 +181,13 @@ class Layout:
     def groups(self) -> int:
         """Number of groups."""
         return len(self.lower)
+
+    def on(self, device: torch.device) -> Members:
+        """The members of all groups on a device; each device has one copy."""
+        if device not in self._members:
+            own = Members(self.candidate, self.group, self.lower, self.upper, self.kind, self.node)
+            self._members[device] = own.to(device)
+        return self._members[device]
 
     @cached_property
     def node(self) -> Tensor:

@@ -53,13 +53,13 @@ def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:
     """Probability that the number of true candidates of each group lies within its bounds, shape
     ``(groups,)``, by the recursion over its members."""
     groups = len(packed.group)
-    pointer = packed.pairs_to_groups.crow_indices()
+    pointer = packed.pairs_to_groups.pointer
     members = pointer[1:] - pointer[:-1]
     most = int(members.max()) if groups else 0
     number = torch.arange(most, device=pointer.device)
     place = pointer[:-1, None] + number
     exists = number < members[:, None]
-    candidate = packed.to_groups.col_indices()[place.clamp(max=len(packed.pair_group) - 1)]
+    candidate = packed.to_groups.members[place.clamp(max=len(packed.pair_group) - 1)]
     p = torch.where(exists, probabilities[candidate], 0)
     largest = int(packed.upper.clamp(max=most).max()) + 1 if groups else 1
     # counts 0, 1, ..., largest; the last one stands for all that are at least as large

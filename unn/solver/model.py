@@ -116,42 +116,41 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             ObservationError: for values or masks that do not fit the graph.
         """
         layout = self.layout(sizes)
-        # examples wait on the CPU, where their candidates are packed
+        # examples wait on the CPU; those in the pool are on the device of the weights
         rows = layout.frame.flatten(layout.discrete_part(values)).cpu()
         nodes = node_mask(layout.frame, layout.discrete_part(observed), len(rows))
         source = _Source(layout, rows == 1, nodes, *_numbers(layout, values, observed, rows))
+        device = self.network.score.weight.device
         if not self.training:
-            pool = source.take(len(rows)).pool(self.options.width)
-            return self._steps(layout, pool)[0]
+            return self._steps(layout, source.take(len(rows)).to(device).pool(self.options.width))[0]
         key = _key(sizes)
         if key not in self._pools:
             entering = source.take(self.options.pool)
             if not len(entering.truth):
                 return torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
             places = torch.arange(self.options.pool) % len(entering.truth)
-            self._pools[key] = entering.select(places).pool(self.options.width)
+            self._pools[key] = entering.select(places).to(device).pool(self.options.width)
             if len(self._pools) > _LAYOUTS:
                 del self._pools[next(iter(self._pools))]
-        pool = self._pools[key]
+        pool = self._pools[key] = self._pools[key].to(device)
         loss, state, packed, scores = self._steps(layout, pool)
         with torch.no_grad():
             pool.state[packed.row, packed.candidate] = state.to(pool.state)
             pool.age += self.options.truncation
             solved = self._solved(layout, pool, packed, scores)
-            leaves = (torch.rand(len(solved)) < self.options.leave) | (pool.age >= _OLD)
+            leaves = (torch.rand(len(solved), device=device) < self.options.leave) | (pool.age >= _OLD)
             leaves = (pool.age >= self.options.oldest) | (solved & leaves)
             leaves |= ~pool.state.flatten(1).isfinite().all(1)
             places = leaves.nonzero()[:, 0]
-            pool.replace(places, source.take(len(places)))
+            pool.replace(places, source.take(len(places)).to(device))
         return loss
 
     def _steps(self, layout: Layout, pool: Pool) -> tuple[Tensor, Tensor, Packed, Tensor]:
-        """Mean loss, last states, packed candidates and last scores; all but the loss on the CPU."""
+        """Mean loss, last states, packed candidates and last scores."""
         weight = self.network.score.weight
-        waiting = pack(layout, pool.known, weight.dtype)
-        packed = waiting.to(weight.device)
-        state = pool.state[waiting.row, waiting.candidate].to(weight)
-        truth = pool.truth[waiting.row, waiting.candidate].to(weight)
+        packed = pack(layout, pool.known)
+        state = pool.state[packed.row, packed.candidate].to(weight)
+        truth = pool.truth[packed.row, packed.candidate].to(weight)
         beside, numbers = pool.surroundings.to(weight), pool.numbers.to(weight)
         losses = []
         for _ in range(self.options.truncation):
@@ -164,8 +163,8 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             )
             if self.energies is not None:
                 losses[-1] = losses[-1] + self.energies.loss(layout, beside, numbers)
-        pool.reals = beside.state.detach().cpu().clone()
-        return torch.stack(losses).mean(), state.detach().cpu(), waiting, scores.detach().cpu()
+        pool.reals = beside.state.detach().clone()
+        return torch.stack(losses).mean(), state.detach(), packed, scores.detach()
 
     def step(
         self, layout: Layout, packed: Packed, state: Tensor, beside: Surroundings
@@ -187,7 +186,8 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         """Mask of the examples whose present answers meet all counts, shape ``(pool,)``."""
         counts = group_sums(chosen(packed, scores)[:, None].to(scores), packed)[:, 0]
         wrong = (counts < packed.lower) | (counts > packed.upper)
-        bad = torch.zeros(packed.batch).index_add(0, packed.group_row, wrong.float())
+        bad = torch.zeros(packed.batch, device=scores.device)
+        bad.index_add_(0, packed.group_row, wrong.float())
         bad.index_add_(0, packed.row, (~scores.isfinite()).float())
         return bad == 0
 
@@ -261,7 +261,7 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
         """Probabilities of all candidates, shape ``(batch, candidates)``, and means of the numbers of
         continuous nodes, shape ``(batch, numbers)``."""
         weight = self.network.score.weight
-        waiting = pack(layout, known, weight.dtype)
+        waiting = pack(layout, known)
         packed = waiting.to(weight.device)
         best, best_numbers = known.true.to(weight.dtype).cpu(), beginning.value.to(weight.dtype).cpu()
         least = torch.full((len(best),), torch.inf)
@@ -292,7 +292,7 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
     def training_state(self) -> dict[str, Tensor]:
         """The examples in the pools and their states; names begin with the sizes, if there are any."""
         return {
-            "".join(f"{axis}={size}/" for axis, size in key) + name: x
+            "".join(f"{axis}={size}/" for axis, size in key) + name: x.cpu()
             for key, pool in self._pools.items()
             for name, x in pool.tensors().items()
         }
@@ -328,7 +328,7 @@ class _Attempt(Attempt):
         self.every, self.taken = every, 0
         self.known = self.root = known
         self.weight = network.score.weight
-        self.packed = pack(layout, known, self.weight.dtype)
+        self.packed = pack(layout, known)
         self.on_device = self.packed.to(self.weight.device)
         self.state = network.initial(self.packed, generator).to(self.weight.device)
         self.beside = beside.to(self.weight)
@@ -374,7 +374,7 @@ class _Attempt(Attempt):
         """Continue with other knowledge, and states of shape ``(rows, candidates, width)``."""
         self.known = known
         self.beside = replace(self.beside, true=known.true.to(self.weight.device))
-        self.packed = pack(self.layout, known, self.weight.dtype)
+        self.packed = pack(self.layout, known)
         self.on_device = self.packed.to(self.weight.device)
         self.state = state[self.packed.row, self.packed.candidate].to(self.weight.device)
 
@@ -384,7 +384,7 @@ class _Attempt(Attempt):
         self.state = self.state[unsolved[self.packed.row].to(self.state.device)]
         self.known, self.root = self.known.select(unsolved), self.root.select(unsolved)
         self.beside = self.beside.select(unsolved.to(self.state.device))
-        self.packed = pack(self.layout, self.known, self.state.dtype)
+        self.packed = pack(self.layout, self.known)
         self.on_device = self.packed.to(self.state.device)
 
 
@@ -394,8 +394,9 @@ def chosen(packed: Packed, scores: Tensor) -> Tensor:
     best = scores.new_full((len(packed.group),), -torch.inf)
     best = best.scatter_reduce(0, packed.node, scores, "amax")
     largest = scores >= best[packed.node]
-    place = torch.where(largest, torch.arange(len(scores)), len(scores))
-    first = torch.full((len(packed.group),), len(scores)).scatter_reduce(0, packed.node, place, "amin")
+    number = torch.arange(len(scores), device=scores.device)
+    place = torch.where(largest, number, len(scores))
+    first = number.new_full((len(packed.group),), len(scores)).scatter_reduce(0, packed.node, place, "amin")
     return place == first[packed.node]
 
 

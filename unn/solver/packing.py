@@ -1,4 +1,4 @@
-"""The open candidates of a batch in a row, with their groups as sparse matrices."""
+"""The open candidates of a batch in a row, with sums over their groups."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..ops.sparse import from_pointer
-from .layout import Layout
+from ..ops.sparse import SetSums
+from .layout import Layout, Members
 from .propagation import Known
 
 _LARGEST = 30.0
@@ -34,10 +34,10 @@ class Packed:
         kinds: number of groups of each kind, in order.
         node: group of the node of each candidate, shape ``(candidates,)``.
         pair_candidate, pair_group: the pairs, shape ``(pairs,)``.
-        to_groups: sums over the candidates of each group, sparse, shape ``(groups, candidates)``.
-        to_candidates: sums over the groups of each candidate, sparse, shape ``(candidates, groups)``.
-        pairs_to_groups: sums over the pairs of each group, sparse, shape ``(groups, pairs)``.
-        pairs_to_candidates: sums over the pairs of each candidate, sparse, shape ``(candidates, pairs)``.
+        to_groups: sums over the candidates of each group.
+        to_candidates: sums over the groups of each candidate.
+        pairs_to_groups: sums over the pairs of each group.
+        pairs_to_candidates: sums over the pairs of each candidate.
     """
 
     batch: int
@@ -51,10 +51,10 @@ class Packed:
     node: Tensor
     pair_candidate: Tensor
     pair_group: Tensor
-    to_groups: Tensor
-    to_candidates: Tensor
-    pairs_to_groups: Tensor
-    pairs_to_candidates: Tensor
+    to_groups: SetSums
+    to_candidates: SetSums
+    pairs_to_groups: SetSums
+    pairs_to_candidates: SetSums
 
     @property
     def count(self) -> int:
@@ -66,44 +66,44 @@ class Packed:
         if self.row.device == device:
             return self
         tensors: dict[str, Any] = {
-            name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)
+            name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor | SetSums)
         }
         return replace(self, **tensors)
 
 
-def pack(layout: Layout, known: Known, dtype: torch.dtype = torch.float32) -> Packed:
-    """Collect the open candidates of a batch.
+def pack(layout: Layout, known: Known) -> Packed:
+    """Collect the open candidates of a batch, on the device of what is known about them.
 
     Args:
         layout: candidates and groups.
         known: what is known about the candidates.
-        dtype: type of the sparse matrices, that of the states.
     """
     batch, candidates = known.true.shape
     is_open = known.open
+    device = is_open.device
+    own = layout.on(device)
     row, candidate = is_open.nonzero(as_tuple=True)
-    number = torch.zeros(batch * candidates, dtype=torch.long)
+    number = torch.zeros(batch * candidates, dtype=torch.long, device=device)
     flat = is_open.flatten()
-    number[flat] = torch.arange(len(row))
+    number[flat] = torch.arange(len(row), device=device)
 
-    row_of_pair, pair = is_open[:, layout.candidate].nonzero(as_tuple=True)
-    pair_candidate = number[row_of_pair * candidates + layout.candidate[pair]]
+    row_of_pair, pair = is_open[:, own.candidate].nonzero(as_tuple=True)
+    pair_candidate = number[row_of_pair * candidates + own.candidate[pair]]
     # groups by kind first, so that each kind is a contiguous range
-    key = layout.group[pair] * batch + row_of_pair
-    present = torch.zeros(layout.groups * batch, dtype=torch.bool)
+    key = own.group[pair] * batch + row_of_pair
+    present = torch.zeros(layout.groups * batch, dtype=torch.bool, device=device)
     present[key] = True
     pair_group = (present.cumsum(0) - 1)[key]
     keys = present.nonzero()[:, 0]
     group, group_row = keys // batch, keys % batch
-    ones = _true_members(layout, known)[group_row, group]
-    kinds = torch.bincount(layout.kind[group], minlength=len(layout.kinds))
+    ones = _true_members(own, known)[group_row, group]
+    kinds = torch.bincount(own.kind[group], minlength=len(layout.kinds))
 
     by_group = pair_group.argsort(stable=True)
     group_pointer = _pointer(pair_group, len(group))
     candidate_pointer = _pointer(pair_candidate, len(row))
-    pairs = len(pair)
-    node = torch.zeros(len(row), dtype=torch.long)
-    is_node = layout.group[pair] == layout.node[layout.candidate[pair]]
+    node = torch.zeros(len(row), dtype=torch.long, device=device)
+    is_node = own.group[pair] == own.node[own.candidate[pair]]
     node[pair_candidate[is_node]] = pair_group[is_node]
     return Packed(
         batch,
@@ -111,28 +111,28 @@ def pack(layout: Layout, known: Known, dtype: torch.dtype = torch.float32) -> Pa
         candidate,
         group_row,
         group,
-        (layout.lower[group] - ones).clamp(min=0),
-        layout.upper[group] - ones,
+        (own.lower[group] - ones).clamp(min=0),
+        own.upper[group] - ones,
         tuple(kinds.tolist()),
         node,
         pair_candidate,
         pair_group,
-        from_pointer(group_pointer, pair_candidate[by_group], (len(group), len(row)), dtype),
-        from_pointer(candidate_pointer, pair_group, (len(row), len(group)), dtype),
-        from_pointer(group_pointer, by_group, (len(group), pairs), dtype),
-        from_pointer(candidate_pointer, torch.arange(pairs), (len(row), pairs), dtype),
+        SetSums(group_pointer, pair_candidate[by_group]),
+        SetSums(candidate_pointer, pair_group),
+        SetSums(group_pointer, by_group),
+        SetSums(candidate_pointer, torch.arange(len(pair), device=device)),
     )
 
 
-def _true_members(layout: Layout, known: Known) -> Tensor:
+def _true_members(members: Members, known: Known) -> Tensor:
     """Number of true candidates of each group, shape ``(batch, groups)``."""
-    counts = torch.zeros(len(known.true), layout.groups, dtype=torch.long)
-    return counts.index_add(1, layout.group, known.true[:, layout.candidate].long())
+    counts = torch.zeros(len(known.true), len(members.lower), dtype=torch.long, device=known.true.device)
+    return counts.index_add(1, members.group, known.true[:, members.candidate].long())
 
 
 def _pointer(sorted_or_not: Tensor, count: int) -> Tensor:
     """Row pointer of a sparse matrix, from the row of each entry."""
-    pointer = torch.zeros(count + 1, dtype=torch.long)
+    pointer = torch.zeros(count + 1, dtype=torch.long, device=sorted_or_not.device)
     pointer[1:] = torch.bincount(sorted_or_not, minlength=count).cumsum(0)
     return pointer
 
@@ -141,12 +141,12 @@ class _GroupSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Packed) -> Tensor:
         ctx.packed = packed
-        return packed.to_groups @ x
+        return packed.to_groups.of(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.packed.to_candidates @ gradient, None
+        return ctx.packed.to_candidates.of(gradient), None
 
 
 class _RectifiedPairSums(torch.autograd.Function):
@@ -157,7 +157,7 @@ class _RectifiedPairSums(torch.autograd.Function):
         pairs.relu_()
         ctx.packed = packed
         ctx.save_for_backward(pairs > 0)
-        return packed.pairs_to_candidates @ pairs
+        return packed.pairs_to_candidates.of(pairs)
 
     @staticmethod
     @once_differentiable
@@ -166,7 +166,7 @@ class _RectifiedPairSums(torch.autograd.Function):
         (positive,) = ctx.saved_tensors
         pairs = gradient.index_select(0, packed.pair_candidate)
         pairs *= positive
-        return packed.pairs_to_candidates @ pairs, packed.pairs_to_groups @ pairs, None
+        return packed.pairs_to_candidates.of(pairs), packed.pairs_to_groups.of(pairs), None
 
 
 def log_probabilities(packed: Packed, scores: Tensor) -> Tensor:

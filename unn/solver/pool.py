@@ -33,6 +33,10 @@ class Entering:
         """What describes the examples, by name."""
         return {field.name: getattr(self, field.name) for field in fields(Entering)}
 
+    def to(self, device: torch.device) -> Entering:
+        """The same on another device."""
+        return Entering(**{name: x.to(device) for name, x in self.examples().items()})
+
     def select(self, places: Tensor) -> Entering:
         """Some examples, by indices."""
         return Entering(**{name: x[places] for name, x in self.examples().items()})
@@ -44,16 +48,17 @@ class Entering:
         return Entering(**{name: torch.cat([own[name] for own in every]) for name in every[0]})
 
     def pool(self, width: int) -> Pool:
-        """A pool of these examples, with random states of candidates.
+        """A pool of these examples on their device, with random states of candidates.
 
         Args:
             width: numbers in a state.
         """
+        device = self.truth.device
         return Pool(
             **self.examples(),
-            state=torch.randn(*self.truth.shape, width),
-            reals=torch.zeros(*self.numbers.shape, width),
-            age=torch.zeros(len(self.truth), dtype=torch.long),
+            state=torch.randn(*self.truth.shape, width, device=device),
+            reals=torch.zeros(*self.numbers.shape, width, device=device),
+            age=torch.zeros(len(self.truth), dtype=torch.long, device=device),
         )
 
 
@@ -70,6 +75,12 @@ class Pool(Entering):
     state: Tensor
     reals: Tensor
     age: Tensor
+
+    def to(self, device: torch.device) -> Pool:
+        """The same on another device; itself where it is there."""
+        if self.age.device == device:
+            return self
+        return Pool(**{name: x.to(device) for name, x in self.tensors().items()})
 
     @property
     def known(self) -> Known:
@@ -94,7 +105,7 @@ class Pool(Entering):
         count = min(len(places), len(entering.truth))
         for name, x in entering.examples().items():
             getattr(self, name)[places[:count]] = x[:count]
-        self.state[places] = torch.randn(len(places), *self.state.shape[1:])
+        self.state[places] = torch.randn(len(places), *self.state.shape[1:], device=self.state.device)
         self.reals[places] = 0
         self.age[places] = 0
 

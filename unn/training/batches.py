@@ -166,7 +166,7 @@ def load_parts(
         pin: whether to use pinned memory, for a GPU.
     """
     sampler = _PartSampler(len(examples), start, stop, batch, seed, parts, of)
-    dataset = _PartDataset(examples, seed)
+    dataset = _PartDataset(examples, seed, pin)
     loader = iter(DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=workers, pin_memory=pin))
     for _ in range(start, stop):
         yield [BatchPart(*next(loader)) for _ in parts]
@@ -187,12 +187,25 @@ class _PartSampler(Sampler[PartRequest]):
 
 
 class _PartDataset(Dataset[tuple[int, int, Any]]):
-    def __init__(self, examples: Examples, seed: int) -> None:
+    def __init__(self, examples: Examples, seed: int, dense: bool) -> None:
         self.examples = examples
         self.seed = seed
+        self.dense = dense
 
     def __getitem__(self, draw: Any) -> tuple[int, int, Any]:
         # a process without examples still has to take part in the step, with weight 0
         indices = draw.indices if len(draw.indices) else torch.zeros(1, dtype=torch.int64)
         generator = torch.Generator().manual_seed(seed_of(self.seed, 2, draw.step, draw.part))
-        return draw.step, len(draw.indices), self.examples.batch(indices, generator)
+        batch = self.examples.batch(indices, generator)
+        return draw.step, len(draw.indices), _dense(batch) if self.dense else batch
+
+
+def _dense(batch: Any) -> Any:
+    """A batch with memory of their own for all entries of its tensors: expanded ones cannot be pinned."""
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_dense(part) for part in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_dense(part) for part in batch)
+    if isinstance(batch, dict):
+        return {name: _dense(part) for name, part in batch.items()}
+    return batch.contiguous() if isinstance(batch, Tensor) else batch

@@ -18,7 +18,7 @@ from unn.solver.propagation import Known
 def packed(graph, batch=1):
     layout = Layout(graph, {})
     none = torch.zeros(batch, layout.candidates, dtype=torch.bool)
-    return layout, pack(layout, Known(none, none.clone()), torch.float64)
+    return layout, pack(layout, Known(none, none.clone()))
 
 
 def test_the_loss_of_labels_is_the_mean_cross_entropy_of_all_groups():

@@ -254,7 +254,7 @@ def test_probabilities_are_those_of_the_initial_state_whose_last_change_is_small
     given[0, 0] = True
     layout = model.layout({})
     known = exclude(layout, evidence(layout, *layout.frame.observation({"X": unn.Partial(X, given)}, 1)))
-    packed = pack(layout, known, torch.float32)
+    packed = pack(layout, known)
     answers, residuals = [], []
     with torch.no_grad():
         for restart in range(solver_model._BREADTH):

@@ -1,5 +1,6 @@
 """Sparse sums over open candidates agree with loops, and have the right gradients."""
 
+import pytest
 import torch
 from support.sudoku_graph import declare_sudoku
 
@@ -8,14 +9,14 @@ from unn.solver.packing import group_sums, pack, rectified_pair_sums
 from unn.solver.propagation import evidence, exclude
 
 
-def packed(seed=0, dtype=torch.float64):
+def packed(seed=0):
     layout = Layout(declare_sudoku(2, 2), {})
     generator = torch.Generator().manual_seed(seed)
     grid = torch.tensor([[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2], [3, 2, 1, 0]])
     rows = torch.eye(4)[grid].view(1, -1).expand(2, -1)
     nodes = torch.rand(2, 16, generator=generator) < 0.3
     known = exclude(layout, evidence(layout, rows, nodes))
-    return layout, known, pack(layout, known, dtype)
+    return layout, known, pack(layout, known)
 
 
 def test_candidates_and_groups_are_those_that_are_open():
@@ -37,11 +38,12 @@ def test_candidates_and_groups_are_those_that_are_open():
         assert int(p.group_row[node]) == int(p.row[place])
 
 
-def test_sums_agree_with_loops_over_pairs():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_agree_with_loops_over_pairs(dtype):
     _, _, p = packed()
-    x, y = torch.randn(p.count, 3, dtype=torch.float64), torch.randn(len(p.group), 3, dtype=torch.float64)
-    sums = torch.zeros(len(p.group), 3, dtype=torch.float64)
-    pairs = torch.zeros(p.count, 3, dtype=torch.float64)
+    x, y = torch.randn(p.count, 3, dtype=dtype), torch.randn(len(p.group), 3, dtype=dtype)
+    sums = torch.zeros(len(p.group), 3, dtype=dtype)
+    pairs = torch.zeros(p.count, 3, dtype=dtype)
     for candidate, group in zip(p.pair_candidate.tolist(), p.pair_group.tolist(), strict=True):
         sums[group] += x[candidate]
         pairs[candidate] += (x[candidate] + y[group]).relu()

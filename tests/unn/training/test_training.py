@@ -82,6 +82,26 @@ def test_random_batches_do_not_depend_on_the_number_of_workers():
     assert len({float(part.batch[0]) for step in alone for part in step}) == 8
 
 
+class Expanded(Examples):
+    """Batches of tensors whose entries share memory, in every container."""
+
+    def __len__(self):
+        return 0
+
+    def batch(self, indices, generator):
+        x = torch.ones(1).expand(len(indices))
+        return {"x": x, "parts": [(1.0, x), "name"]}
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_expanded_tensors_get_memory_of_their_own_where_batches_are_pinned():
+    for pin in (False, True):
+        (part,) = next(load_parts(Expanded(), 0, 1, 4, 0, range(1), 1, pin=pin))
+        x, parts = part.batch["x"], part.batch["parts"]
+        assert torch.equal(x, torch.ones(4)) and parts[0][0] == 1.0 and parts[1] == "name"
+        assert x.is_contiguous() == parts[0][1].is_contiguous() == pin
+
+
 def test_seeds_of_different_keys_differ():
     keys = [(a, b, c) for a in range(5) for b in range(5) for c in range(5)]
     assert len({seed_of(*key) for key in keys}) == len(keys)
