@@ -7,12 +7,13 @@ torch, because the command line parses its options first.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .entries import entry_points
-from .errors import ArgumentError, DeclarationError, UnnError, is_whole, suggest
+from .errors import ArgumentError, DeclarationError, UnnError, is_whole, suggest, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,6 +252,27 @@ class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither met
 
     def load_training_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the result of ``training_state``; nothing by default."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in evaluation mode, without dropout, and afterwards as it was."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def check_iterations(iterations: object) -> None:
+    """Check the number of rounds or steps of a call; None is that of the model.
+
+    Raises:
+        ArgumentError: for anything but a whole number, at least 1.
+    """
+    if iterations is not None:
+        whole_number("inference: iterations", iterations, 1, ArgumentError)
 
 
 class CanInfer(ABC):

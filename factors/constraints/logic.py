@@ -114,8 +114,8 @@ class Implies(Constraint):
         groups = condition.counts(values[condition.references[0].array.name]).shape
         outside = _distance_outside(condition, values).square()
         counts = conclusion.counts(values[conclusion.references[0].array.name]).shape
-        losses = self._aligned(conclusion.part_losses(values).view(counts)).reshape(groups).flatten(1)
-        return torch.minimum(outside, losses)
+        losses = self._aligned(conclusion.part_losses(values).view(counts)).reshape(groups)
+        return torch.minimum(outside, losses.reshape(outside.shape))
 
     def penalties(self, weight: float = 1.0, log_weight: Reference | None = None) -> list[EnergyFactor]:
         """The loss, ``LossEnergy``, which the inner solver minimises."""

@@ -84,7 +84,10 @@ def constraint_loss(
     used = {name for constraint in constraints for name in constraint.variables}
     rounded = {name: _rounded(graph, name, x, at) if name in used else x for name, x in values.items()}
     losses = [constraint.part_losses(rounded) for constraint in constraints]
-    return torch.stack([x.sum(1) if reduction == "sum" else x.mean(1) for x in losses]).sum(0)
+    # a constraint without parts, such as one over an empty list of edges, has no loss
+    return torch.stack(
+        [x.sum(1) if reduction == "sum" else x.sum(1) / max(1, x.shape[1]) for x in losses]
+    ).sum(0)
 
 
 def attention_loss(weights: Tensor, adjacency: Tensor, *, reduction: Reduction = "sum") -> Tensor:

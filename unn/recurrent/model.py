@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
+from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_iterations, check_model, evaluating
 from ..errors import ArgumentError, DeclarationError
 from ..graph.declaration import Declaration
 from ..networks.labels import labels_cross_entropy, value_probabilities, value_tokens, vocabulary_of
@@ -180,19 +180,22 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
             iterations: number of recurrences; ``solving_steps`` by default.
 
         Raises:
+            ArgumentError: for a number of recurrences below 1.
             DeclarationError: for other sizes than those of the weights.
             ObservationError: for evidence that does not fit the graph.
         """
+        check_iterations(iterations)
         check_fixed_sizes(self.graph, self.layout.frame.sizes, sizes)
         frame = self.layout.frame
         rows, nodes = frame.observation(given, count)
         steps = iterations or self.options.solving_steps
         parts = []
-        for places in torch.arange(count).split(_AT_ONCE):
-            tokens = value_tokens(frame, rows[places], nodes[places]).to(self.network.position.device)
-            embedded = self.network.embed(tokens)
-            state = self.network.advance(embedded, embedded, steps, self._mask())
-            parts.append(value_probabilities(frame, self.network.classify(state).cpu()))
+        with evaluating(self):
+            for places in torch.arange(count).split(_AT_ONCE):
+                tokens = value_tokens(frame, rows[places], nodes[places]).to(self.network.position.device)
+                embedded = self.network.embed(tokens)
+                state = self.network.advance(embedded, embedded, steps, self._mask())
+                parts.append(value_probabilities(frame, self.network.classify(state).cpu()))
         probabilities = torch.cat(parts)
         known = nodes[:, frame.node_of_number]
         return frame.expected(torch.where(known, rows.to(probabilities), probabilities))

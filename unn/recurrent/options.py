@@ -72,6 +72,11 @@ class RecurrentOptions:
                 f"{where}: examples without labels have constraint losses alone; set --constraint-weight or "
                 "--attention-weight, or leave --labelled-share at 1."
             )
+        if self.structure == "graph" and self.attention_weight:
+            raise ArgumentError(
+                f"{where}: masked attention gives all its weight to neighbours, so that the attention loss "
+                "is always 0; set --attention-weight 0, or --structure dense."
+            )
         if self.structure == "graph" and self.dropout:
             raise ArgumentError(
                 f"{where}: masked attention has no dropout; set --dropout 0, or --structure dense."

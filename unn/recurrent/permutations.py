@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..graph.factor import Constraint
 from ..networks.tokens import Slot
 from ..solver.layout import Layout
 
@@ -48,10 +49,15 @@ def renamings(layout: Layout, count: int, generator: torch.Generator) -> Renamin
 
 
 def values_are_exchangeable(layout: Layout, slot: Slot) -> bool:
-    """Whether every permutation of the values of a variable, the same in all nodes, maps groups to groups.
+    """Whether every permutation of the values of a variable, the same in all nodes, maps groups to groups,
+    and candidates that are excluded in any case to such.
 
-    Two permutations generate all: the exchange of two values, and the cycle of all values.
+    Two permutations generate all: the exchange of two values, and the cycle of all values. Where a constraint
+    without groups uses the variable, its values are taken to differ.
     """
+    for constraint in layout.graph.constraints:
+        if slot.name in constraint.variables and type(constraint).groups is Constraint.groups:
+            return False
     values = torch.arange(slot.channels)
     exchange = values.clone()
     exchange[:2] = exchange[:2].flip(0)
@@ -62,6 +68,8 @@ def _maps_groups_to_groups(layout: Layout, slot: Slot, permutation: Tensor) -> b
     candidates = torch.arange(layout.candidates)
     first = torch.arange(slot.numbers.start, slot.numbers.stop, slot.channels)
     candidates[slot.numbers] = (first[:, None] + permutation).flatten()
+    if not torch.equal(layout.never[candidates], layout.never):
+        return False
     for family in layout.families:
         groups = {tuple(row) for row in family.entries.sort(1).values.tolist()}
         moved = {tuple(row) for row in candidates[family.entries].sort(1).values.tolist()}

@@ -295,7 +295,7 @@ class Layout:
         members = self.candidate[self.group == group]
         shown = ", ".join(self._candidate(int(k)) for k in members[:_SHOWN])
         more = ", ..." if len(members) > _SHOWN else ""
-        return f"{_count(family.bounds)} of {family.name!r}: {shown}{more}"
+        return f"{count_text(family.bounds)} of {family.name!r}: {shown}{more}"
 
     def _candidate(self, number: int) -> str:
         """A candidate as text, such as ``X[0, 3] = 5``."""
@@ -356,7 +356,8 @@ class Layout:
         )
 
 
-def _count(bounds: Bounds) -> str:
+def count_text(bounds: Bounds) -> str:
+    """The number of true candidates of a group in words."""
     lower, upper = bounds
     if lower == upper:
         return f"exactly {lower}"

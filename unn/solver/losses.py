@@ -32,7 +32,7 @@ def label_loss(scores: Tensor, truth: Tensor, packed: Packed) -> Tensor:
 def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
     """Minus the log-probability that each group of several nodes meets its bounds; a scalar, the mean.
 
-    Nodes are independent, with probabilities by softmax of their scores.
+    Nodes are independent, with probabilities by softmax of their scores, and have one value each.
 
     Args:
         scores: shape ``(candidates,)``.
@@ -51,16 +51,18 @@ def constraint_surprise(scores: Tensor, packed: Packed) -> Tensor:
 
 def _within_bounds(probabilities: Tensor, packed: Packed) -> Tensor:
     """Probability that the number of true candidates of each group lies within its bounds, shape
-    ``(groups,)``, by the recursion over its members."""
+    ``(groups,)``, by the recursion over its members, those of one node together."""
     groups = len(packed.group)
-    pointer = packed.pairs_to_groups.pointer
+    pointer, single = packed.pairs_to_groups.pointer, probabilities[packed.to_groups.members]
+    if packed.parts is not None:
+        pointer = packed.parts.pointer
+        single = single.new_zeros(int(pointer[-1])).index_add(0, packed.parts.part, single).clamp(max=1)
     members = pointer[1:] - pointer[:-1]
     most = int(members.max()) if groups else 0
     number = torch.arange(most, device=pointer.device)
     place = pointer[:-1, None] + number
     exists = number < members[:, None]
-    candidate = packed.to_groups.members[place.clamp(max=len(packed.pair_group) - 1)]
-    p = torch.where(exists, probabilities[candidate], 0)
+    p = torch.where(exists, single[place.clamp(max=len(single) - 1)], 0)
     largest = int(packed.upper.clamp(max=most).max()) + 1 if groups else 1
     # counts 0, 1, ..., largest; the last one stands for all that are at least as large
     counts = F.pad(p.new_ones(groups, 1), (0, largest))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import BoundedCache
-from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_model
+from ..engine import Attempt, CanInfer, CanLearn, CanSolve, check_iterations, check_model
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..networks.tokens import Given, Rows
@@ -206,21 +206,29 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             ObservationError: for evidence that does not fit the graph.
         """
         layout = self.layout(sizes)
-        known, beside = self._begin(layout, given, count)
+        known, _, beside = self._begin(layout, given, count)
         steps = steps or self.options.solving_steps
         every = self.options.decimate_every if number and self.options.propagation == "full" else 0
         return _Attempt(self, layout, known, beside, steps, every, generator)
 
-    def _begin(self, layout: Layout, given: Given, count: int) -> tuple[Known, Surroundings]:
-        """What evidence implies for the candidates, and the continuous nodes, of a batch of queries."""
+    def _begin(self, layout: Layout, given: Given, count: int) -> tuple[Known, Tensor, Surroundings]:
+        """What evidence implies for the candidates of a batch of queries, the group that refutes each of them
+        (-1 for none), and their continuous nodes."""
         known = evidence(layout, *layout.frame.observation(layout.discrete_part(given), count))
-        known = propagate(layout, known)[0] if self.options.propagation == "full" else exclude(layout, known)
+        known, impossible = (
+            propagate(layout, known)
+            if self.options.propagation == "full"
+            else (
+                exclude(layout, known),
+                torch.full((count,), -1),
+            )
+        )
         if layout.continuous is None:
             none = torch.zeros(count, 0)
-            return known, Surroundings.of(known.true, none, none.bool(), self.options.width)
+            return known, impossible, Surroundings.of(known.true, none, none.bool(), self.options.width)
         numbers, nodes = layout.continuous.observation(layout.continuous_part(given), count)
         mask = nodes[:, layout.continuous.node_of_number]
-        return known, Surroundings.of(known.true, numbers, mask, self.options.width)
+        return known, impossible, Surroundings.of(known.true, numbers, mask, self.options.width)
 
     @torch.no_grad()
     def infer_values(
@@ -242,10 +250,19 @@ class Solver(nn.Module, CanLearn, CanInfer, CanSolve):
             iterations: number of steps; ``solving_steps`` by default.
 
         Raises:
-            ObservationError: for evidence that does not fit the graph.
+            ArgumentError: for a number of steps below 1.
+            ObservationError: for evidence that does not fit the graph, or that propagation refutes.
         """
+        check_iterations(iterations)
         layout = self.layout(sizes)
-        known, beside = self._begin(layout, given, count)
+        known, impossible, beside = self._begin(layout, given, count)
+        refuted = (impossible >= 0).nonzero()[:, 0]
+        if len(refuted):
+            row = int(refuted[0])
+            raise ObservationError(
+                f"graph {self.graph.name!r}: the evidence of row {row} contradicts "
+                f"{layout.describe(int(impossible[row]))}."
+            )
         steps = iterations or self.options.solving_steps
         parts = [
             self._estimates(layout, known.select(places), beside.select(places), steps)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..errors import DeclarationError
+from .layout import Bounds, count_text
 from .packing import Packed, group_sums, rectified_pair_sums
 
 _LARGEST = 12.0
@@ -70,16 +72,31 @@ class GroupNetwork(nn.Module):
         scores: Tensor = self.score(state)
         return scores[:, 0]
 
+    def _kind(self, bounds: Bounds) -> int:
+        """Number of a kind of groups.
+
+        Raises:
+            DeclarationError: for a kind that has no weights.
+        """
+        if bounds not in self.kinds:
+            known = ", ".join(map(count_text, self.kinds))
+            raise DeclarationError(
+                f"the solver has weights for groups with {known} true candidates, and none for "
+                f"{count_text(bounds)}, which this size of the graph has: build it at a size with all kinds."
+            )
+        return self.kinds.index(bounds)
+
     def _messages(self, summary: Tensor, packed: Packed) -> Tensor:
         """Messages of the groups, shape ``(groups, width)``: an affine map for each kind, with one bias."""
         messages = []
         first = 0
-        for k, count in enumerate(packed.kinds):
+        for bounds, count in zip(packed.bounds, packed.kinds, strict=True):
+            k = self._kind(bounds)
             part = slice(first, first + count)
             message = torch.addmm(self.summary_bias, summary[part], self.summary[k].T)
             if str(k) in self.needs:
-                bounds = torch.stack([packed.lower[part], packed.upper[part]], 1).to(summary)
-                message = message + bounds.log1p() @ self.needs[str(k)]
+                counts = torch.stack([packed.lower[part], packed.upper[part]], 1).to(summary)
+                message = message + counts.log1p() @ self.needs[str(k)]
             messages.append(message)
             first += count
         return torch.cat(messages)

@@ -10,11 +10,28 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..ops.sparse import SetSums
-from .layout import Layout, Members
+from .layout import Bounds, Layout, Members
 from .propagation import Known
 
 _LARGEST = 30.0
 """Bound on scores in exponentials."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The candidates of each group by node: those of one node exclude each other.
+
+    Attributes:
+        part: part of each pair of ``Packed.to_groups``, shape ``(pairs,)``.
+        pointer: place of the first part of each group, and the number of parts, shape ``(groups + 1,)``.
+    """
+
+    part: Tensor
+    pointer: Tensor
+
+    def to(self, device: torch.device) -> Parts:
+        """The same on another device."""
+        return Parts(self.part.to(device), self.pointer.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +48,7 @@ class Packed:
         group: number of each group in the layout, shape ``(groups,)``.
         lower: true candidates that the group still needs, shape ``(groups,)``.
         upper: true candidates that the group still admits, shape ``(groups,)``.
+        bounds: bounds of each kind of groups, in order.
         kinds: number of groups of each kind, in order.
         node: group of the node of each candidate, shape ``(candidates,)``.
         pair_candidate, pair_group: the pairs, shape ``(pairs,)``.
@@ -38,6 +56,7 @@ class Packed:
         to_candidates: sums over the groups of each candidate.
         pairs_to_groups: sums over the pairs of each group.
         pairs_to_candidates: sums over the pairs of each candidate.
+        parts: where a group may have several candidates of one node, the candidates of each group by node.
     """
 
     batch: int
@@ -47,6 +66,7 @@ class Packed:
     group: Tensor
     lower: Tensor
     upper: Tensor
+    bounds: tuple[Bounds, ...]
     kinds: tuple[int, ...]
     node: Tensor
     pair_candidate: Tensor
@@ -55,6 +75,7 @@ class Packed:
     to_candidates: SetSums
     pairs_to_groups: SetSums
     pairs_to_candidates: SetSums
+    parts: Parts | None
 
     @property
     def count(self) -> int:
@@ -66,7 +87,7 @@ class Packed:
         if self.row.device == device:
             return self
         tensors: dict[str, Any] = {
-            name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor | SetSums)
+            name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor | SetSums | Parts)
         }
         return replace(self, **tensors)
 
@@ -105,6 +126,11 @@ def pack(layout: Layout, known: Known) -> Packed:
     node = torch.zeros(len(row), dtype=torch.long, device=device)
     is_node = own.group[pair] == own.node[own.candidate[pair]]
     node[pair_candidate[is_node]] = pair_group[is_node]
+    parts = None
+    if layout.parts is not None:
+        keys = (pair_group * len(group) + node[pair_candidate])[by_group]
+        distinct, part = keys.unique(return_inverse=True)
+        parts = Parts(part, _pointer(distinct // max(1, len(group)), len(group)))
     return Packed(
         batch,
         row,
@@ -113,6 +139,7 @@ def pack(layout: Layout, known: Known) -> Packed:
         group,
         (own.lower[group] - ones).clamp(min=0),
         own.upper[group] - ones,
+        tuple(layout.kinds),
         tuple(kinds.tolist()),
         node,
         pair_candidate,
@@ -121,6 +148,7 @@ def pack(layout: Layout, known: Known) -> Packed:
         SetSums(candidate_pointer, pair_group),
         SetSums(group_pointer, by_group),
         SetSums(candidate_pointer, torch.arange(len(pair), device=device)),
+        parts,
     )
 
 

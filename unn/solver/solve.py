@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..engine import CanSolve, SolvingOptions
+from ..engine import CanSolve, SolvingOptions, evaluating
 from ..errors import DeclarationError, ObservationError, UnnError, is_whole
 from ..graph.declaration import Declaration
 from ..graph.dynamic import dynamic_sizes
@@ -109,10 +110,11 @@ class _Progress:
         chosen = instances[better]
         self.violations[chosen] = violations[better]
         for name, x in values.items():
-            self.best[name][chosen] = x[better]
+            self.best[name][chosen] = x[better].to(self.best[name])
         verified = violations == 0
         for place in verified.nonzero()[:, 0].tolist():
-            self._keep(int(instances[place]), {name: x[place] for name, x in values.items()})
+            answer = {name: x[place].to(self.best[name]) for name, x in values.items()}
+            self._keep(int(instances[place]), answer)
         return verified
 
     def _keep(self, instance: int, values: dict[str, Tensor]) -> None:
@@ -168,9 +170,20 @@ def solve(
         >>> solutions = unn.solve(model, {"X": unn.Partial(grids, cells)})
         >>> solutions.outcomes[0], solutions["X"][0].argmax(-1) + 1
     """
-    began = time.perf_counter()
     options = SolvingOptions() if options is None else options
     _check_arguments(model, given, count, options)
+    with evaluating(model) if isinstance(model, nn.Module) else nullcontext():
+        return _solve(model, given, count, options, sizes)
+
+
+def _solve(
+    model: CanSolve,
+    given: Given,
+    count: int | None,
+    options: SolvingOptions,
+    sizes: Mapping[str, int] | None,
+) -> Solutions:
+    began = time.perf_counter()
     graph: Declaration = model.graph  # type: ignore[attr-defined]
     if not graph.constraints:
         raise DeclarationError(

@@ -173,3 +173,28 @@ def test_the_loss_of_named_constraints_is_that_of_a_graph_with_these_alone():
         unn.constraint_loss(g, p, names=["rowz"])
     with pytest.raises(unn.ArgumentError, match="empty"):
         unn.constraint_loss(g, p, names=[])
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_constraint_over_an_empty_list_has_no_loss(reduction):
+    g = unn.FactorGraph("graph", node=4, colour=3)
+    X = g.variable("X", "node | colour", unn.Entropy())
+    g.index("source", "edge", [], into="node")
+    g.index("target", "edge", [], into="node")
+    g.factor(factors.Different(X["source[e] c"], X["target[e] c"]))
+    assert unn.constraint_loss(g, {"X": torch.rand(2, 4, 3).softmax(-1)}, reduction=reduction).tolist() == [
+        0,
+        0,
+    ]
+
+
+def test_an_implication_between_counts_of_everything_has_a_loss():
+    g = unn.FactorGraph("implied", i=3)
+    x, y = (g.variable(name, "i", unn.BinaryEntropy()) for name in "xy")
+    condition = factors.Cardinality(x["i"], each="", at_least=1)
+    g.factor(factors.Implies(condition, factors.Cardinality(y["i"], each="", equals=2)))
+    some, none, two = torch.tensor([[1.0, 0, 0]]), torch.zeros(1, 3), torch.tensor([[1.0, 1, 0]])
+    losses = [
+        unn.constraint_loss(g, {"x": x, "y": y}).item() for x, y in ((some, some), (none, some), (some, two))
+    ]
+    assert losses[0] > 0 and losses[1:] == [0, 0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import Cardinality, Connected
+from factors import AllDifferent, Cardinality, Connected, Table
 from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.networks.labels import value_tokens
 from unn.recurrent.model import RecurrentModel, chosen_by_content
@@ -228,3 +228,47 @@ def test_inferred_probabilities_are_those_of_the_published_network_with_the_evid
     expected = values["logits_T32"].softmax(-1).view(X.shape)
     torch.testing.assert_close(inferred[~given], expected[~given], rtol=1e-9, atol=1e-9)
     assert torch.equal(inferred[given], X[given])
+
+
+def test_values_that_an_excluded_candidate_or_a_constraint_without_groups_distinguishes_are_not_renamed():
+    g = unn.FactorGraph("row", i=3, v=3)
+    X = g.variable("X", "i | v", unn.Entropy())
+    g.factor(AllDifferent(X["i v"], each=""))
+    layout = Layout(g, {})
+    assert values_are_exchangeable(layout, layout.frame.slots["X"])
+    # the first two values only: the third is in no group of the table
+    g.factor(Table(X["i v"], allowed=[(0,), (1,)]))
+    layout = Layout(g, {})
+    assert not values_are_exchangeable(layout, layout.frame.slots["X"])
+    h = unn.FactorGraph("implied", i=3, v=3)
+    X = h.variable("X", "i | v", unn.Entropy())
+    h.factor(AllDifferent(X["i v"], each=""))
+    h.factor(WithoutGroups(X["i v"]))
+    layout = Layout(h, {})
+    assert not values_are_exchangeable(layout, layout.frame.slots["X"])
+
+
+class WithoutGroups(unn.Constraint):
+    """The first node has not the first value."""
+
+    def violations_of(self, values):
+        return (values["X"][:, 0, 0] == 1).long()
+
+
+def test_answers_have_no_dropout_while_training():
+    model = RecurrentModel(declare_sudoku(2, 2), RecurrentOptions(width=8, heads=2, dropout=0.5), {}).train()
+    one, other = (model.infer_values({}, 2, {}, 3)["X"] for _ in range(2))
+    assert torch.equal(one, other) and model.training
+
+
+def test_the_attention_loss_of_masked_attention_is_refused():
+    options = RecurrentOptions(structure="graph", attention_weight=1.0, dropout=0.0)
+    with pytest.raises(ArgumentError, match="masked attention gives all its weight"):
+        RecurrentModel(declare_sudoku(2, 2), options, {})
+
+
+@pytest.mark.parametrize("iterations", [0, -3, 1.5])
+def test_numbers_of_recurrences_that_are_none_are_refused(iterations):
+    model = RecurrentModel(declare_sudoku(2, 2), RecurrentOptions(width=8, heads=2), {})
+    with pytest.raises(ArgumentError, match="whole number"):
+        model.infer_values({}, 1, {}, iterations)

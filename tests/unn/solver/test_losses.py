@@ -1,6 +1,7 @@
 """Losses agree with those written by hand and with enumeration."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import Cardinality
+from factors import Cardinality, Table
 from unn.solver.layout import Layout
 from unn.solver.losses import constraint_surprise, label_loss
 from unn.solver.packing import pack
@@ -63,3 +64,30 @@ def test_both_losses_are_finite_for_extreme_scores():
     for loss in (label_loss(scores, truth, p), constraint_surprise(scores, p)):
         (gradient,) = torch.autograd.grad(loss, scores)
         assert bool(loss.isfinite()) and bool(gradient.isfinite().all())
+
+
+def groups_by_node():
+    g = unn.FactorGraph("pair", i=2, v=3)
+    X = g.variable("X", "i | v", unn.Entropy())
+    g.factor(Table(X["i v"], X["i+1 w"], allowed=[(0, 0), (1, 1), (1, 2), (2, 1), (2, 2)]))
+    return g
+
+
+def test_values_of_one_node_exclude_each_other_in_the_surprise_of_a_group():
+    layout = Layout(groups_by_node(), {})
+    none = torch.zeros(1, 6, dtype=torch.bool)
+    packed = pack(layout, Known(none, none.clone()))
+    scores = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p = scores.view(2, 3).softmax(1)
+    surprises = []
+    for family in layout.families[1:]:
+        lower, upper = family.bounds
+        for members in family.entries.tolist():
+            probability = 0.0
+            for values in itertools.product(range(3), repeat=2):
+                count = sum(members.count(3 * node + value) for node, value in enumerate(values))
+                if lower <= count <= (len(members) if upper is None else upper):
+                    probability += float(p[0, values[0]] * p[1, values[1]])
+            surprises.append(-math.log(probability + 1e-4))
+    expected = torch.tensor(surprises, dtype=torch.float64).mean()
+    torch.testing.assert_close(constraint_surprise(scores, packed), expected)

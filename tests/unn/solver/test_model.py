@@ -8,8 +8,8 @@ import torch
 from support.sudoku_graph import declare_sudoku
 
 import unn
-from factors import Cardinality
-from unn.errors import ObservationError
+from factors import AllDifferent, Cardinality
+from unn.errors import ArgumentError, DeclarationError, ObservationError
 from unn.solver import model as solver_model
 from unn.solver.model import Solver, chosen
 from unn.solver.options import SolverOptions
@@ -270,3 +270,60 @@ def test_probabilities_are_those_of_the_initial_state_whose_last_change_is_small
     expected = torch.where(given[..., None], X, answers[residuals.index(min(residuals))])
     inferred = model.infer_values({"X": unn.Partial(X, given)}, 1, {}, iterations=steps)["X"]
     assert torch.allclose(inferred, expected, atol=1e-5)
+
+
+def rows_of_four():
+    g = unn.FactorGraph("row", value=4)
+    X = g.variable("X", "node | value", unn.Entropy())
+    g.factor(AllDifferent(X["i v"], each=""))
+    return g
+
+
+def test_kinds_of_groups_are_found_by_their_bounds_at_every_size():
+    # three different values of four are counted at most once, four of four exactly once
+    model = Solver(rows_of_four(), SolverOptions(width=4, solving_steps=3), {"node": 3})
+    kinds = model.network.kinds
+    assert kinds == [(0, 1), (1, 1)]
+    with torch.no_grad():
+        model.network.summary[kinds.index((0, 1))].fill_(torch.nan)
+    # weights of the kind that this size has not are not read
+    assert model.infer_values({}, 1, {"node": 4})["X"].isfinite().all()
+    with torch.no_grad():
+        model.network.summary[kinds.index((1, 1))].fill_(torch.nan)
+    score = model.network.score.weight
+    layout = model.layout({"node": 4})
+    none = torch.zeros(1, layout.candidates, dtype=torch.bool)
+    packed = pack(layout, Known(none, none.clone()))
+    assert model.network(torch.zeros(packed.count, 4).to(score), packed).isnan().any()
+
+
+def test_a_size_with_a_kind_of_groups_that_has_no_weights_is_refused():
+    model = Solver(rows_of_four(), SolverOptions(width=4, solving_steps=3), {"node": 4})
+    with pytest.raises(DeclarationError, match="none for 0 to 1"):
+        model.infer_values({}, 1, {"node": 3})
+
+
+def test_probabilities_given_contradictory_evidence_are_refused_with_the_group():
+    model = Solver(rows_of_four(), SolverOptions(width=4, solving_steps=3), {"node": 4})
+    X = torch.eye(4)[torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]])]
+    given = {"X": unn.Partial(X, torch.tensor([True, True, False, False]).expand(2, 4))}
+    with pytest.raises(ObservationError, match=r"row 1 contradicts exactly 1 of .*X\[0\] = 0"):
+        model.infer_values(given, 2, {"node": 4})
+
+
+@pytest.mark.parametrize("steps", [0, -3, 1.5])
+def test_numbers_of_steps_that_are_none_are_refused(steps):
+    model = Solver(rows_of_four(), SolverOptions(width=4), {"node": 4})
+    with pytest.raises(ArgumentError, match="whole number"):
+        model.infer_values({}, 1, {"node": 4}, steps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.bool])
+def test_evidence_of_every_type_is_solved_with_different_answers(dtype):
+    model = unn.Search(rows_of_four(), unn.SearchOptions(mode="depth-first"))
+    X = torch.eye(4)[torch.tensor([[0, 1, 2, 3]])].to(dtype)
+    given = {"X": unn.Partial(X, torch.tensor([[True, True, False, False]]))}
+    solutions = unn.solve(model, given, options=unn.SolvingOptions(count=3))
+    assert solutions.outcomes == ("solved",)
+    answers = {tuple(x.argmax(-1).tolist()) for x in solutions.answers[0]["X"].float()}
+    assert answers == {(0, 1, 2, 3), (0, 1, 3, 2)} and len(solutions.answers[0]["X"]) == 2
