@@ -95,7 +95,8 @@ def descend(
         earlier,
         stopping.rounds,
     )
-    run_rounds(state, islice(steps_by_round(state, order, generator), stopping.rounds - earlier), monitor)
+    every = steps_by_round(state, order, generator, stopping.until)
+    run_rounds(state, islice(every, stopping.rounds - earlier), monitor)
     energy = None if monitor.energies is None else monitor.energies.stacked()["energy"]
     recorded = None if monitor.terms is None else monitor.terms.stacked()
     rounds = earlier + monitor.rounds

@@ -136,9 +136,9 @@ class Greedy(Chosen):
     """The block whose update lowers the energy most, in each batch element by itself; a round is one update.
 
     Every round computes the updates of all blocks to compare them. Variables without a value come first, in
-    the order of the list. With ``until``, the run stops once the best update changes no entry by more; since
-    decreases are squares of changes, values settle to the square root of the rounding of the energy (Nutini
-    et al., 2015, on rules that choose blocks by their decrease).
+    the order of the list. With ``until``, the run stops once no update would change an entry by more: where
+    the best one does not, the block with the largest change is updated instead. Nutini et al. (2015) compare
+    rules that choose blocks.
 
     Args:
         items: names of variables, and blocks of their nodes.

@@ -74,7 +74,7 @@ def mark_reuse(plan: Plan, steps: Sequence[PlannedUpdate], cyclic: bool) -> list
 
 
 def steps_by_round(
-    state: State, order: Order, generator: torch.Generator | None = None
+    state: State, order: Order, generator: torch.Generator | None = None, until: float | None = None
 ) -> Iterator[list[PlannedUpdate]]:
     """The steps of one round after another, without end; those that are the same in all are compiled once.
 
@@ -82,10 +82,11 @@ def steps_by_round(
         state: of the run, on whose values greedy orders depend.
         order: of the blocks.
         generator: of random orders.
+        until: tolerance of the run, on which greedy orders depend.
     """
     plan, shapes, device = state.plan, state.evidence.shapes, state.evidence.like.device
     if isinstance(order, Greedy):
-        yield from greedy_rounds(state, plan.steps(order.items, shapes, device))
+        yield from greedy_rounds(state, plan.steps(order.items, shapes, device), until)
     if isinstance(order, (Listed, Coloured)):
         yield from repeat(mark_reuse(plan, round_of(plan, order, shapes, device), cyclic=True))
     while True:

@@ -304,7 +304,7 @@ class Unrolled(nn.Module):
                 "network cannot follow; leave out until=, and fix the number with iterations=."
             )
         watch = UntilRest(state, until)
-        every = steps_by_round(state, self.order, generator)
+        every = steps_by_round(state, self.order, generator, until)
         run_rounds(state, islice(every, rounds), watch)
         if watch.at_rest:
             return

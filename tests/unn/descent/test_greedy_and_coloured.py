@@ -138,6 +138,24 @@ def test_greedy_orders_reach_blocks_without_a_closed_form():
     torch.testing.assert_close(greedy["B"], listed["B"], atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+@pytest.mark.parametrize(("dtype", "until"), [(torch.float32, 1e-3), (torch.float64, 1e-10)])
+def test_no_update_changes_more_than_the_tolerance_where_greedy_orders_have_converged(offset, dtype, until):
+    # decreases of the energy are lost beside the energy of a large entry
+    g = unn.FactorGraph("pair", n=3)
+    x, y = (g.variable(name, "n", unn.SquaredNorm()) for name in "xy")
+    generator = torch.Generator().manual_seed(0)
+    couplings = 0.2 * torch.randn(3, 3, generator=generator, dtype=dtype)
+    bias = torch.tensor([offset, 0.3, -0.5], dtype=dtype)
+    g.factor(Multilinear(g.constant("w", "n m", couplings)["i j"], x["i"], y["j"]))
+    g.factor(Multilinear(g.constant("b", "n", bias)["i"], x["i"]))
+    start = {"x": torch.zeros(1, 3, dtype=dtype), "y": torch.ones(1, 3, dtype=dtype)}
+    out = unn.infer(g, {}, order=unn.Greedy(["x", "y"]), initial=start, until=until, iterations=3000)
+    assert out.status.value == "converged"
+    further = unn.infer(g, {}, order=["x", "y"], initial=out.values, iterations=1)
+    assert all(float((further[name] - out[name]).abs().max()) <= until for name in "xy")
+
+
 def test_networks_unroll_greedy_orders_with_gradients():
     g, x = random_graph(5)
     network = unn.Unrolled(g, "X", "C", unn.Greedy(["A", "B", "C"]), 40)
