@@ -256,7 +256,7 @@ class CanLearn(ABC):  # noqa: B024 (a model without parameters needs neither met
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode, without dropout, and afterwards as it was."""
+    """A model in evaluation mode, without dropout and batch statistics, and afterwards as it was."""
     training = model.training
     model.eval()
     try:

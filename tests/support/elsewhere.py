@@ -6,6 +6,8 @@ to mix them with tensors on the CPU (of more than 0 axes), and random numbers re
 device. Reading a value is an error where waiting is forbidden.
 """
 
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
@@ -105,6 +107,19 @@ class Elsewhere(TorchDispatchMode):
             return out
         out = tree_map_only(Tensor, There, out)
         return return_and_correct_aliasing(func, args, kwargs, out) if there else out
+
+
+@contextmanager
+def modules_elsewhere():
+    """``Elsewhere``, where modules move with their parameters: these are replaced, not filled, so that they
+    can be of another class."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with Elsewhere():
+            yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def values(x):

@@ -14,6 +14,7 @@ from ..draw import Marking, draw_samples
 from ..engine import CanInfer, CanLearn, CanSample, CanSolve, SamplingOptions, SolvingOptions
 from ..errors import UnnError
 from ..graph.declaration import Declaration
+from ..graph.devices import moved
 from ..graph.partial import Partial
 from ..networks.tokens import Frames, Given, Slot, kinds
 from ..ops.seeds import seed_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Batch = tuple[dict[str, int], Mapping[str, Tensor], Sequence[tuple[float, "Masks"]]]
 """Sizes, values, and the weights and observation masks of the queries."""
+
+_CPU = torch.device("cpu")
+"""Where metrics are computed, whatever the device of the model."""
 
 _DRAWS = 32
 """Number of samples per example in simulation-based calibration."""
@@ -123,7 +127,7 @@ def answer(
     """
     if isinstance(network, CanSample):
         samples = network.sample_with(given, count, options, sizes, verify=verify)
-        return _on_cpu(samples.values), float(samples.tries.float().mean())
+        return moved(samples.values, _CPU), float(samples.tries.float().mean())
     if isinstance(network, CanSolve):
         limits = SolvingOptions(options.steps, options.tries, seed=options.seed or 0, at_once=options.at_once)
         solutions = solve(network, given, count=count, options=limits, sizes=sizes)
@@ -135,7 +139,7 @@ def answer(
     with torch.random.fork_rng(devices=[]):
         # initial values may be random
         torch.manual_seed(options.seed or 0)
-        values = _on_cpu(network.infer_values(given, count, sizes, options.steps))
+        values = moved(network.infer_values(given, count, sizes, options.steps), _CPU)
     graph: Declaration = network.graph  # type: ignore[assignment]
     check_answers(type(network).__name__, given, count, values)
     kind = kinds(graph)
@@ -165,11 +169,6 @@ def check_answers(model: str, given: Given, count: int, values: Mapping[str, Ten
             off = torch.where(mask, off, 0)
         if bool((off > 1e-4 * (1 + known.abs().max())).any()):
             raise UnnError(f"{model}: the answer changes the given values of {name!r}.")
-
-
-def _on_cpu(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Answers where metrics are computed, whatever the device of the model."""
-    return {name: x.cpu() for name, x in values.items()}
 
 
 def _rounded(value: Tensor, kind: str) -> Tensor:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from ..diffusion.sampling import generators_of
-from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model
+from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, check_model, evaluating
 from ..errors import ArgumentError, ObservationError, UnnError, whole_number
 from ..exact.model import refuse_steps, verified
 from ..graph.declaration import Declaration
@@ -161,7 +160,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             ArgumentError: for fewer than one draw or row.
         """
         rows, nodes = self._evidence(given)
-        with _evaluating(self):
+        with evaluating(self):
             return log_likelihood(self, rows, nodes, draws, generator=generator, at_once=at_once)
 
     def bound_summary(
@@ -169,7 +168,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
     ) -> BoundSummary:
         """The evidence lower bound, divergences and active units; arguments as for ``log_likelihood``."""
         rows, nodes = self._evidence(given)
-        with _evaluating(self):
+        with evaluating(self):
             return bound_summary(self, rows, nodes, generator=generator, at_once=at_once)
 
     @torch.no_grad()
@@ -186,7 +185,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             raise UnnError(f"graph {self.graph.name!r} has no attention over layers (unn.LayerAttention).")
         rows, nodes = self._evidence(given)
         record = AttentionRecord()
-        with _evaluating(self):
+        with evaluating(self):
             self.draws(rows, nodes, generator, record)
         result = {}
         for name, mask, weights in (
@@ -209,7 +208,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
         Raises:
             ObservationError: for another shape.
         """
-        with _evaluating(self):
+        with evaluating(self):
             parameters = self._decoded(self._groups_of(z))
         return self.hierarchy.rows.expected(self.observed.means(parameters).cpu())
 
@@ -242,12 +241,12 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
                 generator = torch.Generator().manual_seed(_INFERRING_SEED)
                 noise = self._like(torch.randn(particles, self._latent_numbers, generator=generator))
                 own, seen = rows[row].expand(particles, -1), nodes[row].expand(particles, -1)
-                with _evaluating(self):
+                with evaluating(self):
                     draws, parameters = self._posterior(own, seen, noise, None)
                 values, weights = draws.groups, draws.log_weight.softmax(0)
             else:
                 values, weights = [group[row] for group in groups], torch.ones(1).to(rows)
-                with _evaluating(self):
+                with evaluating(self):
                     parameters = self._decoded(values)
             means.append(weights @ self.observed.means(parameters))
             latent.append(torch.einsum("k,k...->...", weights, self.hierarchy.to_groups(values)))
@@ -303,7 +302,7 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
             uniform = torch.stack(
                 [torch.rand(self.options.particles + self.observed.noise, generator=g) for g in own]
             )
-            with _evaluating(self):
+            with evaluating(self):
                 if groups is None:
                     values = self._draw_groups(rows[batch], nodes[batch], normal, uniform, temperature)
                 else:
@@ -470,14 +469,3 @@ class AttentiveVAE(nn.Module, CanLearn, CanInfer, CanSample):
 
     def _like(self, x: Tensor) -> Tensor:
         return x.to(self.network.start.device, self.network.start.dtype)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, in which rows do not depend on one another through batch normalisation."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

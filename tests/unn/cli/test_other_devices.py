@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.elsewhere import DEVICE, Elsewhere
+from support.elsewhere import DEVICE, modules_elsewhere
 
 import unn
 from factors import Multilinear
@@ -12,15 +12,6 @@ from unn.cli.measures import answer
 from unn.descent.model import DescentModel
 from unn.descent.options import DescentOptions
 from unn.extending import SamplingOptions
-
-
-@pytest.fixture(autouse=True)
-def _parameters_move():
-    # parameters of a module are replaced, not filled, so that they can be of another class
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    yield
-    torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def graph(learned):
@@ -53,7 +44,7 @@ def test_answers_of_a_model_on_another_device_are_those_on_the_cpu(query, learne
     model = DescentModel(graph(learned), DescentOptions())
     options = SamplingOptions(seed=0)
     expected, _ = answer(model, QUERIES[query], 3, options, {}, verify=False)
-    with Elsewhere():
+    with modules_elsewhere():
         there = copy.deepcopy(model).to(DEVICE)
         ours, _ = answer(there, QUERIES[query], 3, options, {}, verify=False)
         assert all(type(x) is torch.Tensor for x in ours.values())

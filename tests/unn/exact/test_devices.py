@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.elsewhere import DEVICE, Elsewhere, values
+from support.elsewhere import DEVICE, modules_elsewhere, values
 
 import unn
 from factors import Multilinear
@@ -15,15 +15,6 @@ from unn.exact.model import ExactModel
 from unn.exact.options import ExactOptions
 
 SPINS = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]])
-
-
-@pytest.fixture(autouse=True)
-def _parameters_move():
-    # parameters of a module are replaced, not filled, so that they can be of another class
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    yield
-    torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def chain():
@@ -79,7 +70,7 @@ def test_losses_and_gradients_are_those_of_the_cpu_and_on_the_device_of_the_para
     make, examples, observed = MODELS[name]
     model = make()
     expected = learned(model, examples, observed, "cpu")
-    with Elsewhere():
+    with modules_elsewhere():
         there = copy.deepcopy(model).to(DEVICE)
         ours_there = learned(there, examples, observed, DEVICE)
         assert all(x.device == DEVICE for x in ours_there)
@@ -96,7 +87,7 @@ def test_means_are_those_of_the_cpu_whatever_the_device_of_the_evidence(name):
     if name == "mixed":
         partial = examples[variable]
     expected = model.infer_values({variable: partial}, 2, {})
-    with Elsewhere():
+    with modules_elsewhere():
         there = copy.deepcopy(model).to(DEVICE)
         for device in ("cpu", DEVICE):
             given = (
@@ -118,7 +109,7 @@ def test_gaussian_queries_are_those_of_the_cpu():
         g.J.fill_(0.8)
     given = unn.Partial(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]]))
     expected = unn.exact.gaussian_marginals(g, {"x": given})["x"]
-    with Elsewhere():
+    with modules_elsewhere():
         there = copy.deepcopy(g).to(DEVICE)
         moved = unn.Partial(given.value.to(DEVICE), given.mask.to(DEVICE))
         torch.testing.assert_close(unn.exact.gaussian_marginals(there, {"x": moved})["x"], expected)

@@ -193,8 +193,8 @@ def test_an_implication_between_counts_of_everything_has_a_loss():
     x, y = (g.variable(name, "i", unn.BinaryEntropy()) for name in "xy")
     condition = factors.Cardinality(x["i"], each="", at_least=1)
     g.factor(factors.Implies(condition, factors.Cardinality(y["i"], each="", equals=2)))
-    some, none, two = torch.tensor([[1.0, 0, 0]]), torch.zeros(1, 3), torch.tensor([[1.0, 1, 0]])
+    one, none, two = torch.tensor([[1.0, 0, 0]]), torch.zeros(1, 3), torch.tensor([[1.0, 1, 0]])
     losses = [
-        unn.constraint_loss(g, {"x": x, "y": y}).item() for x, y in ((some, some), (none, some), (some, two))
+        unn.constraint_loss(g, {"x": x, "y": y}).item() for x, y in ((one, one), (none, one), (one, two))
     ]
     assert losses[0] > 0 and losses[1:] == [0, 0]
