@@ -116,13 +116,15 @@ def move_grids(
         grids: digits from 0, shape ``(count, n, n)``.
         given: masks of given cells, shape ``(count, n, n)``; None to omit.
         rows, columns: size of a block.
-        generator: random number generator.
+        generator: random number generator, of the device of the grids.
     """
-    count, n = grids.shape[:2]
-    names = torch.rand(count, n, generator=generator).argsort(1)
+    (count, n), device = grids.shape[:2], generator.device
+    names = torch.rand(count, n, generator=generator, device=device).argsort(1)
     lines = _moves(count, n // rows, rows, generator)[:, :, None].expand(-1, -1, n)
     stacks = _moves(count, n // columns, columns, generator)[:, None].expand(-1, n, -1)
-    transposed = torch.rand(count, generator=generator)[:, None, None] < (0.5 if rows == columns else 0)
+    transposed = torch.rand(count, generator=generator, device=device)[:, None, None] < (
+        0.5 if rows == columns else 0
+    )
 
     def move(x: Tensor) -> Tensor:
         moved = x.gather(1, lines).gather(2, stacks)
@@ -186,8 +188,9 @@ def swap_chain(rows: int, columns: int, swaps: int, random: Random) -> Iterator[
 
 def _moves(count: int, groups: int, size: int, generator: torch.Generator) -> Tensor:
     """Permutations of ``groups * size`` lines that keep groups together, shape ``(count, groups * size)``."""
-    outer = torch.rand(count, groups, generator=generator).argsort(1)
-    inner = torch.rand(count, groups, size, generator=generator).argsort(2)
+    device = generator.device
+    outer = torch.rand(count, groups, generator=generator, device=device).argsort(1)
+    inner = torch.rand(count, groups, size, generator=generator, device=device).argsort(2)
     return (outer[:, :, None] * size + inner).flatten(1)
 
 

@@ -248,7 +248,9 @@ def calibrations(
         name: Partial(_repeat(truth[name]), _repeat(expanded_mask(mask, truth[name])))
         for name, mask in observed.items()
     }
-    samples = network.sample_with(given, count * _DRAWS, replace(options, tries=1, seed=seed), sizes).values
+    samples = moved(
+        network.sample_with(given, count * _DRAWS, replace(options, tries=1, seed=seed), sizes).values, _CPU
+    )
     compared: dict[str, Calibration] = {}
     for name in names:
         slot = frame.slots[name]

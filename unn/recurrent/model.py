@@ -92,7 +92,7 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         labelled = chosen_by_content(
             value_tokens(self.layout.frame, rows, nodes), self.options.labelled_share
         )
-        return self._losses(rows, nodes, labelled)
+        return self.loss_of_rows(rows, nodes, labelled)
 
     def unlabelled_loss(self, given: Given, count: int) -> Tensor:
         """Sum over all outputs of the weighted constraint and attention losses, of inputs without labels.
@@ -114,9 +114,16 @@ class RecurrentModel(nn.Module, CanLearn, CanInfer, CanSolve):
         rows, nodes = self.layout.frame.observation(given, count)
         device = self.network.position.device
         unlabelled = torch.zeros(len(rows), dtype=torch.bool, device=device)
-        return self._losses(rows.to(device), nodes.to(device), unlabelled)
+        return self.loss_of_rows(rows.to(device), nodes.to(device), unlabelled)
 
-    def _losses(self, rows: Tensor, nodes: Tensor, labelled: Tensor) -> Tensor:
+    def loss_of_rows(self, rows: Tensor, nodes: Tensor, labelled: Tensor) -> Tensor:
+        """The loss of rows of numbers that need no check, without waiting for the device; a scalar.
+
+        Args:
+            rows: values, shape ``(batch, numbers)``.
+            nodes: mask of the nodes that are given, shape ``(batch, nodes)``.
+            labelled: mask of the examples whose labels are used, shape ``(batch,)``.
+        """
         options, frame = self.options, self.layout.frame
         embedded = state = self.network.embed(value_tokens(frame, rows, nodes))
         hidden: list[Hidden] = []

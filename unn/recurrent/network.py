@@ -194,15 +194,16 @@ class RecurrentBlock(nn.Module):
         """
         parts = self.query_key_value(self.attention_norm(x)).unflatten(2, (3, self.heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        dropped = mask is None and self.training and self.dropout.p > 0
+        # fused attention has no dropout on a CPU
+        rate = self.dropout.p if self.training else 0.0
+        dropped = mask is None and rate > 0 and (with_attention or x.device.type == "cpu")
         logits = query @ key.mT / math.sqrt(query.shape[-1]) if with_attention or dropped else None
         if mask is not None:
             mixed = attention(query, key, value, mask)
         elif dropped and logits is not None:
-            # fused attention has no dropout on a CPU
             mixed = self.dropout(logits.softmax(-1)) @ value
         else:
-            mixed = F.scaled_dot_product_attention(query, key, value)
+            mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=rate)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
         x = x + self.dropout(self.narrow(F.gelu(self.widen(self.forward_norm(x)))))
         return x, logits if with_attention else None
