@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -24,7 +24,7 @@ from ..graph.factor import Constraint, EnergyFactor
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
 from .factorisation import Factorisation, NotPositiveError, factorise_with_variances
-from .nodes import Given, check_mapping, check_shape, on_cpu
+from .nodes import Given, check_mapping, check_shape, on_cpu, shapes_of
 from .options import ExactOptions, check_count
 from .quadratic import Pattern, Quadratic, pattern_of, quadratic_form, split
 from .rounds import Elimination, plan_elimination
@@ -104,11 +104,13 @@ class GaussianMarginals:
                 f"the covariances of {entries} entries are a dense matrix, which is given for at most "
                 f"{_MOST}; use variances, or sample."
             )
-        identity = torch.eye(len(free), dtype=torch.float64)
-        inverse = self.normals.factorisation.solve(identity[None])[0] if len(free) else identity
-        covariance = inverse.new_zeros(entries, entries)
-        covariance = covariance.index_put((free[:, None], free[None]), (inverse + inverse.T) / 2)
-        return covariance.expand(len(self.log_partition), -1, -1)
+        identity = torch.eye(len(free), dtype=torch.float64)[None]
+        inverse = self.normals.factorisation.solve(identity) if len(free) else identity
+        covariance = inverse.new_zeros(entries, entries, len(inverse))
+        covariance = covariance.index_put(
+            (free[:, None], free[None]), (inverse + inverse.mT).movedim(0, 2) / 2
+        )
+        return covariance.movedim(2, 0).expand(len(self.log_partition), -1, -1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Independent samples by variable, shape ``(batch, count, *axes)``.
@@ -123,7 +125,11 @@ class GaussianMarginals:
         """
         check_count(count)
         check_generator(generator)
-        which = torch.zeros(len(self.log_partition), count, dtype=torch.long)
+        rows = len(self.log_partition)
+        one = len(self.normals.variances) == 1
+        which = (torch.zeros(rows, dtype=torch.long) if one else torch.arange(rows))[:, None].expand(
+            -1, count
+        )
         flat = self.normals.sample(which, generator)
         return split(flat, {name: tuple(mean.shape[1:]) for name, mean in self.means.items()})
 
@@ -172,7 +178,8 @@ def gaussian_marginals(
     Args:
         graph: declaration whose variables have the regularizer ``SquaredNorm`` and whose factors are
             products of at most two of them.
-        given: evidence by variable, complete or partial; the same entries are given in each row.
+        given: evidence by variable, complete or partial; the same entries are given in each row. Values of
+            constants by name, shape ``(batch, *axes)`` or ``(*axes)``: each row has its own energy.
         sizes: sizes of the axes without a static size.
         options: limit of the number of multiplications (``operations``).
 
@@ -199,12 +206,27 @@ def gaussian_marginals(
     options = ExactOptions() if options is None else options
     options.check("gaussian_marginals")
     pattern = pattern_of(graph, sizes or {}, graph.variables)
-    values, known = entries_given(graph, {} if given is None else given, pattern.shapes)
-    normal = normal_given(graph, pattern, quadratic_form(graph, pattern), values, known, options)
+    constants, evidence = constants_given(graph, {} if given is None else given, sizes or {})
+    values, known = entries_given(graph, evidence, pattern.shapes)
+    form = quadratic_form(graph, pattern, constants)
+    energies = len(form.constant)
+    if energies == 1:
+        normal = normal_given(graph, pattern, form, values.T[None], known, options)
+        means, log_partition = normal.means[0], normal.log_partition[0]
+    else:
+        if len(values) not in (1, energies):
+            raise ObservationError(
+                f"graph {graph.name!r}: {energies} rows of constants are given, and {len(values)} of the "
+                "evidence."
+            )
+        # one row for each energy
+        normal = normal_given(graph, pattern, form, values[..., None], known, options)
+        means, log_partition = normal.means[:, 0], normal.log_partition[:, 0]
+        normal = replace(normal, means=normal.means.expand(-1, energies, -1))
     return GaussianMarginals(
-        split(normal.means[0], pattern.shapes),
-        split(normal.variances.expand(len(values), -1), pattern.shapes),
-        normal.log_partition[0],
+        split(means, pattern.shapes),
+        split(normal.variances.expand(len(means), -1), pattern.shapes),
+        log_partition,
         normal,
     )
 
@@ -213,7 +235,7 @@ def normal_given(
     graph: Declaration,
     pattern: Pattern,
     form: Quadratic,
-    values: Tensor,
+    x: Tensor,
     known: Tensor,
     options: ExactOptions,
 ) -> Normals:
@@ -223,7 +245,7 @@ def normal_given(
         graph: the declaration, for messages.
         pattern: coupled entries.
         form: the energies.
-        values: given values, 0 elsewhere, shape ``(batch, entries)``.
+        x: given values, 0 elsewhere, shape ``(energies or 1, entries, batch)``.
         known: mask of the given entries, shape ``(entries,)``.
         options: limits.
 
@@ -253,11 +275,10 @@ def normal_given(
             f"positive definite at {pattern.entry_name(int(free[error.entry]))}; give more, or weaken the "
             "couplings."
         ) from None
-    x = values.T
     # the energy of the free entries given the others, as a quadratic form
     product = form.times(pattern, x)
     shift = (form.linear[..., None] - product)[:, free]
-    rest = form.constant[:, None] - form.linear @ x + (x * product).sum(1) / 2
+    rest = form.constant[:, None] + (x * (product / 2 - form.linear[..., None])).sum(1)
     mean = factor.solve(shift)
     log_partition = 0.5 * count * math.log(2 * math.pi) - factor.log_determinant[:, None] / 2
     log_partition = log_partition + (shift * mean).sum(1) / 2 - rest
@@ -266,18 +287,50 @@ def normal_given(
     return Normals(means.mT, spread, log_partition, factor, free)
 
 
-def refuse_open_constants(graph: Declaration, given: Given) -> None:
-    """Refuse constants that are given in a call, and those without a declared value.
+def constants_given(
+    graph: Declaration, given: Given, sizes: Mapping[str, int]
+) -> tuple[dict[str, Tensor], dict[str, Tensor | Partial]]:
+    """The values of constants that come with a query, and the evidence on variables.
+
+    Args:
+        graph: declaration.
+        given: evidence, and values of constants, shape ``(rows, *axes)`` or ``(*axes)``.
+        sizes: sizes of the axes without a static size.
+
+    Returns:
+        Constants by name, float64, shape ``(rows, *axes)``, and the rest of ``given``, on the CPU.
 
     Raises:
-        ObservationError: names the constant.
+        ObservationError: for a constant without a value, values that do not fit, or other numbers of rows.
     """
-    for name, array in graph.arrays.items():
-        if isinstance(array, Constant) and (name in given or name not in graph.fixed_values()):
+    check_mapping("evidence", given)
+    given = on_cpu(given)
+    names = [name for name, array in graph.arrays.items() if isinstance(array, Constant)]
+    constants: dict[str, Tensor] = {}
+    for name in names:
+        if name not in given:
+            if name not in graph.fixed_values():
+                raise ObservationError(f"constant {name!r} has no value; pass it with the evidence.")
+            continue
+        x, shape = given[name], shapes_of(graph, sizes, [name])[name]
+        real = isinstance(x, Tensor) and x.numel() > 0 and not x.is_complex()
+        if not isinstance(x, Tensor) or not real or shape not in (tuple(x.shape), tuple(x.shape[1:])):
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ObservationError(
-                f"graph {graph.name!r}: exact inference of continuous variables takes constants with "
-                f"declared values alone; give {name!r} its value where it is declared."
+                f"constant {name!r} needs a tensor of real numbers of shape "
+                f"({', '.join(map(str, ('batch', *shape)))}), got {got}."
             )
+        constants[name] = x.double().reshape(-1, *shape)
+        if not bool(constants[name].isfinite().all()):
+            raise ObservationError(f"constant {name!r} has NaN or infinite entries.")
+    rows = {name: len(x) for name, x in constants.items() if len(x) > 1}
+    if len(set(rows.values())) > 1:
+        raise ObservationError(
+            f"graph {graph.name!r}: the constants have different numbers of rows: "
+            + ", ".join(f"{name} {count}" for name, count in rows.items())
+            + "."
+        )
+    return constants, {name: x for name, x in given.items() if name not in names}
 
 
 def entries_given(
@@ -289,9 +342,6 @@ def entries_given(
     Raises:
         ObservationError: for evidence that does not fit, or masks that differ between rows.
     """
-    check_mapping("evidence", given)
-    refuse_open_constants(graph, given)
-    given = on_cpu(given)
     for name, own in given.items():
         if name not in shapes:
             raise ObservationError(f"graph {graph.name!r} has no variable {name!r}.{suggest(name, shapes)}")

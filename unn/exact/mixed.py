@@ -18,9 +18,9 @@ from ..errors import DeclarationError, InferenceError, ObservationError, suggest
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
 from ..regularizers import SquaredNorm
-from .gaussian import Normals, entries_given, normal_given, refusal_of_factors, refuse_open_constants
+from .gaussian import Normals, constants_given, entries_given, normal_given, refusal_of_factors
 from .ground import NEVER
-from .nodes import Given, Nodes, check_mapping, check_shape, has_states, on_cpu, shapes_of
+from .nodes import Given, Nodes, check_mapping, check_shape, has_states, shapes_of
 from .options import ExactOptions, check_count
 from .quadratic import Quadratic, Shapes, pattern_of, quadratic_form, split
 
@@ -118,7 +118,7 @@ def mixed_marginals(
             factors are products of at most two continuous variables and any discrete ones, or constraints on
             discrete variables.
         given: evidence by variable, complete or partial; of continuous variables the same entries are given
-            in each row.
+            in each row. Values of constants by name, shape ``(1, *axes)`` or ``(*axes)``.
         sizes: sizes of the axes without a static size.
         options: limits of the number of multiplications (``operations``) and of memory.
 
@@ -145,8 +145,13 @@ def mixed_marginals(
     options = ExactOptions() if options is None else options
     options.check("mixed_marginals")
     check_mapping("evidence", given)
-    given = {} if given is None else on_cpu(given)
-    refuse_open_constants(graph, given)
+    constants, given = constants_given(graph, {} if given is None else given, sizes or {})
+    for name, constant in constants.items():
+        if len(constant) > 1:
+            raise ObservationError(
+                f"constant {name!r}: {len(constant)} rows are given, but discrete and continuous variables "
+                "together take one; ask one row at a time, or use the engine exact, which does."
+            )
     shapes = shapes_of(graph, sizes or {}, graph.variables)
     for name, x in given.items():
         if name not in graph.variables:
@@ -171,10 +176,10 @@ def mixed_marginals(
     rows = {name: x for name, x in given.items() if name in continuous}
     values, known = entries_given(graph, rows, pattern.shapes)
     _check_memory(graph, len(states) * batch * pattern.entries, options)
-    form = quadratic_form(graph, pattern, values_of_states)
+    form = quadratic_form(graph, pattern, {**values_of_states, **constants})
     never = form.constant >= -NEVER
     form, agrees = _without(form, never, pattern.entries), agrees & ~never
-    normals = normal_given(graph, pattern, form, values.expand(batch, -1), known, options)
+    normals = normal_given(graph, pattern, form, values.expand(batch, -1).T[None], known, options)
     logs = torch.where(agrees, normals.log_partition.T, -math.inf)
     total = logs.logsumexp(1)
     possible = total > -math.inf

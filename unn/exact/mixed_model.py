@@ -12,6 +12,7 @@ from ..engine import CanInfer, CanLearn, CanSample, Samples, SamplingOptions, ch
 from ..errors import ObservationError
 from ..graph.declaration import Declaration
 from ..graph.partial import Partial
+from .gaussian import constants_given
 from .mixed import MixedMarginals, continuous_variables, mixed_marginals, mixed_refusal
 from .model import generator_of, like_parameters, verified
 from .nodes import Given, check_rows, on_cpu
@@ -20,11 +21,11 @@ from .options import ExactOptions
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows of evidence that give the same entries.
+    """Rows of evidence that give the same entries and the same constants.
 
     Attributes:
         places: numbers of the rows, shape ``(rows,)``.
-        given: their evidence.
+        given: their evidence, and one row of the constants.
     """
 
     places: Tensor
@@ -58,7 +59,8 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         """Mean of minus the conditional log-density, a scalar.
 
         Args:
-            values: examples by variable, shape ``(batch, *axes)``; variables that are left out are latent.
+            values: examples by variable, shape ``(batch, *axes)``, and values of constants; variables that
+                are left out are latent.
             observed: mask of observed nodes by variable, boolean, shape ``(batch or 1, *node axes)``.
             sizes: sizes of the axes without a static size.
 
@@ -69,11 +71,15 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         if not values:
             raise ObservationError(f"graph {self.graph.name!r}: examples have no values.")
         values, observed = on_cpu(values), on_cpu(observed)
-        count = max(len(x) for x in values.values())
-        given = {
-            name: Partial(values[name], mask.expand(count, *mask.shape[1:]))
+        own = {name: x for name, x in values.items() if name in self.graph.variables}
+        count = max((len(x) for x in own.values()), default=1)
+        given: dict[str, Tensor | Partial] = {
+            name: x for name, x in values.items() if name not in self.graph.variables
+        }
+        given |= {
+            name: Partial(own[name], mask.expand(count, *mask.shape[1:]))
             for name, mask in observed.items()
-            if name in values
+            if name in own
         }
         joint = self._log_partition(dict(values), count, sizes)
         loss: Tensor = (self._log_partition(given, count, sizes) - joint).mean()
@@ -94,14 +100,15 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         """Exact means of all variables, and exact variances of the continuous ones.
 
         Args:
-            given: evidence by variable, complete or partial; rows may give different entries.
+            given: evidence by variable, complete or partial, and values of constants; rows may give different
+                entries and constants.
             count: number of rows.
             sizes: sizes of the axes without a static size.
 
         Returns:
             By variable, float64, shape ``(count, *axes)``; variances of given entries are 0.
         """
-        groups = self._rows(on_cpu(given), count)
+        groups = self._rows(given, count, sizes)
         answers = [self._answer(rows, sizes) for rows in groups]
         means = {
             name: _in_order([answer.means[name] for answer in answers], groups)
@@ -126,7 +133,7 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
     ) -> Samples:
         """Independent exact samples, one for each row of evidence; errors as those of ``ExactModel``."""
         generator = generator_of(options, trace)
-        groups = self._rows(on_cpu(given), count)
+        groups = self._rows(given, count, sizes)
         parts = []
         for rows in groups:
             answer = self._answer(rows, sizes)
@@ -140,40 +147,49 @@ class MixedModel(nn.Module, CanLearn, CanInfer, CanSample):
         return verified(self.graph, values, count, verify)
 
     def _log_partition(self, given: Given, count: int, sizes: Mapping[str, int]) -> Tensor:
-        groups = self._rows(given, count)
+        groups = self._rows(given, count, sizes)
         return _in_order([self._answer(rows, sizes).log_partition for rows in groups], groups)
 
-    def _rows(self, given: Given, count: int) -> list[_Rows]:
-        return rows_by_pattern(given, count, continuous_variables(self.graph))
+    def _rows(self, given: Given, count: int, sizes: Mapping[str, int]) -> list[_Rows]:
+        constants, evidence = constants_given(self.graph, given, sizes)
+        return rows_by_pattern(evidence, count, continuous_variables(self.graph), constants)
 
     def _answer(self, rows: _Rows, sizes: Mapping[str, int]) -> MixedMarginals:
         return mixed_marginals(self.graph, rows.given, sizes=sizes, options=self.options)
 
 
-def rows_by_pattern(given: Given, count: int, continuous: Collection[str]) -> list[_Rows]:
-    """Rows of evidence by the continuous entries that they give.
+def rows_by_pattern(
+    given: Given, count: int, continuous: Collection[str], constants: Mapping[str, Tensor]
+) -> list[_Rows]:
+    """Rows of evidence by the continuous entries that they give, and by their constants.
 
     Args:
         given: evidence by variable, complete or partial; a batch axis of 1 is repeated.
         count: number of rows.
         continuous: names of the continuous variables.
+        constants: values of constants by name, shape ``(1 or count, *axes)``.
 
     Raises:
         ObservationError: for evidence of another number of rows.
     """
-    check_rows(given, count)
-    masks = [
-        x.mask.reshape(len(x.mask), -1).expand(count, -1)
+    check_rows({**given, **constants}, count)
+    shared = {name: x for name, x in constants.items() if len(x) == 1}
+    own = {name: x for name, x in constants.items() if len(x) > 1}
+    keys = [x.detach().flatten(1) for x in own.values()]
+    keys += [
+        x.mask.reshape(len(x.mask), -1).expand(count, -1).double()
         for name, x in given.items()
         if isinstance(x, Partial) and name in continuous
     ]
-    if not masks or not count:
-        return [_Rows(torch.arange(count), dict(given))]
-    _, pattern = torch.cat(masks, 1).unique(dim=0, return_inverse=True)
+    if not keys or not count:
+        return [_Rows(torch.arange(count), {**given, **shared})]
+    _, pattern = torch.cat(keys, 1).unique(dim=0, return_inverse=True)
     groups = []
     for number in range(int(pattern.max()) + 1):
         places = (pattern == number).nonzero()[:, 0]
-        groups.append(_Rows(places, {name: _select(x, places, count) for name, x in given.items()}))
+        rows = {name: _select(x, places, count) for name, x in given.items()}
+        rows |= shared | {name: x[places[:1]] for name, x in own.items()}
+        groups.append(_Rows(places, rows))
     return groups
 
 

@@ -87,13 +87,13 @@ class Quadratic:
 
         Args:
             pattern: coupled entries.
-            x: shape ``(entries, batch)``.
+            x: shape ``(energies or 1, entries, batch)``.
         """
         rows, columns = pattern.rows, pattern.columns
-        zero = x.new_zeros(len(self.constant), *x.shape)
-        product = zero.index_add(1, rows, self.precision[..., None] * x[columns])
+        zero = x.new_zeros(len(self.constant), *x.shape[1:])
+        product = zero.index_add(1, rows, self.precision[..., None] * x[:, columns])
         off = slice(pattern.entries, None)
-        return product.index_add(1, columns[off], self.precision[:, off, None] * x[rows[off]])
+        return product.index_add(1, columns[off], self.precision[:, off, None] * x[:, rows[off]])
 
 
 def pattern_of(graph: Declaration, sizes: Mapping[str, int], variables: Collection[str]) -> Pattern:
@@ -116,13 +116,17 @@ def quadratic_form(
     Args:
         graph: declaration with an energy that is quadratic in these.
         pattern: coupled entries.
-        fixed: values of the other variables, shape ``(energies, *axes)``; one energy by default.
+        fixed: values of the other variables and of constants, shape ``(energies or 1, *axes)``; one energy by
+            default.
     """
     fixed = fixed or {}
     energies = max((len(x) for x in fixed.values()), default=1)
-    at_once = max(1, _AT_ONCE // ((1 + pattern.probes) * max(pattern.entries, 1)))
+    largest = max(1, pattern.entries, *(x[0].numel() for x in fixed.values()))
+    at_once = max(1, _AT_ONCE // ((1 + pattern.probes) * largest))
     parts = [
-        _quadratic_forms(graph, pattern, {name: x[rows] for name, x in fixed.items()}, len(rows))
+        _quadratic_forms(
+            graph, pattern, {name: x if len(x) == 1 else x[rows] for name, x in fixed.items()}, len(rows)
+        )
         for rows in torch.arange(energies).split(at_once)
     ]
     return Quadratic(
@@ -139,10 +143,15 @@ def _quadratic_forms(
     points = torch.zeros(count, size, dtype=torch.float64)
     points[1 + pattern.probe, torch.arange(size)] = 1
     points = points.repeat(energies, 1)
-    differentiable = torch.is_grad_enabled() and any(p.requires_grad for p in graph.parameters())
+    differentiable = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (*graph.parameters(), *fixed.values())
+    )
     with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: x.requires_grad_() for name, x in split(points, pattern.shapes).items()}
-        others = {name: x.double().repeat_interleave(count, 0) for name, x in fixed.items()}
+        others = {
+            name: x.double().expand(energies, *x.shape[1:]).repeat_interleave(count, 0)
+            for name, x in fixed.items()
+        }
         terms = double_precision_terms(graph, {**leaves, **others})
         shares = [term.expand(len(points)) for term in terms.values()]
         energy = torch.stack(shares).sum(0)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import unn
 from factors import Multilinear
 from unn.errors import ArgumentError, DeclarationError, InferenceError, ObservationError
+from unn.exact import ExactOptions
+from unn.exact.mixed_model import MixedModel
 
 
 def linear_gaussian(seed=0, scale=0.2, n=3, m=2):
@@ -204,10 +206,90 @@ def test_evidence_without_rows_of_the_shape_is_refused(answer, value):
         answer(linear_gaussian(), value)
 
 
-def test_constants_of_a_call_are_refused_by_name():
-    g = unn.FactorGraph("m", n=2)
-    x = g.variable("x", "n", unn.SquaredNorm())
-    g.factor(Multilinear(g.constant("w", "n")["i"], x["i"]))
-    for evidence in ({}, {"w": torch.ones(1, 2)}):
-        with pytest.raises(ObservationError, match="give 'w' its value where it is declared"):
-            unn.exact.gaussian_marginals(g, evidence)
+def regression():
+    """Weights with a standard normal prior, and targets of a design that comes with the query."""
+    g = unn.FactorGraph("regression", n=4, d=2)
+    w = g.variable("w", "d", unn.SquaredNorm())
+    F, y = g.constant("F", "n d"), g.constant("y", "n")
+    a, b = g.constant("a", "", torch.tensor(-0.5)), g.constant("b", "", torch.tensor(1.0))
+    g.factor(Multilinear(a[""], F["n i"], F["n j"], w["i"], w["j"]))
+    g.factor(Multilinear(b[""], y["n"], F["n i"], w["i"]))
+    return g
+
+
+@given(st.integers(0, 1000), st.booleans(), st.integers(1, 4))
+@settings(max_examples=15)
+def test_constants_of_a_call_give_each_row_its_own_energy(seed, shared, rows):
+    generator = torch.Generator().manual_seed(seed)
+    F = torch.randn(1 if shared else rows, 4, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(rows, 4, generator=generator, dtype=torch.float64)
+    answer = unn.exact.gaussian_marginals(regression(), {"F": F, "y": y})
+    P = torch.eye(2, dtype=torch.float64) + F.mT @ F
+    h = (F.mT @ y[..., None]).squeeze(-1)
+    mean = torch.linalg.solve(P, h.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(answer["w"], mean)
+    torch.testing.assert_close(answer.covariances, torch.linalg.inv(P).expand(rows, -1, -1))
+    torch.testing.assert_close(answer.variances["w"], answer.covariances.diagonal(dim1=1, dim2=2))
+    expected = math.log(2 * math.pi) - torch.logdet(P) / 2 + (h * mean).sum(1) / 2
+    torch.testing.assert_close(answer.log_partition, expected)
+
+
+def test_samples_of_rows_with_their_own_constants_have_their_moments():
+    F = torch.tensor([[[3.0, 0], [0, 0], [0, 0], [0, 0]], [[0, 1.0], [0, 1], [0, 0], [0, 0]]])
+    answer = unn.exact.gaussian_marginals(regression(), {"F": F, "y": torch.ones(2, 4)})
+    w = answer.sample(40_000, torch.Generator().manual_seed(0))["w"]
+    torch.testing.assert_close(w.mean(1), answer["w"], atol=0.02, rtol=0)
+    torch.testing.assert_close(w.var(1), answer.variances["w"], atol=0.02, rtol=0)
+
+
+def test_answers_are_differentiable_by_constants_of_a_call():
+    def log_partition(F, y):
+        return unn.exact.gaussian_marginals(regression(), {"F": F, "y": y}).log_partition
+
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(2, 4, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(1, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(log_partition, (F, y))
+
+
+def test_the_engine_answers_rows_that_give_different_constants_and_entries():
+    graph, generator = regression(), torch.Generator().manual_seed(0)
+    F, y = torch.randn(3, 4, 2, generator=generator), torch.randn(3, 4, generator=generator)
+    known = torch.tensor([[True, False], [False, False], [True, False]])
+    evidence = {"F": F, "y": y, "w": unn.Partial(torch.ones(3, 2), known)}
+    model = MixedModel(graph, ExactOptions())
+    means, variances = model.moments(evidence, 3, {})
+    for row in range(3):
+        own = {name: x[row : row + 1] for name, x in (("F", F), ("y", y))}
+        partial = {"w": unn.Partial(torch.ones(1, 2), known[row : row + 1])}
+        alone = unn.exact.gaussian_marginals(graph, own | partial)
+        torch.testing.assert_close(means["w"][row], alone["w"][0])
+        torch.testing.assert_close(variances["w"][row], alone.variances["w"][0])
+    # constants without an axis of rows are those of all rows
+    shared, _ = model.moments({"F": F[0], "y": y[0]}, 2, {})
+    alone = unn.exact.gaussian_marginals(graph, {"F": F[:1], "y": y[:1]})
+    torch.testing.assert_close(shared["w"], alone["w"].expand(2, -1))
+    loss = model.loss({"w": torch.ones(3, 2), "F": F, "y": y}, {})
+    joint = graph.double().energy({"w": torch.ones(3, 2).double(), "F": F.double(), "y": y.double()})
+    whole = unn.exact.gaussian_marginals(graph, {"F": F, "y": y}).log_partition
+    torch.testing.assert_close(loss.double(), (whole + joint).mean(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ({}, "constant 'F' has no value; pass it with the evidence"),
+        ({"F": torch.ones(4, 2)}, "constant 'y' has no value"),
+        (
+            {"F": torch.ones(2, 4), "y": torch.ones(4)},
+            r"'F' needs a tensor of real numbers of shape \(batch, 4",
+        ),
+        ({"F": [[1.0]], "y": torch.ones(4)}, "got list"),
+        ({"F": torch.full((4, 2), torch.nan), "y": torch.ones(4)}, "'F' has NaN or infinite entries"),
+        ({"F": torch.ones(2, 4, 2), "y": torch.ones(3, 4)}, "different numbers of rows: F 2, y 3"),
+        ({"F": torch.ones(2, 4, 2), "y": torch.ones(4), "w": torch.ones(3, 2)}, "2 rows of constants"),
+    ],
+)
+def test_constants_of_a_call_that_do_not_fit_are_refused_by_name(evidence, words):
+    with pytest.raises(ObservationError, match=words):
+        unn.exact.gaussian_marginals(regression(), evidence)

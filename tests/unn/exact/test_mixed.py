@@ -261,9 +261,9 @@ def test_rows_that_give_different_entries_are_answered_in_their_order():
     many = model.sample_with({}, 500, SamplingOptions(seed=0), {})
     assert many.values["x"].shape == (500, 2) and len(many.values["x"].unique(dim=0)) == 500
     with pytest.raises(ObservationError, match="3 rows are given, but 2"):
-        rows_by_pattern({"x": x}, 2, ["x"])
+        rows_by_pattern({"x": x}, 2, ["x"], {})
     z = unn.Partial(torch.eye(3)[torch.zeros(3, 2, dtype=torch.long)], mask)
-    assert len(rows_by_pattern({"z": z, "x": x}, 3, ["x"])) == 1, "discrete patterns may differ"
+    assert len(rows_by_pattern({"z": z, "x": x}, 3, ["x"], {})) == 1, "discrete patterns may differ"
     with pytest.raises(UnnError, match="no steps"):
         model.sample_with({}, 1, SamplingOptions(steps=5), {})
 
@@ -291,3 +291,23 @@ def test_states_of_weight_zero_are_impossible():
     assert float(impossible.log_partition) == -math.inf and not impossible["z"].any()
     with pytest.raises(InferenceError, match="probability zero"):
         impossible.sample(2)
+
+
+def test_constants_of_a_call_are_those_of_the_declaration():
+    def mixture(means):
+        g = unn.FactorGraph("mixture", k=2)
+        z, x = g.variable("z", "| k", unn.Entropy()), g.variable("x", "", unn.SquaredNorm())
+        g.factor(Multilinear(g.constant("m", "k", means)["k"], z["k"], x[""]))
+        return g
+
+    m, evidence = torch.tensor([[-2.0, 1.0], [0.5, 3.0]]), {"x": torch.tensor([0.5])}
+    alone = [unn.exact.mixed_marginals(mixture(own), evidence) for own in m]
+    for own, expected in zip(m, alone, strict=True):
+        answer = unn.exact.mixed_marginals(mixture(None), {"m": own, **evidence})
+        torch.testing.assert_close(answer["z"], expected["z"])
+        torch.testing.assert_close(answer.log_partition, expected.log_partition)
+    with pytest.raises(ObservationError, match="constant 'm': 2 rows are given"):
+        unn.exact.mixed_marginals(mixture(None), {"m": m, **evidence})
+    model = MixedModel(mixture(None), ExactOptions())
+    means, _ = model.moments({"m": m, **evidence}, 2, {})
+    torch.testing.assert_close(means["z"], torch.cat([answer["z"] for answer in alone]))
